@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 import tracemalloc
+import types
 from pathlib import Path
 
 import jax
@@ -21,7 +22,7 @@ import ejcache
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
 from ejcache.autotune.log import Progress
-from ejcache.autotune.measure import device
+from ejcache.autotune.measure import checking, device
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.race import GainVerdict, gains, hopeless, verdict
 from ejcache.autotune.measure.results import DifferentResultError, Results, check_results, results_of
@@ -578,3 +579,63 @@ def test_a_large_result_is_compared_in_pieces():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < wanted.nbytes
+
+
+class Nvml(types.ModuleType):
+    """What `nvidia-ml-py` says of two GPUs, of which CUDA shows the second one alone to this process."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+
+    def __init__(self, *, broken=False):
+        super().__init__("pynvml")
+        self.users, self.broken = 0, broken
+
+    def nvmlInit(self):  # noqa: N802 (its own name)
+        self.users += 1
+
+    def nvmlShutdown(self):  # noqa: N802 (its own name)
+        self.users -= 1
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus):  # noqa: N802 (its own name)
+        return {b"0000:65:00.0": "second"}[bus]
+
+    def nvmlSystemGetDriverVersion(self):  # noqa: N802 (its own name)
+        return "580.1"
+
+    def nvmlDeviceGetClockInfo(self, handle, which):  # noqa: N802 (its own name)
+        if self.broken:
+            raise OSError("not permitted")
+        return {"second": {1: 1980, 2: 2619}}[handle][which]
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle):  # noqa: N802 (its own name)
+        return {"second": 700_000}[handle]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_state_of_a_gpu_is_that_of_the_one_that_ran(monkeypatch, broken):
+    """NVML counts the GPUs of the host and CUDA those of the process; and whoever opens NVML closes it."""
+    nvml = Nvml(broken=broken)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    class Cuda:
+        def cuDeviceGetPCIBusId(self, text, size, number):  # noqa: N802 (its own name)
+            text.value = {0: b"0000:65:00.0"}[number]
+            return 0
+
+    monkeypatch.setattr(device.ctypes, "CDLL", lambda name: Cuda())
+    about = device._gpu_state(types.SimpleNamespace(platform="gpu", local_hardware_id=0))
+    said = {"driver": "580.1", "clock_mhz": 1980, "memory_clock_mhz": 2619, "power_limit_watts": 700.0}
+    assert about == ({"gpu": "not read: OSError: not permitted"} if broken else said)
+    assert nvml.users == 0
+
+
+def test_a_record_says_that_bounds_were_not_checked(monkeypatch):
+    """Where JAX has no rule for a primitive, and positions keep to the caller's values."""
+
+    def no_rule(closed, arrays):
+        raise NotImplementedError("no rule for this primitive")
+
+    monkeypatch.setattr(checking, "bounds_check", no_rule)
+    args = jnp.ones((8, 4)), jnp.arange(4)
+    record = QUICK.tune(lambda _: lambda x, at: x[at], args, {}, key=key(), candidates=[1, 2], default=1)
+    assert record.measurement["bounds"] == "not checked: NotImplementedError: no rule for this primitive"

@@ -6,8 +6,11 @@ import dataclasses
 import functools
 import itertools
 import random
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from autotune_helpers import key
@@ -24,6 +27,7 @@ from ejcache.autotune.records.record import (
     encode_record,
     merged,
     pinned,
+    space_digest,
     unpinned,
 )
 from ejcache.autotune.records.store import RecordLayer
@@ -31,6 +35,8 @@ from ejcache.stores.documents import open_documents
 
 MONTH = 30 * 86_400.0
 SURE, UNSURE, FAILED = {"space": "a"}, {"space": "b", "unsure": "the budget ended"}, {"space": "c", "failed": True}
+
+PART = {"space": "d", "interrupted": True, "unsure": "the search has not ended"}
 
 
 def tried(block, seconds, *, measured=1.0, **fields):
@@ -52,7 +58,7 @@ records = st.builds(
     configuration=st.builds(lambda block: {"block": block}, st.integers(1, 3)),
     source=st.sampled_from([Source.PINNED, Source.PGLE, Source.TUNED, Source.IMPORTED]),
     candidates=st.lists(candidates, max_size=3, unique_by=lambda item: item.digest).map(tuple),
-    measurement=st.sampled_from([{}, SURE, UNSURE, FAILED]),
+    measurement=st.sampled_from([{}, SURE, UNSURE, FAILED, PART]),
     created=st.sampled_from([0.0, 1.0, MONTH]),
 )
 
@@ -186,3 +192,67 @@ def test_a_pin_that_is_let_go_gives_back_the_choice():
     back = unpinned(decode_record(encode_record(fixed)), now=4.0)
     assert (back.configuration, back.source, back.measurement) == ({"block": 8}, Source.TUNED, {})
     assert unpinned(back, now=5.0) is None
+
+
+def test_a_part_of_a_measurement_does_not_count_as_its_end():
+    """A process is killed while it measures new candidates: the next one sees that they were not all measured."""
+    ended = Record(key(), {"block": 1}, measurement=SURE, candidates=(tried(1, 0.1),), created=1.0)
+    listed = [{"block": block} for block in (1, 2, 3)]
+    part = Record(
+        key(),
+        {"block": 1},
+        measurement=PART | {"space": space_digest(listed)},
+        candidates=(tried(1, 0.1), tried(2, 0.2)),
+        created=2.0,
+    )
+    both = merged(ended, part)
+    assert (both.interrupted, both.unsure, len(both.candidates)) == (False, "", 2)
+    assert not both.covers(listed)
+    assert merged(dataclasses.replace(part, created=1.0), part).interrupted
+    whole = dataclasses.replace(part, measurement={"space": space_digest(listed), "unsure": "the rounds ended"})
+    assert merged(whole, dataclasses.replace(part, created=3.0)).covers(listed)
+    assert not merged(whole, dataclasses.replace(part, created=3.0)).interrupted
+
+
+WRITES = """
+import sys
+sys.path[:0] = sys.argv[3:]
+from autotune_helpers import candidate, key, record
+from ejcache.autotune import AutotuneStore
+
+store, writer = AutotuneStore(sys.argv[1], seeds=()), int(sys.argv[2])
+for step in range(1_000_000):
+    device = f"device {step % 5}"
+    block = 1_000 * writer + step
+    if store.publish(record(key(device=device), block=block, candidates=(candidate(block, 0.001),))):
+        print(block, flush=True)
+"""
+
+
+def test_writers_that_are_killed_lose_nothing(tmp_path):
+    """Ten processes write what they measure of one call on five devices, and are killed; one damaged file costs one."""
+    place, helpers = tmp_path / "store", str(Path(__file__).parents[1] / "support")
+    command = [sys.executable, "-c", WRITES, str(place)]
+    writers = [
+        subprocess.Popen([*command, str(number), helpers], stdout=subprocess.PIPE, text=True) for number in range(10)
+    ]
+    said = []
+    for number, writer in enumerate(writers):
+        said += [int(writer.stdout.readline()) for _ in range(5 + number)]
+        writer.kill()
+        said += [int(line) for line in writer.stdout if line.endswith("\n")]
+        writer.stdout.close()
+        writer.wait()
+    store = AutotuneStore(str(place), seeds=())
+    found = {item.record.key.device: item.record for item in store.records()}
+    assert len(found) == 5
+    kept = {item.configuration["block"] for record in found.values() for item in record.candidates}
+    assert set(said) <= kept
+    damaged = place / found["device 2"].key.path
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    store.reload()
+    assert store.find(key(device="device 2")) is None
+    assert {item.record.key.device for item in store.elsewhere(key(device="device 9"))} == set(found) - {"device 2"}
+    for device in set(found) - {"device 2"}:
+        assert store.find(key(device=device)).record == found[device]
+    store.close()

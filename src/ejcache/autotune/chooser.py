@@ -1,7 +1,7 @@
 """Which configuration a call runs with.
 
     override > overlay > memory > pinned > measured under PGLE > tuned > imported > shipped seed
-             > similar > nearest shape (only if asked) > heuristic > error
+             > similar > rules > nearest shape (only if asked) > heuristic > error
 
 The links below the seed are used only where the policy forbids tuning or tuning failed, but for a similar record that a
 package ships: who installs the package measures nothing.
@@ -245,7 +245,7 @@ class Chooser:
         refuse_tuning(key.operation)
         self.emit("tuning", key)
         try:
-            record = call.measured(known)
+            record = call.measured(known, by_rules=True)
             configuration = call.restored(record.configuration, record.source) if record.works else None
         except Exception as exc:
             # A failed measurement must not end the program, which can run with a configuration that is not measured.
@@ -289,6 +289,8 @@ class Chooser:
     def _second_best(self, call: Call, policy: Policy) -> Choice:
         if (choice := self._similar(call)) is not None:
             return choice
+        if (choice := self._by_rules(call)) is not None:
+            return choice
         for found in self.store.nearest(call.key) if policy.nearest else ():
             if (choice := self._usable(call, found)) is not None:
                 return choice
@@ -301,6 +303,22 @@ class Chooser:
             usable = found.record.works and (found.shipped or not shipped)
             if usable and (choice := self._usable(call, found)) is not None:
                 return choice
+        return None
+
+    def _by_rules(self, call: Call) -> Choice | None:
+        """What the rules of the operation say, where they are good enough without a measurement."""
+        key = call.key
+        rules = self.store.rules(key.operation, key.version)
+        if rules is None:
+            return None
+        stored, reason = rules.answer(key)
+        if not reason:
+            try:
+                return Choice(call.restored(stored, Source.RULES), Source.RULES, key)
+            except ConfigurationError as exc:
+                reason = str(exc)
+        self.emit("abstained", key, detail=reason)
+        warn_once(f"rules {key.operation}", "the rules of %s say nothing of %s: %s", key.operation, key.text, reason)
         return None
 
     def _say_elsewhere(self, key: RecordKey) -> None:
@@ -355,7 +373,7 @@ def _has_new_candidates(call: Call, found: Found) -> bool:
     if found.source not in _MEASURED or not record.candidates:
         return False
     now = time.time()
-    if record.measurement.get("interrupted") or any(candidate.expired(now) for candidate in record.candidates):
+    if record.interrupted or any(candidate.expired(now) for candidate in record.candidates):
         return True
     if call.space() is not None:
         return False

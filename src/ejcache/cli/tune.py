@@ -19,6 +19,7 @@ from ejcache.cli.listing import check_directory
 from ejcache.cli.options import Json, Limit, Name, TunedDir, argument, count, flag, option, positive_seconds
 from ejcache.cli.run import BEFORE_A_PROGRAM, command_of
 from ejcache.cli.tuned import named_layer, open_autotune
+from ejcache.cli.tuned_rules import check_rules, make_rules
 from ejcache.errors import UsageError
 from ejcache.settings.resolve import child_environment
 from ejcache.stores.documents import open_documents
@@ -58,6 +59,12 @@ def tune(
         bool, flag("--spread", "Measure on all devices of this host at once, in a process for each.")
     ] = False,
     seconds: Annotated[str | None, option("--seconds", "N", "End PROGRAM after so many seconds.")] = None,
+    rules: Annotated[
+        str | None, option("--rules", "OPERATION", "Measure nothing; make rules of what was measured of an operation.")
+    ] = None,
+    check: Annotated[
+        bool, flag("--check", "With --rules: exit with 1 if the records do not bear out the rules that there are.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Measure the calls that a program makes, or that it recorded, and keep the fastest configurations.
@@ -70,7 +77,16 @@ def tune(
     were measured before are skipped: the same command continues an interrupted one. A configuration is unsure if the
     budget or the rounds of its measurement were too few; with PROGRAM, those are measured again. Exits with 1 if a call
     or the program failed.
+
+    --rules writes, beside the records of an operation, which configurations calls of other sizes probably need. A
+    package ships them with the records.
     """
+    if rules is not None:
+        if program or recorded is not None or module or name is not None:
+            raise UsageError("--rules measures nothing: leave out PROGRAM, --calls, --module and --name")
+        return (check_rules if check else make_rules)(rules, directory, as_json=as_json)
+    if check:
+        raise UsageError("--check checks rules, and --rules names no operation")
     if program and (recorded is not None or module):
         raise UsageError("a program records its calls itself and is trusted: leave out --calls and --module")
     if seconds is not None and not program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.rules import Rules
     from ejcache.stores.documents import Documents
 
 
@@ -34,25 +36,27 @@ def push_records(
     """Copy the records to another store, which is created if it does not exist.
 
     A record that the other store has already is merged with the copied one: the choice of the stronger source counts,
-    and the measurements of both are kept. A package can ship the directory of such a store.
+    and the measurements of both are kept. The rules of the operations replace those that are there. A package can ship
+    the directory of such a store.
     """
     with open_autotune(directory) as store:
         source = named_layer(store).documents.url
         check_different(source, url)
         records = [item.record for item in strongest(store.records(), name=name, device=device)]
+        rules = _rules_of(named_layer(store), name)
     target = RecordLayer("target", open_documents(url, read_only=dry_run))
-    return _copy(records, source, target, dry_run=dry_run, as_json=as_json)
+    return _copy(records, rules, source, target, dry_run=dry_run, as_json=as_json)
 
 
 def pull_records(
     url: str, directory: str | None, *, name: str | None, device: str | None, dry_run: bool, as_json: bool
 ) -> int:
     """Copy the records of another store into this one, as `push_records` does in the other direction."""
-    records = _records_of(url, name=name, device=device)
+    records, rules = _records_of(url, name=name, device=device)
     with open_autotune(directory, write=not dry_run, must_exist=False) as store:
         layer = named_layer(store)
         check_different(layer.documents.url, url)
-        return _copy(records, url, layer, dry_run=dry_run, as_json=as_json)
+        return _copy(records, rules, url, layer, dry_run=dry_run, as_json=as_json)
 
 
 def push_to_ejkernel(to: str, directory: str | None, *, name: str | None, device: str | None, as_json: bool) -> int:
@@ -111,7 +115,11 @@ def _files(place: str) -> Iterator[tuple[Documents, str]]:
             yield documents, name
 
 
-def _records_of(url: str, *, name: str | None, device: str | None) -> list[Record]:
+def _rules_of(layer: RecordLayer, name: str | None) -> list[Rules]:
+    return [rules for rules in layer.each_rules() if fnmatch.fnmatchcase(rules.operation, name or "*")]
+
+
+def _records_of(url: str, *, name: str | None, device: str | None) -> tuple[list[Record], list[Rules]]:
     path = _existing(url)
     if path is not None and not path.is_dir():
         raise UsageError(f"{url} is not a directory, so it cannot be a store of tuned configurations")
@@ -119,13 +127,14 @@ def _records_of(url: str, *, name: str | None, device: str | None) -> list[Recor
         records = [
             item.record for item in strongest(store.records(layer=store.layers[0].name), name=name, device=device)
         ]
+        rules = _rules_of(store.layers[0], name)
         failed = store.stats()["errors"] > 0
     if failed:
         raise StoreError(f"{url} cannot be read")
     if path is None and not records:
         # A prefix of a bucket exists only if there are objects below it.
         raise NotFoundError(f"there are no tuned configurations in {url}")
-    return records
+    return records, rules
 
 
 def _existing(source: str) -> Path | None:
@@ -172,9 +181,13 @@ def merge_records(records: Iterable[Record], target: RecordLayer, *, imported: b
     return outcome
 
 
-def _copy(records: list[Record], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool) -> int:
+def _copy(
+    records: list[Record], rules: list[Rules], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool
+) -> int:
     if not dry_run:
-        return _report(source, target, merge_records(records, target), as_json=as_json)
+        outcome = merge_records(records, target)
+        outcome["failed"] += sum(not target.publish_rules(each) for each in rules)
+        return _report(source, target, outcome, as_json=as_json)
     new = sum(target.documents.read(record.key.path) is None for record in records)
     url = target.documents.url
     if as_json:

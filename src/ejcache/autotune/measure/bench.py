@@ -86,6 +86,7 @@ class Bench:
             default once it has run, or of most candidates once they have been compared with each other.
         reference_failed: why the default is not what the candidates were compared with; empty if it is.
         timer: `wall`, or `device` while the profiler can be used.
+        no_bounds: why JAX cannot say whether the default keeps inside of its arrays; empty if it can, or nobody asked.
         no_device_time: why the times are not those of the device, although the tuner asks for that.
     """
 
@@ -107,6 +108,7 @@ class Bench:
         self.hung = False
         self.expected: _Computed | None = None
         self.reference_failed = ""
+        self.no_bounds = ""
         self.timer = "wall" if self.pgle else str(tuner.timer)
         self.no_device_time = "PGLE uses the profiler" if self.timer != tuner.timer else ""
         self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)

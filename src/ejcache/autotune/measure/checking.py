@@ -32,6 +32,9 @@ _MANY_BYTES: Final = 2**28
 _MORE: Final = 2
 
 
+_LONGEST: Final = 200
+
+
 class VariedInputs:
     """Sets of inputs, the caller's first.
 
@@ -134,8 +137,8 @@ class VariedInputs:
                 try:
                     make = lambda: bounds_check(trial.jaxpr, bench.arrays)  # noqa: E731
                     self._stays_inside = bench.thread.run(make, timeout=bench.tuner.timeout)
-                except Exception:
+                except Exception as exc:
                     # JAX cannot check some primitives. Then positions keep to what the caller's values say.
-                    self._stays_inside = None
+                    bench.no_bounds = f"{type(exc).__name__}: {exc}"[:_LONGEST]
         check = self._stays_inside
         return check is None or bench.thread.run(lambda: check(arrays), timeout=bench.tuner.timeout)

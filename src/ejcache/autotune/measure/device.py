@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -141,14 +142,29 @@ def _gpu_state(device: Any) -> dict[str, Any]:
         return {}
     try:
         pynvml = import_module("pynvml")
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(int(getattr(device, "local_hardware_id", None) or 0))
-        return {
-            "driver": str(pynvml.nvmlSystemGetDriverVersion()),
-            "clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
-            "memory_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
-            "power_limit_watts": pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
-        }
-    except Exception:
-        # Not installed, no permission, or a driver that does not tell: the record is as good without.
+    except ImportError:
         return {}
+    try:
+        pynvml.nvmlInit()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByPciBusId(_bus_id(int(device.local_hardware_id)))
+            return {
+                "driver": str(pynvml.nvmlSystemGetDriverVersion()),
+                "clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+                "memory_clock_mhz": int(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+                "power_limit_watts": pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
+            }
+        finally:
+            # It counts its users, and others of the process may be among them.
+            pynvml.nvmlShutdown()
+    except Exception as exc:
+        # No permission, or a driver that does not tell: the record is as good without.
+        return {"gpu": f"not read: {type(exc).__name__}: {exc}"}
+
+
+def _bus_id(number: int) -> bytes:
+    """The PCI bus of a GPU by its number among those that CUDA shows to this process; NVML counts those of the host."""
+    text = ctypes.create_string_buffer(32)
+    if status := ctypes.CDLL("libcuda.so.1").cuDeviceGetPCIBusId(text, len(text), number):
+        raise OSError(f"CUDA does not say where GPU {number} is: error {status}")
+    return text.value

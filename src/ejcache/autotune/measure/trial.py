@@ -20,6 +20,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ejcache.autotune.log import logger
 from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Status, Timing
 from ejcache.errors import UsageError
@@ -391,8 +392,9 @@ def _memory(compiled: Any) -> int | None:
     try:
         analysis = compiled.memory_analysis()
         return None if analysis is None else int(analysis.temp_size_in_bytes)
-    except Exception:
+    except Exception as exc:
         # Some backends have no memory analysis, and each raises another error.
+        logger.debug("the memory of a candidate is not known: %r", exc)
         return None
 
 

@@ -23,6 +23,8 @@ from ejcache.autotune.measure.search import Search
 from ejcache.autotune.measure.trial import Trial, refuse_spanning
 from ejcache.autotune.records.json_values import canonical_json, to_json
 from ejcache.autotune.records.record import (
+    BY_RULES,
+    INTERRUPTED,
     NO_CONFIGURATION,
     SPACE,
     Candidate,
@@ -132,6 +134,7 @@ class Tuner:
         history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]] = tuple,
         space: CallSpace | None = None,
         keep: Callable[[Record], object] = bool,
+        proposed: Sequence[Any] = (),
     ) -> Record:
         """Measure the candidates and choose one.
 
@@ -150,6 +153,7 @@ class Tuner:
             history: returns the times in records of the operation, and the origin of candidates from there.
             space: what the search may measure beside the candidates.
             keep: gets what a search has measured so far, for a process that goes on with it.
+            proposed: configurations, JSON values; if the call may use some of them, only these race with the default.
 
         Returns:
             A record with the time or the error of each candidate that was tried. If all of them failed, its
@@ -170,7 +174,7 @@ class Tuner:
             _recall(trials, known, bench.journal.crashed)
             likely = starts() if space is not None or len(trials) > _FEW else {}
             _put_first(trials, likely)
-            return _Contest(bench, trials, build, call, likely, history, space).record(key, known, keep)
+            return _Contest(bench, trials, build, call, likely, history, space, proposed).record(key, known, keep)
         finally:
             progress.close()
             bench.close()
@@ -312,8 +316,10 @@ class _Contest:
         likely: Mapping[str, CandidateOrigin],
         history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]],
         space: CallSpace | None,
+        proposed: Sequence[Any],
     ) -> None:
         self.likely = likely
+        self.proposed = proposed
         self.space = space
         self.history = history
         self.bench = bench
@@ -321,6 +327,7 @@ class _Contest:
         self.build = build
         self.call = call
         self.searched = 0
+        self.by_rules = 0
         self.goes_on = False
         self.keep_part: Callable[[], None] = lambda: None
         self.default = next((trial for trial in trials if trial.is_default), None)
@@ -328,11 +335,11 @@ class _Contest:
     def record(self, key: RecordKey, known: Record | None, keep: Callable[[Record], object]) -> Record:
         """The record of the tuning; `known` is an earlier one, and `keep` gets what is known meanwhile."""
         started = time.monotonic()
-        self.goes_on = known is not None and bool(known.measurement.get("interrupted"))
+        self.goes_on = known is not None and known.interrupted
 
         def keep_part() -> None:
             # The default stays until the search has ended: no part of it says what is best.
-            evidence = {"interrupted": True, "unsure": "the search has not ended"}
+            evidence = {INTERRUPTED: True, "unsure": "the search has not ended"}
             if self.default is not None and self.default.works:
                 keep(self._record(key, known, self.default, evidence, started))
 
@@ -376,8 +383,12 @@ class _Contest:
             evidence["failed"] = True
         if self.bench.no_device_time:
             evidence["timer"] = f"wall: {self.bench.no_device_time}"
+        if self.bench.no_bounds:
+            evidence["bounds"] = f"not checked: {self.bench.no_bounds}"
         untried = sum(not trial.tried for trial in self.trials)
-        if self.searched:
+        if self.by_rules:
+            evidence[BY_RULES] = self.by_rules
+        elif self.searched:
             evidence["searched"] = self.searched
         elif untried:
             evidence["untried"] = untried
@@ -386,12 +397,16 @@ class _Contest:
             evidence["unsure"] = "; ".join(filter(None, (reason, evidence.get("unsure"))))
         if self.bench.hung:
             # The next process goes on with the candidates that were not tried.
-            evidence["interrupted"] = True
+            evidence[INTERRUPTED] = True
         return winner or self.default, evidence
 
     def _race(self, fresh: list[Trial]) -> Race:
         reference = self.default if self.default in fresh else None
-        if self.space is not None or self.goes_on or len(fresh) > self.bench.tuner.exhaustive:
+        if proposed := self._proposed(fresh, reference):
+            finalists = proposed
+            self._prepare(proposed, reference)
+            self.bench.settle()
+        elif self.space is not None or self.goes_on or len(fresh) > self.bench.tuner.exhaustive:
             finalists = self._search(fresh, reference)
         else:
             finalists = fresh
@@ -403,6 +418,22 @@ class _Contest:
             if trial.ready:
                 self.bench.progress.candidate(trial.stored, trial.seconds)
         return race
+
+    def _proposed(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
+        """The trials of what rules propose, and the default; none if the call may use none of them."""
+        by_text = {canonical_json(trial.stored): trial for trial in fresh}
+        usable = [
+            stored
+            for stored in self.proposed
+            if (canonical_json(stored) in by_text if self.space is None else self.space.allows(stored))
+        ]
+        found = [self._trial(stored, by_text, fresh) for stored in usable]
+        if not any(trial is not reference for trial in found):
+            return []
+        for trial in found:
+            trial.origin = CandidateOrigin.RULES
+        self.by_rules = len(found)
+        return [*([] if reference is None or reference in found else [reference]), *found]
 
     def _prepare(self, trials: list[Trial], reference: Trial | None) -> None:
         if self.bench.tuner.isolate and trials:

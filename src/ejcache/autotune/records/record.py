@@ -104,8 +104,12 @@ def is_similar(one: RecordKey, other: RecordKey) -> bool:
     """
     if (one.call_digest, one.device) != (other.call_digest, other.device) or one == other:
         return False
-    names = {name.removeprefix("environment.") for name in differences(one, other)}
-    return names <= _MILD
+    return decisive(one.environment) == decisive(other.environment)
+
+
+def decisive(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that must be the same for a record to say something of it."""
+    return {name: value for name, value in environment.items() if name not in _MILD}
 
 
 _MILD: Final = frozenset({"cores", "jaxlib", "toolkit"})
@@ -178,6 +182,12 @@ SPACE: Final = "space"
 _SPACES: Final = "spaces"
 """The same for all records that were merged, as a list."""
 
+INTERRUPTED: Final = "interrupted"
+"""Where the measurement of a record says that it had no end."""
+
+BY_RULES: Final = "rules"
+"""Where the measurement of a record says that only what rules propose was measured."""
+
 _MOST_SPACES: Final = 16
 _MOST_AGREEMENTS: Final = 1_000
 
@@ -210,6 +220,8 @@ class Source(StrEnum):
     """From a read-only layer that was shipped with a program."""
     SIMILAR = "similar"
     """Measured for this call on such a device, with other cores or another version of jaxlib or the toolkit."""
+    RULES = "rules"
+    """Rules that were made of the records of other calls say it, and proved right for calls that were held out."""
     NEAREST = "nearest"
     """Measured for a similar call; used only if the policy allows it."""
     HEURISTIC = "heuristic"
@@ -247,6 +259,8 @@ class CandidateOrigin(StrEnum):
     DEFAULT = "default"
     CONFIGS = "configs"
     """The operation lists it, or the search found it in the operation's space."""
+    RULES = "rules"
+    """Rules for the operation propose it."""
     USER = "user"
     """A person fixed it for this call."""
     ENVIRONMENT = "another environment"
@@ -351,6 +365,11 @@ class Record:
         return self.source is not Source.PINNED and bool(self.measurement.get("failed"))
 
     @property
+    def interrupted(self) -> bool:
+        """Whether the measurement had no end: its process was killed, or a candidate hung."""
+        return self.source is not Source.PINNED and bool(self.measurement.get(INTERRUPTED))
+
+    @property
     def works(self) -> bool:
         """Whether the configuration may be used: a candidate worked, and this one is not known to fail."""
         if self.source is Source.PINNED or not self.candidates:
@@ -411,7 +430,8 @@ def merged(one: Record, other: Record) -> Record:
     """The record of two measurements of one call: the choice that counts, and all candidates.
 
     The choice of a process in which a candidate worked counts before that of one in which all failed, then the one of
-    the stronger source, the sure one, the later one, and that with the larger digest. Of two results for a candidate,
+    the stronger source, the one of a measurement that ended, the sure one, the later one, and that with the larger
+    digest. Of two results for a candidate,
     one that is not transient counts, then the later one. So records that are merged in any order give the same record.
     A process that knows a record and replaces it uses `dated_after`, because its clock may be behind.
     """
@@ -457,11 +477,12 @@ def _after(date: float, now: float) -> float:
     return max(now, later) if math.isfinite(later) else now
 
 
-def _precedence(record: Record) -> tuple[bool, int, bool, float, str]:
+def _precedence(record: Record) -> tuple[bool, int, bool, bool, float, str]:
     choice = replace(record, candidates=(), measurement={**record.measurement, _SPACES: [], _AGREES: {}})
     text = canonical_json(_body(choice))
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return not record.failed, -record.source.rank, not record.unsure, record.created, digest
+    ended = not record.interrupted
+    return not record.failed, -record.source.rank, ended, not record.unsure, record.created, digest
 
 
 def _candidate_precedence(candidate: Candidate) -> tuple[bool, float, str]:
@@ -470,7 +491,9 @@ def _candidate_precedence(candidate: Candidate) -> tuple[bool, float, str]:
 
 def _spaces(record: Record) -> set[str]:
     others = record.measurement.get(_SPACES)
-    spaces = [record.measurement.get(SPACE), *(others if isinstance(others, list) else ())]
+    # What was not measured to its end has to be measured again, also if another record of the call has an end.
+    own = None if record.interrupted else record.measurement.get(SPACE)
+    spaces = [own, *(others if isinstance(others, list) else ())]
     return {space for space in spaces if isinstance(space, str)}
 
 
@@ -527,7 +550,7 @@ def encode_record(record: Record) -> bytes:
         raise ValueError(f"a configuration that is {record.source.value} is never stored")
     _check_names(record.key)
     body = _body(record)
-    body["checksum"] = _checksum(body)
+    body["checksum"] = checksum_of(body)
     return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
@@ -570,7 +593,7 @@ def decode_record(data: bytes, *, path: str = "") -> Record:
         if isinstance(schema, int) and schema > SCHEMA:
             raise EntryVersionError(f"the record is of schema {schema}, and this version reads {SCHEMA}")
         raise EntryCorruptError(f"a record cannot be of schema {schema!r}")
-    if "checksum" in body and body["checksum"] != _checksum(body):
+    if "checksum" in body and body["checksum"] != checksum_of(body):
         raise EntryCorruptError("the record does not match its checksum")
     try:
         key = RecordKey(
@@ -656,10 +679,11 @@ def _candidate(body: Any) -> Candidate:
     )
 
 
-def _checksum(body: Mapping[str, Any]) -> str:
+def checksum_of(body: Mapping[str, Any]) -> str:
+    """The checksum of a document: of the canonical JSON of all its fields but `checksum`."""
     covered = {name: value for name, value in body.items() if name != "checksum"}
     try:
         text = canonical_json(covered)
     except (ValueError, RecursionError) as exc:
-        raise EntryCorruptError(f"the record holds a value that JSON does not have: {exc}") from exc
+        raise EntryCorruptError(f"it holds a value that JSON does not have: {exc}") from exc
     return "sha256:" + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

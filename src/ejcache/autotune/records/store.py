@@ -27,7 +27,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.record import (
@@ -42,6 +42,7 @@ from ejcache.autotune.records.record import (
     merged,
     slug,
 )
+from ejcache.autotune.records.rules import MAX_RULES_BYTES, decode_rules, encode_rules, is_rules_path, rules_path
 from ejcache.cache.exit_report import name_place
 from ejcache.errors import (
     MALFORMED,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.autotune.records.record import Record, RecordKey
+    from ejcache.autotune.records.rules import Rules
     from ejcache.settings.table import Settings
     from ejcache.stores.documents import Documents
 
@@ -111,6 +113,8 @@ def _directory(value: str) -> str:
 
 QUARANTINE: Final = "autotune-quarantine/"
 
+Document = TypeVar("Document")
+
 
 class RecordLayer:
     """The records in one directory or bucket.
@@ -140,8 +144,9 @@ class RecordLayer:
 
     def records(self, prefix: str = f"{ROOT}/") -> Iterator[Record]:
         """Each intact record whose path begins with `prefix`."""
-        paths = self._guarded(lambda: [path for path in self.documents.list(prefix) if path.endswith(".json")])
-        for path in paths or ():
+        found = self._guarded(lambda: [path for path in self.documents.list(prefix) if path.endswith(".json")])
+        paths = [path for path in found or () if not is_rules_path(path)]
+        for path in paths:
             record = self._guarded(partial(self._read, path))
             if record is not None:
                 yield record
@@ -180,17 +185,43 @@ class RecordLayer:
         self.counters["published" if done else "unpublished"] += 1
         return done
 
+    def rules(self, path: str) -> Rules | None:
+        """The intact rules under `path`, or None."""
+        found: Rules | None = self._guarded(lambda: self._decoded(path, decode_rules, MAX_RULES_BYTES))
+        return found
+
+    def each_rules(self) -> Iterator[Rules]:
+        """The intact rules of each operation and version."""
+        paths = self._guarded(lambda: [path for path in self.documents.list(f"{ROOT}/") if is_rules_path(path)])
+        for path in paths or ():
+            if (found := self.rules(path)) is not None:
+                yield found
+
+    def publish_rules(self, rules: Rules) -> bool:
+        """Write rules in place of those of the same operation and version; False if they could not be written."""
+        if not self.writable:
+            return False
+
+        def write() -> bool:
+            self.documents.replace(rules.path, encode_rules(rules))
+            return True
+
+        return bool(self._guarded(write))
+
     def delete(self, path: str) -> bool:
         """Delete the record under `path`; False if there was none or it could not be deleted."""
         return bool(self._guarded(lambda: self.documents.delete(path)))
 
     def _read(self, path: str) -> Record | None:
-        data = self.documents.read(path, max_size=MAX_RECORD_BYTES)
+        return self._decoded(path, decode_record, MAX_RECORD_BYTES)
+
+    def _decoded(self, path: str, decode: Callable[..., Document], max_size: int) -> Document | None:
+        data = self.documents.read(path, max_size=max_size)
         if data is None:
             return None
         url = self.documents.url
         try:
-            record = decode_record(data, path=path)
+            found = decode(data, path=path)
         except EntryVersionError as exc:
             self.counters["unknown"] += 1
             warn_once(f"{url} version", "%s/%s is not used: %s", url, path, exc)
@@ -200,7 +231,7 @@ class RecordLayer:
             warn_once(f"{url} corrupt", "%s/%s is damaged and %s: %s", url, path, done, exc)
         else:
             self.counters["read"] += 1
-            return record
+            return found
         return None
 
     def _quarantine(self, path: str, data: bytes) -> bool:
@@ -303,6 +334,7 @@ class AutotuneStore:
         self._broken_packages = 0
         self._lock = threading.Lock()
         self._keys: dict[str, _KeyRecords] = {}
+        self._rules: dict[str, tuple[Rules | None, float]] = {}
         self._unpublished: dict[tuple[int, str], Record] = {}
 
     def __repr__(self) -> str:
@@ -363,11 +395,22 @@ class AutotuneStore:
                     self._unpublished[number, digest] = record
         return any(taken == digest for _, taken in self._publish_waiting())
 
+    def rules(self, operation: str, version: str) -> Rules | None:
+        """The rules of an operation, of the first layer that has some. Where there are none, it asks again later."""
+        path = rules_path(operation, version)
+        held, due = self._rules.get(path, (None, -math.inf))
+        if held is None and time.monotonic() >= due:
+            held = next((found for layer in self.all_layers() if (found := layer.rules(path)) is not None), None)
+            with self._lock:
+                self._rules[path] = held, time.monotonic() + _LONGEST_REFRESH_SECONDS
+        return held
+
     def reload(self) -> None:
         """Read the layers again at the next lookup of each key. Calls choose their configurations again, too."""
         with self._lock:
             self.generation += 1
             self._keys.clear()
+            self._rules.clear()
 
     def delete(self, key: RecordKey) -> bool:
         """Delete the record of `key` from each layer that can be written; False if none had one."""
