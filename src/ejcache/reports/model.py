@@ -335,7 +335,7 @@ def _too_small(start: Start, limits: Mapping[str, int]) -> Iterable[str]:
     for url, size in start.working_sets.items():
         limit = limits.get(url, -1)
         if 0 <= limit < size:
-            by_cost = any(row.process["settings"].get("evict") == "cost" for row in start.processes)
+            by_cost = any(row.process["changed_settings"].get("evict") == "cost" for row in start.processes)
             or_else = "" if by_cost else ", or set evict=cost, which keeps what takes longest to compile for its size"
             yield (
                 f"the working set of {start.program} is {format_size(size)}, the limit {format_size(limit)}: one start "
