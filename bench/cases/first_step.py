@@ -27,7 +27,7 @@ _PHASES = {
 @case("first_step", title="the demo's training step in a fresh process, cold and warm", order=50)
 def first_step(context: Context, outcome: Outcome) -> None:
     """The program is unchanged: under `ejcache run`, under JAX's own cache, and under none. Every compile is kept."""
-    spec = find_spec("ejcache.cli.demo_program")
+    spec = find_spec("ejcache.cli.programs.demo_program")
     if spec is None or spec.origin is None:
         raise SkipCase("the demo's program is not there")
     program = spec.origin

@@ -17,7 +17,7 @@ from jax._src import compilation_cache
 
 from bench.measure import quiet_collector, timed
 from bench.outcome import OURS
-from ejcache.cli import demo_program
+from ejcache.cli.programs import demo_program
 from ejcache.jax_integration.lowering.key import make_key
 from ejcache.jax_integration.program import KeyRequest
 from ejcache.settings.resolve import resolve

@@ -23,7 +23,7 @@ LONG_AGO = "2026-01-01T00:00:00.000Z"
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """Limits of a shared cache are waited for on a busy machine, too."""
-    monkeypatch.setattr("ejcache.cli.configuration._LIMITS_SECONDS", 60.0)
+    monkeypatch.setattr("ejcache.cli.commands.config._LIMITS_SECONDS", 60.0)
 
 
 @pytest.fixture

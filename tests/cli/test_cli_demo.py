@@ -20,7 +20,7 @@ def test_demo_is_warm_the_second_time(tmp_path, monkeypatch):
     assert [entry["name"] for entry in said["entries"]] == ["jit_train_step"]
     assert ejcache("ls", "--dir", tmp_path / "cache").lines[1].startswith("jit_train_step")
     # A second demo on that cache, both of whose processes are as warm as the last one.
-    monkeypatch.setattr("ejcache.cli.demo._run", lambda *_, **__: said["warm"])
+    monkeypatch.setattr("ejcache.cli.commands.demo._run", lambda *_, **__: said["warm"])
     again = ejcache("demo", "--blocks", 1, "--dir", tmp_path / "cache")
     assert again.status == 0
     assert "the same loss" in again.out

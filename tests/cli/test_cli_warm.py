@@ -13,7 +13,7 @@ import pytest
 from cli_helpers import ejcache
 from helpers import run_program
 
-from ejcache.cli import warm_worker
+from ejcache.cli.programs import warm_worker
 from ejcache.errors import SettingError, UsageError
 from ejcache.jax_integration.call_shapes import ArrayShape, parse_call
 

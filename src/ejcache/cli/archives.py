@@ -158,8 +158,8 @@ class _Reader:
 
     def _merge(self, name: str, data: bytes) -> None:
         from ejcache.autotune.records.record import decode_record
-        from ejcache.cli.tuned import named_layer, open_autotune
-        from ejcache.cli.tuned_transfer import merge_records
+        from ejcache.cli.tuned.records import named_layer, open_autotune
+        from ejcache.cli.tuned.transfer import merge_records
 
         try:
             record = decode_record(data, path=name)
@@ -199,7 +199,7 @@ def _path_of(file: str) -> Path:
 def _records(directory: str | None, selection: Selection, device: str | None) -> dict[str, bytes]:
     """The records of the store that the command changes, by their path."""
     from ejcache.autotune.records.record import encode_record
-    from ejcache.cli.tuned import named_layer, open_autotune, strongest
+    from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 
     with open_autotune(directory, must_exist=False) as store:
         found = store.records(layer=named_layer(store).name)

@@ -21,7 +21,7 @@ def entries_or_records(
         except AmbiguousError:
             raise
         except (NotFoundError, NotAStoreError):
-            from ejcache.cli.tuned import names_a_record
+            from ejcache.cli.tuned.records import names_a_record
 
             if not names_a_record(key, directory):
                 raise

@@ -48,12 +48,12 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "run": Command(
-        "ejcache.cli.run:run",
+        "ejcache.cli.commands.run:run",
         "Run a program with the cache.",
         ("run train.py --steps 100", "run --dir gs://bucket/prefix -m my_project.train"),
     ),
     "warm": Command(
-        "ejcache.cli.warm:warm",
+        "ejcache.cli.commands.warm:warm",
         "Compile programs before a run needs them.",
         (
             "warm train.py:step --shapes 'f32[8,128] i32[8]'",
@@ -63,42 +63,42 @@ COMMANDS: Final = {
         ),
     ),
     "target": Command(
-        "ejcache.cli.warm:app",
+        "ejcache.cli.commands.warm:app",
         "Save and compare devices to compile for elsewhere.",
         ("target save v5p-128", "target diff v5p-128", "warm train.py:steps --target v5p-128"),
     ),
     "tune": Command(
-        "ejcache.cli.tune:tune",
+        "ejcache.cli.commands.tune:tune",
         "Measure the configurations of the calls that a program makes or recorded.",
         ("tune --spread train.py --steps 1", "tune --module train.py", "tune --calls gs://my-bucket/recorded"),
     ),
     "stats": Command(
-        "ejcache.cli.entries:stats",
+        "ejcache.cli.commands.entries:stats",
         "Show what the cache holds, its hits and its misses.",
         ("stats", "stats --dir gs://my-bucket/compiled --json", "stats --tuned"),
     ),
     "ls": Command(
-        "ejcache.cli.entries:ls",
+        "ejcache.cli.commands.entries:ls",
         "List the entries, or the tuned records.",
         ("ls --sort size --limit 10", "ls --name 'jit_train*'", "ls --tuned --name 'block*'"),
     ),
     "show": Command(
-        "ejcache.cli.entries:show",
+        "ejcache.cli.commands.entries:show",
         "Show one entry, or one tuned record.",
         ("show jit_train_step", "show 50a34c --json", "show block_matmul"),
     ),
     "why": Command(
-        "ejcache.cli.explain:why",
+        "ejcache.cli.commands.why:why",
         "Say why a program was compiled, or why a tuned call runs as it does.",
         ("why", "why jit_train_step --full", "why --since 2h", "why block_matmul"),
     ),
     "advise": Command(
-        "ejcache.cli.advise:advise",
+        "ejcache.cli.commands.advise:advise",
         "Say what to change in a program so that it starts faster.",
         ("advise", "advise train.py --steps 2", "advise --fresh --github train.py"),
     ),
     "prune": Command(
-        "ejcache.cli.maintain:prune",
+        "ejcache.cli.commands.prune:prune",
         "Remove entries or tuned records by size, number, age, name or version.",
         (
             "prune --max-size 10GB --dry-run",
@@ -107,28 +107,28 @@ COMMANDS: Final = {
         ),
     ),
     "verify": Command(
-        "ejcache.cli.checks:verify",
+        "ejcache.cli.commands.checks:verify",
         "Check every entry, and repair.",
         ("verify", "verify --fix", "verify --reuse train.py --steps 1"),
     ),
     "clear": Command(
-        "ejcache.cli.maintain:clear",
+        "ejcache.cli.commands.prune:clear",
         "Remove all entries or tuned records, or those that are named.",
         ("clear", "clear jit_eval", "clear --tuned"),
     ),
     "pin": Command(
-        "ejcache.cli.tuned_changes:pin",
+        "ejcache.cli.tuned.changes:pin",
         "Fix the configuration of a tuned call.",
         ("pin 13fa4371", "pin 13fa4371 '{\"block\": 64}'"),
     ),
-    "unpin": Command("ejcache.cli.tuned_changes:unpin", "Let measurements decide again.", ("unpin 13fa4371",)),
+    "unpin": Command("ejcache.cli.tuned.changes:unpin", "Let measurements decide again.", ("unpin 13fa4371",)),
     "config": Command(
-        "ejcache.cli.configuration:app",
+        "ejcache.cli.commands.config:app",
         "Show every setting, its value and its source.",
         ("config", "config set max_size=10GB", "config get cache_dir"),
     ),
     "push": Command(
-        "ejcache.cli.transfer:push",
+        "ejcache.cli.commands.transfer:push",
         "Copy entries or tuned records to another cache.",
         (
             "push gs://my-bucket/compiled",
@@ -139,7 +139,7 @@ COMMANDS: Final = {
         ),
     ),
     "pull": Command(
-        "ejcache.cli.transfer:pull",
+        "ejcache.cli.commands.transfer:pull",
         "Copy entries or tuned records from another cache.",
         (
             "pull gs://my-bucket/compiled",
@@ -149,22 +149,22 @@ COMMANDS: Final = {
         ),
     ),
     "key": Command(
-        "ejcache.cli.key:key",
+        "ejcache.cli.commands.key:key",
         "Print a name for what this host can load, for archives in CI.",
         ("key", "key --lock requirements.lock"),
     ),
     "doctor": Command(
-        "ejcache.cli.checks:doctor",
+        "ejcache.cli.commands.checks:doctor",
         "Check whether a directory or bucket can hold a cache.",
         ("doctor", "doctor --dir gs://my-bucket/compiled"),
     ),
     "bench": Command(
-        "ejcache.cli.bench:bench",
+        "ejcache.cli.commands.bench:bench",
         "Time a program's starts beside JAX's own cache.",
         ("bench train.py --steps 2", "bench --rounds 9 -m my_project.train"),
     ),
     "demo": Command(
-        "ejcache.cli.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
+        "ejcache.cli.commands.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
     ),
     "report": Command(
         "ejcache.reports.commands:report",

@@ -78,7 +78,7 @@ def _entries(directory: str | None) -> set[str]:
 
 
 def _records(directory: str | None) -> set[str]:
-    from ejcache.cli.tuned import names_of_records
+    from ejcache.cli.tuned.records import names_of_records
 
     return names_of_records(directory)
 

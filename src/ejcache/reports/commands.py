@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 from ejcache.advice.advise import advise
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
-from ejcache.cli.explain import location_of
+from ejcache.cli.commands.why import location_of
 from ejcache.cli.listing import list_entries, open_target
 from ejcache.cli.options import Dir, Json, age, flag, option
-from ejcache.cli.tuned_listing import report_rows
+from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs

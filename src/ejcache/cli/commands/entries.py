@@ -70,7 +70,7 @@ def stats(
     from ejcache.cache.counters import Stats
 
     if tuned:
-        from ejcache.cli.tuned_listing import count_records
+        from ejcache.cli.tuned.listing import count_records
 
         if reset:
             raise UsageError("--reset is for the counters of a cache: leave it out with --tuned")
@@ -119,7 +119,7 @@ def ls(
     source with a question mark is unsure, and `tune --unsure` measures the call again. --name and --device select.
     """
     if tuned:
-        from ejcache.cli.tuned_listing import list_records
+        from ejcache.cli.tuned.listing import list_records
 
         return list_records(directory, name=name, device=device, limit=limit, as_json=as_json)
     most = count(limit, option="--limit")
@@ -272,7 +272,7 @@ def show(key: Key, directory: Dir = None, tuned: Tuned = False, as_json: Json = 
     from ejcache.cli.either import entries_or_records
 
     def of_records() -> int:
-        from ejcache.cli.tuned_listing import show_record
+        from ejcache.cli.tuned.listing import show_record
 
         return show_record(key, directory, as_json=as_json)
 

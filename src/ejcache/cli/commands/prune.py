@@ -84,7 +84,7 @@ def prune(
     if not (tuned or recorded or quarantine):
         policy = _policy(max_size, max_entries, older_than, unused_for, name, old_versions, keep, keep_pgle)
         return _prune_entries(directory, policy, jax=jax, dry_run=dry_run, yes=yes, as_json=as_json)
-    from ejcache.cli.tuned_changes import prune_records
+    from ejcache.cli.tuned.changes import prune_records
 
     if given := [text for text, value in entries_only.items() if value]:
         raise UsageError(f"{', '.join(given)} cannot be given for tuned records: prune entries without --tuned")
@@ -165,7 +165,7 @@ def clear(
     from ejcache.cli.either import entries_or_records
 
     def of_records() -> int:
-        from ejcache.cli.tuned_changes import clear_records
+        from ejcache.cli.tuned.changes import clear_records
 
         return clear_records(keys, directory, yes=yes, as_json=as_json)
 

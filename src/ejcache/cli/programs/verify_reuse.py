@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cli import output
-from ejcache.cli.run import absolute_url, command_of
+from ejcache.cli.commands.run import absolute_url, command_of
 from ejcache.errors import UsageError
 from ejcache.reuse.log import read_notes
 from ejcache.settings.resolve import child_environment

@@ -16,7 +16,7 @@ from ejcache.cli.listing import header_facts, list_entries, open_target
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, option, positive
 from ejcache.util.worker_processes import python_of_ours
 
-_PROGRAM: Final = Path(__file__).with_name("demo_program.py")
+_PROGRAM: Final = Path(__file__).parents[1] / "programs" / "demo_program.py"
 
 
 def demo(

@@ -22,7 +22,7 @@ from ejcache.cli import output
 from ejcache.cli.confirming import confirm
 from ejcache.cli.listing import check_wanted
 from ejcache.cli.options import Json, RecordKey, TunedDir, age, argument
-from ejcache.cli.tuned import (
+from ejcache.cli.tuned.records import (
     choose_records,
     find_record,
     named_layer,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.configuration import share_cache
+from ejcache.cli.commands.config import share_cache
+from ejcache.cli.commands.run import RunCommand, absolute_url, command_of, export, run_and_report
 from ejcache.cli.listing import command_settings
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, Readable, argument, examples, flag, option, positive
-from ejcache.cli.run import RunCommand, absolute_url, command_of, export, run_and_report
-from ejcache.cli.warm_worker import EXPORTED, FAILED
+from ejcache.cli.programs.warm_worker import EXPORTED, FAILED
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.text import format_size
 from ejcache.util.threads import cores
@@ -142,7 +142,7 @@ def _fields(target: DeviceTarget) -> dict[str, Any]:
     return {**fields, "created": fields.pop("saved"), "topology": len(target.topology)}
 
 
-_WORKER: Final = "ejcache.cli.warm_worker"
+_WORKER: Final = "ejcache.cli.programs.warm_worker"
 _LARGE_BYTES: Final = 50_000_000
 """An entry above this size holds the code of many equal layers, most likely."""
 Devices = Annotated[

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.configuration import share_cache
+from ejcache.cli.commands.config import share_cache
 from ejcache.cli.copying import open_for_writing, planned, report, store_of
 from ejcache.cli.listing import check_different, command_settings, open_target
 from ejcache.cli.options import (
@@ -94,7 +94,7 @@ def push(
     if max_size is not None or if_changed:
         raise UsageError("--max-size and --if-changed are for a file, FILE.tar")
     if tuned or kind is not None:
-        from ejcache.cli.tuned_transfer import push_records, push_to_ejkernel
+        from ejcache.cli.tuned.transfer import push_records, push_to_ejkernel
 
         _check_tuned(newer_than, used_within, dry_run and kind is not None)
         if kind is not None:
@@ -140,7 +140,7 @@ def pull(
             )
         return pull_archive(url, directory, name=name, tuned=tuned, device=device, as_json=as_json)
     if tuned or kind is not None:
-        from ejcache.cli.tuned_transfer import pull_from_ejkernel, pull_records
+        from ejcache.cli.tuned.transfer import pull_from_ejkernel, pull_records
 
         _check_tuned(newer_than, used_within, kind is not None and (dry_run or name or device))
         if kind is not None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
+from ejcache.cli.commands.run import BEFORE_A_PROGRAM
 from ejcache.cli.listing import Totals, command_settings, open_target
 from ejcache.cli.options import Dir, Json, argument, flag
-from ejcache.cli.run import BEFORE_A_PROGRAM
-from ejcache.cli.verify_reuse import verify_reuse
+from ejcache.cli.programs.verify_reuse import verify_reuse
 from ejcache.errors import UsageError
 from ejcache.util.text import plural
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
+from ejcache.cli.commands.run import BEFORE_A_PROGRAM, command_of
 from ejcache.cli.options import Json, argument, option, positive
-from ejcache.cli.run import BEFORE_A_PROGRAM, command_of
 from ejcache.errors import EjcacheError
 from ejcache.settings.directories import default_directory
 from ejcache.settings.resolve import all_variables

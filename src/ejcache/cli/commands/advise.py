@@ -13,8 +13,8 @@ from ejcache.advice.advise import check_kinds
 from ejcache.advice.findings import KINDS, annotation, document
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
+from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
 from ejcache.cli.options import Json, argument, flag, option
-from ejcache.cli.run import BEFORE_A_PROGRAM, absolute_url, command_of
 from ejcache.errors import NotFoundError, UsageError
 from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs

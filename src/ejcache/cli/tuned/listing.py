@@ -10,7 +10,7 @@ from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import differences
 from ejcache.cli import output
 from ejcache.cli.options import count
-from ejcache.cli.tuned import find_record, named_layer, open_autotune, record_fields, recorded_key, strongest
+from ejcache.cli.tuned.records import find_record, named_layer, open_autotune, record_fields, recorded_key, strongest
 from ejcache.errors import EjcacheError, NotFoundError
 from ejcache.util.text import plural
 

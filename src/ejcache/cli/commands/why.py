@@ -76,7 +76,7 @@ def why(
     from ejcache.cli.either import entries_or_records
 
     def of_records() -> int:
-        from ejcache.cli.tuned_listing import explain_record
+        from ejcache.cli.tuned.listing import explain_record
 
         return explain_record(what, directory, as_json=as_json)
 

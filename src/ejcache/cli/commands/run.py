@@ -98,7 +98,7 @@ def run(
     Arguments, input, output, signals and exit status are those of the program.
     """
     from ejcache.cache.exit_report import absolute_destination, is_off
-    from ejcache.cli.run import command_of, replace_this_process, run_and_report
+    from ejcache.cli.commands.run import command_of, replace_this_process, run_and_report
 
     command = command_of(program or [])
     warn_of_bytes("--max-size", max_size)

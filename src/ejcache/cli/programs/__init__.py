@@ -1,0 +1,1 @@
+"""Programs that commands start in processes of their own."""
