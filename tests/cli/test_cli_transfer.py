@@ -130,7 +130,7 @@ def test_a_limit_keeps_what_was_used_last(bucket, cache, tmp_path, monkeypatch):
         (path,) = [path for path in bucket.api.buckets["bucket"].objects if name in path]
         bucket.api.buckets["bucket"].objects[path].created = f"2026-0{age + 1}-01T00:00:00.000Z"
     monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "9000")
-    monkeypatch.setattr("ejcache.cli.commands.transfer.THREADS", 1)
+    monkeypatch.setattr("ejcache.cli.commands.push_pull.THREADS", 1)
     copied("pull", URL, "--dir", tmp_path / "small")
     assert held(tmp_path / "small").keys() == {key_text(name) for name in NAMES[1:]}
 

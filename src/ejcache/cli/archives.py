@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
+from ejcache.cli.cache import command_settings, open_cache
 from ejcache.cli.copying import open_for_writing, planned, report, store_of
-from ejcache.cli.listing import command_settings, open_target
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from ejcache.autotune.records.store import RecordLayer
-    from ejcache.cli.listing import Target
+    from ejcache.cli.cache import OpenCache
     from ejcache.maintenance.transfer import CopyPlan, EntryReader, Selection
 
 UNCHANGED: Final = 3
@@ -59,7 +59,7 @@ def push_archive(
     with ExitStack() as stack:
         source = plan = None
         if not tuned:
-            source = stack.enter_context(open_target(directory, may_be_empty=True))
+            source = stack.enter_context(open_cache(directory, may_be_empty=True))
         if source is not None and (source.store is not None or source.jax is not None):
             plan = stack.enter_context(planned(source, selection, ()))
         left_out = _left_out(
@@ -239,7 +239,7 @@ def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], record
 
 
 def _carry(
-    source: Target, plan: CopyPlan, left_out: frozenset[str], archive: ArchiveWriter, *, quiet: bool
+    source: OpenCache, plan: CopyPlan, left_out: frozenset[str], archive: ArchiveWriter, *, quiet: bool
 ) -> Transferred:
     store = store_of(source)
 

@@ -13,18 +13,18 @@ from ejcache.util.text import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ejcache.cli.listing import Target
+    from ejcache.cli.cache import OpenCache
     from ejcache.maintenance.transfer import Selection, Transferred
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
 
 
-def planned(source: Target, selection: Selection, have: Iterable[str]) -> CopyPlan:
+def planned(source: OpenCache, selection: Selection, have: Iterable[str]) -> CopyPlan:
     """The entries of a cache to copy to a place that has the keys `have`."""
     return CopyPlan(store_of(source).entries(), have, selection=selection, now=time.time())
 
 
-def store_of(source: Target) -> Store:
+def store_of(source: OpenCache) -> Store:
     """The store to copy from; raises NotAStoreError if plain JAX alone has written there."""
     if source.store is None:
         raise NotAStoreError(f"{source.url} holds no entries of ejcache, and those of plain JAX have other keys")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ejcache.cli.listing import AmbiguousError
+from ejcache.cli.selection import AmbiguousError
 from ejcache.errors import NotAStoreError, NotFoundError
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ COMMANDS: Final = {
         ),
     ),
     "target": Command(
-        "ejcache.cli.commands.warm:app",
+        "ejcache.cli.commands.target:app",
         "Save and compare devices to compile for elsewhere.",
         ("target save v5p-128", "target diff v5p-128", "warm train.py:steps --target v5p-128"),
     ),
@@ -73,17 +73,17 @@ COMMANDS: Final = {
         ("tune --spread train.py --steps 1", "tune --module train.py", "tune --calls gs://my-bucket/recorded"),
     ),
     "stats": Command(
-        "ejcache.cli.commands.entries:stats",
+        "ejcache.cli.commands.stats:stats",
         "Show what the cache holds, its hits and its misses.",
         ("stats", "stats --dir gs://my-bucket/compiled --json", "stats --tuned"),
     ),
     "ls": Command(
-        "ejcache.cli.commands.entries:ls",
+        "ejcache.cli.commands.ls:ls",
         "List the entries, or the tuned records.",
         ("ls --sort size --limit 10", "ls --name 'jit_train*'", "ls --tuned --name 'block*'"),
     ),
     "show": Command(
-        "ejcache.cli.commands.entries:show",
+        "ejcache.cli.commands.show:show",
         "Show one entry, or one tuned record.",
         ("show jit_train_step", "show 50a34c --json", "show block_matmul"),
     ),
@@ -107,12 +107,12 @@ COMMANDS: Final = {
         ),
     ),
     "verify": Command(
-        "ejcache.cli.commands.checks:verify",
+        "ejcache.cli.commands.verify:verify",
         "Check every entry, and repair.",
         ("verify", "verify --fix", "verify --reuse train.py --steps 1"),
     ),
     "clear": Command(
-        "ejcache.cli.commands.prune:clear",
+        "ejcache.cli.commands.clear:clear",
         "Remove all entries or tuned records, or those that are named.",
         ("clear", "clear jit_eval", "clear --tuned"),
     ),
@@ -128,7 +128,7 @@ COMMANDS: Final = {
         ("config", "config set max_size=10GB", "config get cache_dir"),
     ),
     "push": Command(
-        "ejcache.cli.commands.transfer:push",
+        "ejcache.cli.commands.push_pull:push",
         "Copy entries or tuned records to another cache.",
         (
             "push gs://my-bucket/compiled",
@@ -139,7 +139,7 @@ COMMANDS: Final = {
         ),
     ),
     "pull": Command(
-        "ejcache.cli.commands.transfer:pull",
+        "ejcache.cli.commands.push_pull:pull",
         "Copy entries or tuned records from another cache.",
         (
             "pull gs://my-bucket/compiled",
@@ -154,7 +154,7 @@ COMMANDS: Final = {
         ("key", "key --lock requirements.lock"),
     ),
     "doctor": Command(
-        "ejcache.cli.commands.checks:doctor",
+        "ejcache.cli.commands.doctor:doctor",
         "Check whether a directory or bucket can hold a cache.",
         ("doctor", "doctor --dir gs://my-bucket/compiled"),
     ),

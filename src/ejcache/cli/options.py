@@ -68,12 +68,13 @@ def _complete(incomplete: str, find: Callable[[str | None], Iterable[str]], dire
 
 
 def _entries(directory: str | None) -> set[str]:
-    from ejcache.cli.listing import command_settings, list_entries, open_target
+    from ejcache.cli.cache import command_settings, open_cache
+    from ejcache.cli.listing import list_entries
     from ejcache.stores.location import Location, LocationKind
 
     if Location.parse(command_settings(directory).cache_dir).kind is not LocationKind.DIRECTORY:
         return set()
-    with open_target(directory) as target:
+    with open_cache(directory) as target:
         return {text for row in list_entries(target) for text in (row.parts.name, row.short)}
 
 

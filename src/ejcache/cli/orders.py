@@ -13,22 +13,22 @@ from ejcache.stores.local.cost_order import weight
 from ejcache.util.text import format_size, plural
 
 if TYPE_CHECKING:
-    from ejcache.cli.listing import Target
+    from ejcache.cli.cache import OpenCache
     from ejcache.maintenance.plan import EvictionPolicy
 
 
-def compare_orders(target: Target, policy: EvictionPolicy, *, quiet: bool) -> list[dict[str, Any]]:
+def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> list[dict[str, Any]]:
     """What a limit would remove in each order: entries, bytes, and the seconds that compiling them again takes.
 
     Entries are read of which the store does not know what they are worth.
     """
-    if target.store is None or (policy.max_size is None and policy.max_entries is None):
+    if cache.store is None or (policy.max_size is None and policy.max_entries is None):
         return []
-    rows = [row for row in list_entries(target) if not row.is_jax]
+    rows = [row for row in list_entries(cache) if not row.is_jax]
     seconds = {row.info.key: row.info.worth for row in rows}
     unknown = [row for row in rows if row.info.worth is None]
     with output.progress("reading", len(unknown), quiet=quiet) as advance:
-        for row, fact in zip(unknown, read_facts(unknown, target, advance=advance), strict=True):
+        for row, fact in zip(unknown, read_facts(unknown, cache, advance=advance), strict=True):
             seconds[row.info.key] = fact["compile_seconds"] or 0.0
     infos = [
         row.info._replace(order=(seconds[row.info.key] or 0.0) * weight(row.info.hits or 0) / max(row.info.size, 1))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 from ejcache.advice.advise import advise
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
+from ejcache.cli.cache import open_cache
 from ejcache.cli.commands.why import location_of
-from ejcache.cli.listing import list_entries, open_target
+from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
@@ -117,7 +118,7 @@ def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes], tuple
     others: list[bytes] = []
     limit = "", UNLIMITED
     try:
-        with open_target(directory, may_be_empty=True) as target:
+        with open_cache(directory, may_be_empty=True) as target:
             limit = target.url, target.max_size
             rows += list_entries(target)
             if isinstance(target.store, SharedStore):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.listing import command_settings
+from ejcache.cli.cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, NotFoundError, SettingError, StoreError, UnknownSettingError, UsageError
 from ejcache.settings.directories import HOST_FILE, change_file, user_file

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.listing import header_facts, list_entries, open_target
+from ejcache.cli.cache import open_cache
+from ejcache.cli.listing import header_facts, list_entries
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, option, positive
 from ejcache.util.worker_processes import python_of_ours
 
@@ -35,7 +36,7 @@ def demo(
         url = directory if directory is not None else f"{scratch}/cache"
         options = ["--dir", url, "--min-compile-seconds", min_compile_seconds or "0"]
         cold, warm = (_run(which, Path(scratch), options, number) for which in ("cold", "warm"))
-        with open_target(url) as target:
+        with open_cache(url) as target:
             entries = [row.fields() | header_facts(row, target) for row in list_entries(target) if not row.is_jax]
     same = cold["loss"] == warm["loss"]
     if as_json:

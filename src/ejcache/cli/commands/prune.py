@@ -1,26 +1,24 @@
-"""`ejcache prune` and `clear`: which entries stay in the cache and which are deleted."""
+"""`ejcache prune`: deletes the entries that a rule names, and those beyond a limit."""
 
 from __future__ import annotations
 
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
+from ejcache.cli.cache import open_cache
 from ejcache.cli.confirming import confirm
-from ejcache.cli.listing import ListedEntry, check_wanted, choose, identify_entry, list_entries, open_target
-from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Tuned, Yes, age, count, flag, option, size
+from ejcache.cli.listing import ListedEntry
+from ejcache.cli.options import Dir, DryRun, Json, Name, OlderThan, Tuned, Yes, age, count, flag, option, size
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.util.text import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ejcache.cli.listing import Target
+    from ejcache.cli.cache import OpenCache
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
     from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import Store
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
 _CRITERIA = "--max-size, --max-entries, --older-than, --unused-for, --name or --old-versions"
 _SHOWN: Final = 200
 """Rows of a table in a terminal or in the log of a cron job."""
-_COPIES_STAY: Final = (
-    "Hosts go on using their own copies. To invalidate those, set EJCACHE_NAMESPACE to another text in every job, or "
-    "remove EJCACHE_LOCAL_DIR on every host."
-)
 
 OldVersions = Annotated[
     bool, flag("--old-versions", "Remove what another JAX, jaxlib or host made than the newest one.")
@@ -124,8 +118,8 @@ def _prune_entries(
     from ejcache.cli.orders import compare_orders, print_orders
     from ejcache.maintenance.eviction import EvictionPass
 
-    with open_target(directory, write=not dry_run) as target:
-        store, policy = _to_prune(target, given, jax=jax)
+    with open_cache(directory, write=not dry_run) as cache:
+        store, policy = _to_prune(cache, given, jax=jax)
         with EvictionPass(store, policy, dry_run=dry_run) as eviction:
             planned = eviction.plan
             if not as_json:
@@ -134,109 +128,45 @@ def _prune_entries(
                 if most and sys.stdin.isatty() and not (yes or dry_run):
                     goes = output.count_and_size(planned.entries, planned.size)
                     left = output.count_and_size(planned.left, planned.left_size)
-                    confirm(f"Remove {goes} from {target.url}? {left} would stay.", yes=False, as_json=False)
-            report = _run(eviction, quiet=as_json or dry_run)
-            orders = compare_orders(target, policy, quiet=as_json) if dry_run and store is target.store else []
+                    confirm(f"Remove {goes} from {cache.url}? {left} would stay.", yes=False, as_json=False)
+            report = run_pass(eviction, quiet=as_json or dry_run)
+            orders = compare_orders(cache, policy, quiet=as_json) if dry_run and store is cache.store else []
             if as_json:
-                output.print_json(_plan_fields(target, planned, report) | {"orders": orders})
+                output.print_json(_plan_fields(cache, planned, report) | {"orders": orders})
             else:
                 print_orders(orders)
-                _print_pruned(target, report)
+                print_deleted(cache, report)
     return int(report.failures > 0)
 
 
-def clear(
-    keys: Keys = None,
-    directory: Dir = None,
-    tuned: Tuned = False,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> int:
-    """Remove all entries of ejcache, or those that are named. Entries of plain JAX stay.
-
-    Asks before it removes all, unless --yes is given. If several hosts share the cache, each of them goes on using its
-    own copies. To invalidate those, set EJCACHE_NAMESPACE to another text, or remove EJCACHE_LOCAL_DIR on every host.
-
-    With --tuned, or if the first KEY names no entry but a tuned record, records are removed, pinned ones too, and their
-    calls are measured again. Exits with 1 if something stays.
-    """
-    for wanted in keys or ():
-        check_wanted(wanted)
-    from ejcache.cli.either import entries_or_records
-
-    def of_records() -> int:
-        from ejcache.cli.tuned.changes import clear_records
-
-        return clear_records(keys, directory, yes=yes, as_json=as_json)
-
-    of_entries = partial(_clear_entries, keys, directory, yes=yes, as_json=as_json)
-    if not keys:
-        return of_records() if tuned else of_entries()
-    return entries_or_records(of_entries, of_records, key=keys[0], directory=directory, tuned=tuned)
-
-
-def _clear_entries(keys: list[str] | None, directory: str | None, *, yes: bool, as_json: bool) -> int:
-    from ejcache.maintenance.eviction import EvictionPass
-    from ejcache.maintenance.plan import EvictionPolicy
-
-    with open_target(directory, write=True) as target:
-        if target.store is None:
-            raise NotAStoreError(f"{target.url} holds no entries of ejcache")
-        only = frozenset(_named(target, keys)) if keys else None
-        with EvictionPass(target.store, EvictionPolicy(everything=True, only=only)) as eviction:
-            if eviction.plan.count and not keys:
-                what = output.count_and_size(eviction.plan.entries, eviction.plan.size)
-                confirm(f"Remove {what} from {target.url}?", yes=yes, as_json=as_json)
-            report = _run(eviction, quiet=as_json)
-    if as_json:
-        output.print_json({"url": target.url, **_report_fields(report)})
-    elif not report.planned:
-        output.say(f"nothing to remove: {target.url} holds no entries of ejcache")
-    else:
-        _print_pruned(target, report)
-        if target.shared:
-            output.say(_COPIES_STAY)
-    return int(report.failures > 0)
-
-
-def _named(target: Target, wanted: Iterable[str]) -> list[str]:
-    """The keys of the entries that `wanted` name."""
-    found: dict[str, None] = {}
-    for text in wanted:
-        own = (row for row in list_entries(target) if not row.is_jax)
-        chosen = choose(own, text, identify_entry, where=target.url, all_of_a_name=True)
-        found |= dict.fromkeys(row.info.key for row in chosen)
-    return list(found)
-
-
-def _to_prune(target: Target, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
+def _to_prune(cache: OpenCache, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
     """What is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
     from ejcache.maintenance.plan import policy_of
 
-    stored = policy_of(target.limits or {}, evict="cost" if given.by_cost else "lru")
+    stored = policy_of(cache.limits or {}, evict="cost" if given.by_cost else "lru")
     policy = given if given.has_criterion else stored
     if not policy.has_criterion:
         raise UsageError(f"prune needs a rule that says what to remove: give {_CRITERIA}")
-    if jax and target.jax is None:
-        raise UsageError(f"--jax: {target.url} holds no entries of plain JAX")
-    store = target.jax if jax or target.store is None else target.store
+    if jax and cache.jax is None:
+        raise UsageError(f"--jax: {cache.url} holds no entries of plain JAX")
+    store = cache.jax if jax or cache.store is None else cache.store
     if store is None:
-        raise NotAStoreError(f"{target.url} holds no entries that could be pruned")
+        raise NotAStoreError(f"{cache.url} holds no entries that could be pruned")
     return store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle, by_cost=stored.by_cost)
 
 
-def _run(eviction: EvictionPass, *, quiet: bool) -> EvictionReport:
+def run_pass(eviction: EvictionPass, *, quiet: bool) -> EvictionReport:
     with output.progress("removing", eviction.plan.count, quiet=quiet) as advance:
         return eviction.run(advance=advance)
 
 
-def _plan_fields(target: Target, planned: EvictionPlan, report: EvictionReport) -> dict[str, Any]:
+def _plan_fields(cache: OpenCache, planned: EvictionPlan, report: EvictionReport) -> dict[str, Any]:
     return {
-        "url": target.url,
+        "url": cache.url,
         "planned_entries": planned.entries,
         "planned_side_objects": planned.count - planned.entries,
         "planned_size": planned.size,
-        **_report_fields(report),
+        **report_fields(report),
         "left_entries": report.left,
         "left_size": report.left_size,
         "in_use_entries": report.in_use,
@@ -247,7 +177,7 @@ def _plan_fields(target: Target, planned: EvictionPlan, report: EvictionReport) 
     }
 
 
-def _report_fields(report: EvictionReport) -> dict[str, Any]:
+def report_fields(report: EvictionReport) -> dict[str, Any]:
     return {
         "dry_run": report.dry_run,
         "removed_entries": 0 if report.dry_run else report.removed,
@@ -272,11 +202,11 @@ def _print_planned(planned: EvictionPlan) -> None:
         output.say(f"and {planned.entries - len(rows):,} more; --json lists them all")
 
 
-def _print_pruned(target: Target, report: EvictionReport) -> None:
+def print_deleted(cache: OpenCache, report: EvictionReport) -> None:
     done = "would remove" if report.dry_run else "removed"
     removed = output.count_and_size(report.removed, report.freed)
     left = output.count_and_size(report.left, report.left_size)
-    output.say(f"{done} {removed} from {target.url}; {left} {'stays' if report.left == 1 else 'stay'}")
+    output.say(f"{done} {removed} from {cache.url}; {left} {'stays' if report.left == 1 else 'stay'}")
     if report.in_use:
         number = plural(report.in_use, "entry", "entries")
         output.say(f"{number} in use: created or used within five minutes")

@@ -8,8 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.listing import Identifiers, check_wanted, identify_key, match, open_target
+from ejcache.cli.cache import open_cache
 from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning, option
+from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.reuse.log import latest_notes
 from ejcache.util.text import parse_age, printable
@@ -153,7 +154,7 @@ class _Caches:
 
         if location not in self._opened:
             try:
-                store = self._stack.enter_context(open_target(url)).store
+                store = self._stack.enter_context(open_cache(url)).store
             except StoreError as exc:
                 self._opened[location] = exc  # not tried again for the next miss
             else:

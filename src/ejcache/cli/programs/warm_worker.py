@@ -60,10 +60,10 @@ def main(arguments: list[str]) -> None:
         with contextlib.ExitStack() as block:
             devices = None
             if named:
-                from ejcache.jax_integration.targets import target as open_target
+                from ejcache.jax_integration.targets import target as open_cache
 
                 try:
-                    devices = block.enter_context(open_target(named[0]))
+                    devices = block.enter_context(open_cache(named[0]))
                 except EjcacheError as exc:
                     answer(refused=_sentence(exc), usage=True)
                     return

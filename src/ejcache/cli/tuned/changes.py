@@ -20,8 +20,8 @@ from ejcache.autotune.records.record import (
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
 from ejcache.cli.confirming import confirm
-from ejcache.cli.listing import check_wanted
 from ejcache.cli.options import Json, RecordKey, TunedDir, age, argument
+from ejcache.cli.selection import check_wanted
 from ejcache.cli.tuned.records import (
     choose_records,
     find_record,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ejcache.autotune.making_rules import made_rules, problems
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.cli import output
-from ejcache.cli.tuned import named_layer, open_autotune, strongest
+from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 from ejcache.errors import NotFoundError, StoreError
 from ejcache.util.text import plural
 

@@ -1,4 +1,4 @@
-"""`ejcache push` and `pull`: entries copied from one cache to another, and what else the commands copy."""
+"""`ejcache push` and `pull`: copy entries and tuned records to another cache or file, and from one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.cache import check_different, command_settings, open_cache
 from ejcache.cli.commands.config import share_cache
 from ejcache.cli.copying import open_for_writing, planned, report, store_of
-from ejcache.cli.listing import check_different, command_settings, open_target
 from ejcache.cli.options import (
     Device,
     Dir,
@@ -37,7 +37,7 @@ from ejcache.util.threads import THREADS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ejcache.cli.listing import Target
+    from ejcache.cli.cache import OpenCache
     from ejcache.settings.table import Settings
 
 
@@ -103,7 +103,7 @@ def push(
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
     check_different(str(settings.cache_dir), url)
-    with open_target(directory) as source:
+    with open_cache(directory) as source:
         if readable and not dry_run:
             share_cache(command_settings(url), "readers")
         return _copy(source, url, settings, selection, dry_run=dry_run, as_json=as_json)
@@ -150,7 +150,7 @@ def pull(
     settings = command_settings(directory)
     here = str(settings.cache_dir)
     check_different(here, url)
-    with open_target(url) as source:
+    with open_cache(url) as source:
         return _copy(source, here, settings, selection, dry_run=dry_run, as_json=as_json)
 
 
@@ -167,7 +167,9 @@ def _check_tuned(newer_than: str | None, used_within: str | None, others: object
         raise UsageError("--format ejkernel takes neither --dry-run nor, with pull, --name and --device")
 
 
-def _copy(source: Target, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool) -> int:
+def _copy(
+    source: OpenCache, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool
+) -> int:
     if dry_run:
         with planned(source, selection, _keys_at(url, settings)) as plan:
             return report(Transferred(), source.url, url, as_json=as_json, plan=plan)
@@ -178,7 +180,7 @@ def _copy(source: Target, url: str, settings: Settings, selection: Selection, *,
 
 
 def _carry(
-    source: Target, selection: Selection, have: Iterable[str], write: Callable[[str, bytes], bool], *, quiet: bool
+    source: OpenCache, selection: Selection, have: Iterable[str], write: Callable[[str, bytes], bool], *, quiet: bool
 ) -> Transferred:
     store = store_of(source)
     with (

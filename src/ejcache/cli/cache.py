@@ -1,0 +1,131 @@
+"""The cache that a command works on: chosen by `--dir` or the settings, and opened as the command needs it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ejcache.cli.output import warn
+from ejcache.errors import EntryError, JaxImportError, NotFoundError, SettingError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ejcache.settings.table import Settings
+    from ejcache.stores.base import Store
+    from ejcache.stores.opening import CacheContents
+    from ejcache.stores.plain_jax import JaxEntries
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCache:
+    """A location that has entries.
+
+    Attributes:
+        url: the location.
+        store: the ejcache store there, or None. That of a shared location knows what other processes use.
+        jax: the entries that plain JAX wrote there, or None.
+        max_size: the limit in bytes that is stored with the cache, or else that of the settings; -1 for none.
+        shared: whether several hosts share it.
+        limits: the limits that are stored with it; None if there are none.
+    """
+
+    url: str
+    store: Store | None
+    jax: JaxEntries | None
+    max_size: int
+    shared: bool = False
+    limits: Mapping[str, Any] | None = None
+
+
+def command_settings(directory: str | None) -> Settings:
+    """The settings, with `--dir` among them. A message on stderr names each value that cannot be used.
+
+    Raises:
+        SettingError: `--dir` is an empty text.
+    """
+    from ejcache.settings.resolve import resolve, set_command_line
+
+    check_given(directory)
+    set_command_line({"cache_dir": directory} if directory is not None else {})
+    settings = resolve()
+    for problem in settings.problems:
+        warn(str(problem) if isinstance(problem, JaxImportError) else f"{problem}; it is ignored")
+    return settings
+
+
+@contextlib.contextmanager
+def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool = False) -> Iterator[OpenCache]:
+    """The cache that `--dir`, or else the settings, name. Opening it never creates one.
+
+    Args:
+        directory: the value of `--dir`.
+        write: whether the command changes the cache.
+        may_be_empty: a place of the settings where no program has stored anything yet is a cache without entries. One
+            that `--dir` names is not: its name may be mistyped.
+
+    Raises:
+        UsageError: the URL is not one of a cache; the message names the setting that it comes from.
+        NotAStoreError: there is no cache.
+        StoreError: the cache cannot be opened.
+    """
+    from ejcache.stores.opening import inspect_location
+
+    settings = command_settings(directory)
+    try:
+        may_be_empty = may_be_empty and directory is None
+        contents = inspect_location(str(settings.cache_dir), settings=settings, may_be_empty=may_be_empty)
+    except UsageError as exc:
+        raise UsageError(f"{settings['cache_dir'].source}: {exc}") from exc
+    store = contents.open(max_size=settings.store_limit, read_only=not write)
+    try:
+        yield _target(contents, store, settings.chosen_max_size)
+    finally:
+        if store is not None:
+            store.close()
+        contents.close()
+
+
+def check_directory(url: str, complaint: str) -> None:
+    """Raise NotFoundError, which begins with `complaint`, if `url` is a directory that does not exist."""
+    from ejcache.stores.location import Location, LocationKind
+
+    location = Location.parse(url)
+    if location.kind is LocationKind.DIRECTORY and not Path(location.path).is_dir():
+        raise NotFoundError(f"{complaint} {location}: the directory does not exist")
+
+
+def check_different(one: str, other: str) -> None:
+    """Refuse to copy a cache to itself; raises UsageError."""
+    from ejcache.stores.location import Location
+
+    if Location.parse(one) == Location.parse(other):
+        raise UsageError(f"{other} is both the source and the target: name another one, or give --dir")
+
+
+def check_given(directory: str | None) -> None:
+    """Raise SettingError if `--dir` is an empty text."""
+    if directory is not None and not directory.strip():
+        # In `clear --dir "$CACHE"` the variable may be unset; the command must not work on the default cache then.
+        raise SettingError("--dir", directory, "a directory or a URL")
+
+
+def _target(contents: CacheContents, store: Store | None, chosen: int | None) -> OpenCache:
+    from ejcache.stores.shared.store import SharedStore
+
+    limit = chosen if chosen is not None else store.max_size if store is not None else -1
+    if not isinstance(store, SharedStore):
+        return OpenCache(contents.url, store, contents.jax, limit, shared=contents.bucket is not None)
+    from ejcache.maintenance.eviction import ScannedStore
+    from ejcache.maintenance.plan import read_limits
+
+    limits = None
+    try:
+        limits = read_limits(store.bucket)
+    except EntryError as exc:
+        warn(f"the limits that are stored with {contents.url} cannot be read: {exc}")
+    stored = (limits or {}).get("max_size")
+    max_size = limit if stored is None else int(stored)
+    return OpenCache(contents.url, ScannedStore(store), contents.jax, max_size, shared=True, limits=limits)

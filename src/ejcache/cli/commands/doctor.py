@@ -1,0 +1,90 @@
+"""`ejcache doctor`: checks whether a place can hold a cache, and whether JAX is as ejcache expects."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from ejcache.cli import output
+from ejcache.cli.cache import command_settings
+from ejcache.cli.options import Dir, Json, argument
+from ejcache.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ejcache.maintenance.doctor import Check
+    from ejcache.settings.table import Settings
+
+
+_NAME_WIDTH: Final = 12
+
+
+_VERDICT_WIDTH: Final = 7
+
+
+def doctor(
+    url: Annotated[str | None, argument("[URL]", "A directory or a URL. Default: the cache.")] = None,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> int:
+    """Try what a cache needs of its storage and of JAX, and advise on what does not work.
+
+    Of a bucket: reading, creating an object on a condition, the clock, latency and deleting. Of a directory:
+    permissions, who else could have put code there, and an entry that is created, read and deleted. Of JAX: that it can
+    be imported, and is built as expected. It answers within ten seconds, and leaves nothing behind. Exits with 1 if a
+    check failed. The page of messages, docs/troubleshooting.md, has more about each.
+    """
+    if url is not None and directory is not None:
+        raise UsageError("give the URL once: as an argument or as --dir")
+    settings = command_settings(url if url is not None else directory)
+    place = str(settings.cache_dir)
+    checks = []
+    for check in _checks(place, settings):
+        checks.append(check)
+        if not as_json:
+            output.say_columns([(check.name, _NAME_WIDTH), (check.verdict, _VERDICT_WIDTH)], check.detail)
+            sys.stdout.flush()
+    healthy = all(check.verdict != "failed" for check in checks)
+    if as_json:
+        output.print_json({"url": place, "healthy": healthy, "checks": [asdict(check) for check in checks]})
+    else:
+        _print_advice(place, checks, healthy=healthy)
+    return int(not healthy)
+
+
+def _checks(url: str, settings: Settings) -> Iterator[Check]:
+    from ejcache.maintenance import doctor
+    from ejcache.stores.location import Location, LocationKind, detect_shared_storage
+    from ejcache.stores.opening import open_bucket
+
+    end = time.monotonic() + doctor.SECONDS
+    location = Location.parse(url)
+    shared = detect_shared_storage(location)
+    with closing(doctor.JaxCheck()) as jax:
+        if location.kind is LocationKind.MEMORY:
+            yield doctor.fine("memory", "each process keeps its own entries; they are gone when it ends")
+        elif location.kind is LocationKind.DIRECTORY:
+            yield from doctor.check_directory(
+                Path(location.path), read_only=settings.read_only, trusted=settings.trust_dir, local=not shared
+            )
+        if shared:
+            with open_bucket(location, settings=settings) as bucket:
+                yield from doctor.check_bucket(bucket, end=end - 1, read_only=settings.read_only)
+        yield jax.result(end=end)
+
+
+def _print_advice(url: str, checks: list[Check], *, healthy: bool) -> None:
+    advised: dict[str, list[str]] = {}
+    for check in checks:
+        if check.advice:
+            advised.setdefault(check.advice, []).append(check.name)
+    if advised:
+        output.say("\nWhat to do:")
+        for advice, names in advised.items():
+            output.say_columns([(f"  {', '.join(names)}:", 0)], advice)
+    output.say(f"\n{url} {'can' if healthy else 'cannot'} hold a cache as it is")

@@ -1,0 +1,133 @@
+"""`ejcache ls`: lists the entries of a cache. It changes nothing, not even when an entry was last used."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from ejcache.cli import output
+from ejcache.cli.cache import open_cache
+from ejcache.cli.listing import (
+    Totals,
+    by_program,
+    list_entries,
+    profile_text,
+    read_facts,
+)
+from ejcache.cli.options import Device, Dir, Json, Limit, Name, Tuned, count, flag
+from ejcache.util.text import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ejcache.cli.listing import ListedEntry
+
+
+class Order(StrEnum):
+    """The orders of `ls`."""
+
+    size = "size"
+    age = "age"
+    used = "used"
+    hits = "hits"
+    name = "name"
+
+
+_ORDERS: Final = {
+    Order.size: lambda row: (row.is_jax, -row.info.size, row.info.key),
+    Order.age: lambda row: (row.is_jax, row.info.created, row.info.key),
+    Order.used: lambda row: (row.is_jax, -row.info.last_used, row.info.key),
+    Order.hits: lambda row: (row.is_jax, -(row.info.hits or 0), row.info.key),
+    Order.name: lambda row: (row.is_jax, row.parts.name, row.parts.platform, row.info.key),
+}
+
+
+def ls(
+    directory: Dir = None,
+    name: Name = None,
+    sort: Annotated[
+        Order,
+        flag("--sort", "By size (largest first), age (oldest first), used (latest first), hits (most first) or name."),
+    ] = Order.used,
+    limit: Limit = None,
+    tuned: Tuned = False,
+    device: Device = None,
+    as_json: Json = False,
+) -> int:
+    """List the entries: name, platform, variant, size, compile time in seconds, last use, and a key for `show`.
+
+    A local cache also counts the hits of each entry, of all processes. What they saved is the compile time, that many
+    times. Nobody counts the hits of an entry of a bucket.
+
+    Variants of one program are listed together, the one compiled with a PGLE profile first.
+
+    Entries that plain JAX wrote into the same directory or bucket come after those of ejcache. For a remote cache with
+    more than 2,000 entries, compile times are shown only with --limit or --name.
+
+    With --tuned, the tuned records are listed: the call, its configuration, how that was found, and how fast it is. A
+    source with a question mark is unsure, and `tune --unsure` measures the call again. --name and --device select.
+    """
+    if tuned:
+        from ejcache.cli.tuned.listing import list_records
+
+        return list_records(directory, name=name, device=device, limit=limit, as_json=as_json)
+    most = count(limit, option="--limit")
+    totals = Totals()
+    with open_cache(directory, may_be_empty=True) as cache:
+        listed = list_entries(cache, totals, name=name)
+        rows = sorted(listed, key=_ORDERS[sort]) if most is None else heapq.nsmallest(most, listed, key=_ORDERS[sort])
+        rows = by_program(rows)
+        with output.progress("reading", len(rows), quiet=as_json) as advance:
+            entries = [
+                row.fields() | facts | _saved(row, facts)
+                for row, facts in zip(rows, read_facts(rows, cache, advance=advance), strict=True)
+            ]
+    if as_json:
+        output.print_json({"url": cache.url, **asdict(totals), "entries": entries})
+        return 0
+    if rows:
+        _print_rows(rows, entries)
+    hidden = totals.total_entries + totals.jax_entries - len(rows)
+    output.say(f"{totals.words()} in {cache.url}{f'; {hidden:,} not shown' if hidden else ''}")
+    return 0
+
+
+def _saved(row: ListedEntry, facts: dict[str, Any]) -> dict[str, float | None]:
+    hits, seconds = row.info.hits, facts["compile_seconds"]
+    return {"seconds_saved": None if hits is None or seconds is None else hits * seconds}
+
+
+def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) -> None:
+    now = time.time()
+    lines = []
+    before = None
+    for row, fields in zip(rows, entries, strict=True):
+        branch = "└ " if row.program is not None and row.program == before else ""
+        before = row.program
+        lines.append(
+            {
+                "kind": row.kind,
+                "name": f"{branch}{row.parts.name}",
+                "platform": row.parts.platform or "-",
+                "variant": row.parts.variant or "-",
+                "profile": profile_text(fields["profile"]) if fields["profile"] else "-",
+                "size": format_size(row.info.size),
+                "compile s": output.seconds(fields["compile_seconds"]),
+                "hits": "-" if fields["hits"] is None else f"{fields['hits']:,}",
+                "saved s": output.seconds(fields["seconds_saved"]),
+                "last used": output.ago(row.info.last_used, now=now),
+                "key": row.short,
+            }
+        )
+    uniform = {"kind": "ejcache", "variant": "plain", "profile": "-", "hits": "-", "saved s": "-"}
+    columns = [name for name in lines[0] if any(line[name] != uniform.get(name) for line in lines)]
+    cells = [[line[name] for name in columns] for line in lines]
+    output.print_table(
+        columns,
+        cells,
+        right=("size", "compile s", "hits", "saved s", "last used"),
+        whole=("key",),
+    )

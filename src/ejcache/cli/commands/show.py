@@ -1,0 +1,156 @@
+"""`ejcache show`: one entry with its header, and whether it is intact."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ejcache import entry
+from ejcache.cli import output
+from ejcache.cli.cache import open_cache
+from ejcache.cli.listing import (
+    by_program,
+    header_facts,
+    list_entries,
+    profile_fields,
+    profile_text,
+    read_header,
+)
+from ejcache.cli.options import Dir, Json, Key, Tuned
+from ejcache.cli.selection import check_wanted, choose, identify_entry
+from ejcache.errors import EntryError, NotFoundError
+from ejcache.keys.key import parse_any_key
+from ejcache.util.text import format_size
+
+if TYPE_CHECKING:
+    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.listing import ListedEntry
+
+
+def show(key: Key, directory: Dir = None, tuned: Tuned = False, as_json: Json = False) -> int:
+    """Show one entry: its header, the components of its key, and whether it is intact.
+
+    Of a program with several variants, the one compiled with a PGLE profile is shown and the others are listed. Exits
+    with 1 if the entry is damaged, if there is none, or if KEY matches several programs.
+
+    With --tuned, or if KEY names no entry but a tuned record: its configuration, the candidates and their timings, and
+    where it was measured. The configuration that programs use is marked with *, the default one with =.
+    """
+    check_wanted(key)
+    from ejcache.cli.either import entries_or_records
+
+    def of_records() -> int:
+        from ejcache.cli.tuned.listing import show_record
+
+        return show_record(key, directory, as_json=as_json)
+
+    of_entries = partial(_show_entry, key, directory, as_json=as_json)
+    return entries_or_records(of_entries, of_records, key=key, directory=directory, tuned=tuned)
+
+
+def _show_entry(key: str, directory: str | None, *, as_json: bool) -> int:
+    with open_cache(directory) as cache:
+        found = _variants(cache, key)
+        row = next((row for row in found if row.info.key == key), found[0])
+        fields = row.fields() | {"url": cache.url, "problem": ""}
+        fields |= _entry_fields(cache, row, fields)
+        fields["variants"] = [
+            other.fields() | {"profile": header_facts(other, cache)["profile"]}
+            for other in found
+            if row.program is not None
+        ]
+    if as_json:
+        output.print_json(fields)
+    else:
+        _print_entry(fields)
+    return int(bool(fields["problem"]))
+
+
+def _variants(cache: OpenCache, key: str) -> list[ListedEntry]:
+    """The variants of the program that `key` names, found in one listing."""
+    parts = parse_any_key(key)
+    wanted = f"{parts.logical}-{parts.environment}" if parts.logical else key
+    found = by_program(choose(list_entries(cache), wanted, identify_entry, where=cache.url))
+    if parts.logical and all(row.info.key != key for row in found):
+        raise NotFoundError(f"nothing in {cache.url} has the key {key!r}")
+    return found
+
+
+def _entry_fields(cache: OpenCache, row: ListedEntry, listed: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    try:
+        if cache.jax is not None and row.is_jax:
+            fields["compile_seconds"] = cache.jax.compile_seconds(row.info.key)
+        elif cache.store is not None:
+            entry.decode(cache.store.peek(row.info.key) or b"", key=row.info.key)
+    except EntryError as exc:
+        fields["problem"] = str(exc)
+    header = None if row.is_jax or cache.store is None else read_header(cache.store, row.info.key)
+    if header is not None:
+        noted = output.fields_of(header, "codec", "raw_size", "compile_seconds", "jax", "jaxlib", "profile_digest")
+        named = output.fields_of(header, "name", "platform", "logical_key")
+        fields |= noted | {name: value or listed[name] for name, value in named.items()}
+        fields |= {
+            "created": header.created or row.info.created,
+            "payload": header.kind,
+            "profile": profile_fields(header),
+            "components": dict(header.components),
+            "metadata": dict(header.extra),
+        }
+    return fields
+
+
+def _print_entry(fields: dict[str, Any]) -> None:
+    """What a person reads comes first, digests last."""
+    sections = (
+        [["Name", fields["name"] or "-"], *_state_lines(fields)],
+        _metadata_lines(fields.get("metadata") or {}),
+        _digest_lines(fields),
+    )
+    lines: list[list[str]] = []
+    for section in filter(None, sections):
+        lines += [[""], *section] if lines else section
+    output.print_pairs(lines)
+
+
+def _state_lines(fields: dict[str, Any]) -> list[list[str]]:
+    now = time.time()
+    size = format_size(fields["size"])
+    if fields.get("raw_size"):
+        size += f" ({format_size(fields['raw_size'])} uncompressed)"
+    lines = [[name.capitalize(), fields[name] or "-"] for name in ("platform", "variant", "kind")]
+    lines.append(["Size", size])
+    if fields.get("compile_seconds") is not None:
+        lines.append(["Compile time", f"{fields['compile_seconds']:.2f} s"])
+    for label, name in (("Created", "created"), ("Last used", "last_used")):
+        lines.append([label, f"{output.moment(fields[name])} ({output.ago(fields[name], now=now)})"])
+    lines += [[label, str(fields[name])] for label, name in (("JAX", "jax"), ("jaxlib", "jaxlib")) if fields.get(name)]
+    if fields.get("profile"):
+        lines.append(["Measured with", profile_text(fields["profile"]).partition(", ")[2] or "-"])
+    lines.append(["Intact", f"no: {fields['problem']}" if fields["problem"] else "yes"])
+    for other in fields["variants"]:
+        if other["key"] != fields["key"]:
+            made = f"{format_size(other['size'])}, created {output.ago(other['created'], now=now)}"
+            lines.append([f"Also {other['variant']}", f"{made}: {other['key']}"])
+    return lines
+
+
+def _metadata_lines(metadata: dict[str, Any]) -> list[list[str]]:
+    """What the writer noted. An object has a line for each of its values."""
+    lines = []
+    for name, value in sorted(metadata.items()):
+        if isinstance(value, dict):
+            lines += [[f"  {name}.{inner}", str(each) or "-"] for inner, each in sorted(value.items())]
+        else:
+            lines.append([f"  {name}", str(value)])
+    return [["Metadata"], *lines] if lines else []
+
+
+def _digest_lines(fields: dict[str, Any]) -> list[list[str]]:
+    named = (("Program", "logical_key"), ("Environment", "environment_digest"), ("Profile", "profile_digest"))
+    lines = [["Key", fields["key"]], *([label, str(fields[name])] for label, name in named if fields.get(name))]
+    components = fields.get("components") or {}
+    if components:
+        lines += [["Components"], *([f"  {name}", str(value) or "-"] for name, value in sorted(components.items()))]
+    return lines

@@ -1,0 +1,128 @@
+"""`ejcache target`: saves, lists and compares devices that other processes have, for `ejcache warm --target`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ejcache.cli import output
+from ejcache.cli.cache import command_settings
+from ejcache.cli.options import Dir, Json, argument, examples, flag
+from ejcache.util.text import format_size
+
+if TYPE_CHECKING:
+    from ejcache.jax_integration.targets import DeviceTarget
+
+
+app = typer.Typer(
+    help="Save and compare devices to compile for elsewhere.", no_args_is_help=True, rich_markup_mode=None
+)
+
+
+Named = Annotated[str, argument("NAME", "A saved target, or tpu:v5e:4x4, or gpu:h100:8.")]
+
+
+@app.command(short_help="Save the devices of this host, or of its job.", epilog=examples("target save v5p-128"))
+def save(
+    name: Annotated[str, argument("NAME", "What to call them.")],
+    distributed: Annotated[bool, flag("--distributed", "Join the job first, by jax.distributed.initialize().")] = False,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> None:
+    """Write to the cache what a compiler must know of these devices: topology, versions, flags and CPU.
+
+    Run it where the program will run, with its flags: once for a program of one process, and with --distributed on
+    every rank of a job. The lowest rank writes. It needs JAX 0.11 or later.
+    """
+    settings = command_settings(directory)
+    from ejcache.jax_integration.targets import save_target
+
+    if distributed:
+        from ejcache.jax_integration.seam.backends import initialize_job
+
+        initialize_job()
+    saved = save_target(name, str(settings.cache_dir))
+    if as_json:
+        output.print_json(_fields(saved))
+    else:
+        output.say(f"{name}: {saved.devices} x {saved.device_kind} of {saved.processes} processes")
+
+
+@app.command("ls", short_help="List the saved targets.", epilog=examples("target ls"))
+def list_targets(directory: Dir = None, as_json: Json = False) -> None:
+    """List the targets that are saved with the cache."""
+    from ejcache.errors import EntryError
+    from ejcache.jax_integration.targets import MAX_BYTES, decode
+    from ejcache.stores.documents import open_documents
+
+    documents = open_documents(str(command_settings(directory).cache_dir), read_only=True)
+    found: list[DeviceTarget] = []
+    for path in sorted(documents.list("targets/")):
+        try:
+            found.append(decode(documents.read(path, max_size=MAX_BYTES) or b""))
+        except EntryError as exc:
+            output.warn(f"{path} cannot be read: {exc}")
+    documents.close()
+    if as_json:
+        output.print_json({"targets": [_fields(each) for each in found]})
+        return
+    for each in found:
+        output.say(f"{each.name}: {each.devices} x {each.device_kind} of {each.processes} processes")
+
+
+@app.command(short_help="Show a target.", epilog=examples("target show v5p-128"))
+def show(name: Named, directory: Dir = None, as_json: Json = False) -> None:
+    """Show what is known of a target."""
+    found = find_devices(name, directory)
+    if as_json:
+        output.print_json(_fields(found))
+        return
+    fields = _fields(found)
+    fields["memory"] = format_size(found.memory) if found.memory else ""
+    fields["created"] = output.moment(found.saved) if found.saved else ""
+    output.print_pairs([(key, str(value)) for key, value in fields.items() if value])
+
+
+@app.command(short_help="Compare a target with this host.", epilog=examples("target diff v5p-128"))
+def diff(
+    name: Named,
+    devices: Annotated[
+        bool, flag("--devices", "Compare the devices of this host, too, rather than only its compiler.")
+    ] = False,
+    directory: Dir = None,
+    as_json: Json = False,
+) -> int:
+    """Say whether keys made for a target are those that this host makes, and which components differ.
+
+    A host that compiles for the target must agree with it in versions, native libraries and flags. The host that runs
+    the programs must agree in everything: compare it with --devices. Exits with 1 if something differs.
+    """
+    found = find_devices(name, directory)
+    from ejcache.jax_integration.targets import components_here, components_of, devices_of
+
+    there = components_of(found, devices_of(found) if devices else ())
+    here = components_here(found.platform, with_devices=devices)
+    rows = [{"component": each, "target": there[each], "here": here.get(each, "")} for each in sorted(there)]
+    differing = [row for row in rows if row["target"] != row["here"]]
+    if as_json:
+        output.print_json({"target": found.name, "agree": not differing, "components": rows})
+    else:
+        for row in rows:
+            output.say(f"{row['component']}: {'differs' if row in differing else 'same'}")
+            if row in differing:
+                output.print_pairs([("  target", row["target"]), ("  here", row["here"])])
+        if found.assumed:
+            output.say(f"{name} is assumed from public descriptions; `ejcache target save` on the devices replaces it")
+    return int(bool(differing))
+
+
+def find_devices(name: str, directory: str | None) -> DeviceTarget:
+    from ejcache.jax_integration.targets import find_target
+
+    return find_target(name, str(command_settings(directory).cache_dir) if directory is not None else None)
+
+
+def _fields(target: DeviceTarget) -> dict[str, Any]:
+    fields = target._asdict()
+    return {**fields, "created": fields.pop("saved"), "topology": len(target.topology)}

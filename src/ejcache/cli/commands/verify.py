@@ -1,0 +1,93 @@
+"""`ejcache verify`: checks that every entry is intact, or that a program traces the same three times."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from ejcache.cli import output
+from ejcache.cli.cache import open_cache
+from ejcache.cli.commands.run import BEFORE_A_PROGRAM
+from ejcache.cli.listing import Totals
+from ejcache.cli.options import Dir, Json, argument, flag
+from ejcache.cli.programs.verify_reuse import verify_reuse
+from ejcache.errors import UsageError
+from ejcache.util.text import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ejcache.cli.cache import OpenCache
+    from ejcache.maintenance.audit import Audit
+
+
+REGISTRATION: Final = {"verify": BEFORE_A_PROGRAM}
+"""How the application registers commands, by their names."""
+
+
+def verify(
+    program: Annotated[
+        list[str] | None,
+        argument("[PROGRAM ARGS]", "With --reuse: a script, -m MODULE, or a command, as after `ejcache run`."),
+    ] = None,
+    directory: Dir = None,
+    fix: Annotated[bool, flag("--fix", "Quarantine damaged entries. The next compilation replaces them.")] = False,
+    reuse: Annotated[
+        bool, flag("--reuse", "Run PROGRAM three times, with three hash seeds, and compare what it traces.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Read and decode every entry, and check the store's own files.
+
+    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. Entries of plain JAX have
+    no checksum: only those that are cut off or cannot be decompressed are found. --fix deletes them.
+
+    With --reuse, no entry is read. PROGRAM runs three times with reuse_lowering, its output on stderr, and traces
+    everything. Exits with 1 if two traces of a function with the same inputs differ, or if the program fails.
+    """
+    if reuse:
+        if fix:
+            raise UsageError("--fix repairs entries, and --reuse reads none: give one of them")
+        return verify_reuse(program or [], directory, as_json=as_json)
+    if program:
+        raise UsageError(f"{program[0]} is for verify --reuse, which runs a program")
+    with open_cache(directory, write=fix) as cache, output.progress("verifying", None, quiet=as_json) as advance:
+        audits = list(_audits(cache, fix=fix, advance=advance))
+    _report_audits(cache.url, audits, as_json=as_json)
+    return int(not all(one.clean for one in audits))
+
+
+def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
+    own, jax = audits[0], audits[-1]
+    totals = Totals(own.entries, own.size, own.side_objects, own.side_size, jax.entries, jax.size)
+    unread = sum(one.unreadable for one in audits)
+    findings = [finding for one in audits for finding in one.findings]
+    unknown = sum(one.unknown_versions for one in audits)
+    if as_json:
+        fields = {"url": url, **asdict(totals), "unknown_versions": unknown, "clean": all(one.clean for one in audits)}
+        output.print_json({**fields, "findings": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            subject = f"{finding.key}: " if finding.key else ""
+            output.say(f"{finding.problem}: {subject}{finding.detail}{' (repaired)' if finding.repaired else ''}")
+        if unknown:
+            output.say(f"{plural(unknown, 'entry', 'entries')} of another format version were left alone")
+        if unread:
+            output.say(f"{plural(unread, 'entry', 'entries')} could not be read")
+        verdict = plural(len(findings), "problem") if findings else "all intact"
+        output.say(f"verified {totals.words()} in {url}: {verdict}")
+
+
+def _audits(cache: OpenCache, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
+    """The audits of the entries of ejcache, of its structures, and of the entries of plain JAX."""
+    from ejcache.maintenance.audit import Audit, audit, audit_jax_directory, audit_structure
+    from ejcache.util.threads import THREADS
+
+    threads = THREADS if cache.shared else 1
+    options: Any = {"fix": fix, "threads": threads, "advance": advance}
+    if cache.store is None:
+        yield from (Audit(), Audit())
+    else:
+        yield audit(cache.store, cache.store.entries(), **options)
+        yield audit_structure(cache.store, fix=fix)
+    yield Audit() if cache.jax is None else audit_jax_directory(cache.jax, cache.jax.entries(), **options)
