@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.activate import active, disable, disabled, enable
     from ejcache.jax_integration.blocks import forbid_compile
     from ejcache.jax_integration.decorator import ejit
-    from ejcache.jax_integration.targets import target
+    from ejcache.jax_integration.devices.targets import target
     from ejcache.jax_integration.warm_start import key_of, warm, would_hit
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.settings.table import Settings
@@ -93,7 +93,7 @@ _MODULES: Final = {
     "cache.recorder": ("on_event",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
-    "jax_integration.targets": ("target",),
+    "jax_integration.devices.targets": ("target",),
     "jax_integration.blocks": ("forbid_compile",),
     "jax_integration.warm_start": ("key_of", "warm", "would_hit"),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from pod import free_port, run_pod
 
 from ejcache.errors import EntryCorruptError, EntryVersionError
-from ejcache.jax_integration.targets import DeviceTarget, decode, encode
+from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode
 
 PROGRAMS = ROOT / "tests" / "programs" / "elsewhere.py"
 saved = pytest.mark.skipif(

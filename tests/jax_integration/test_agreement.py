@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from notice_boards import NoticeBoard
 
-from ejcache.jax_integration.ranks import RankAgreement
+from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam.backends import CoordinationClient
 
 LOAD = "load"

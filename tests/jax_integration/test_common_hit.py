@@ -10,10 +10,10 @@ from notice_boards import NoticeBoard
 
 from ejcache.cache.counters import Miss
 from ejcache.jax_integration.blocks import forbid_compile
-from ejcache.jax_integration.common_hit import agree
 from ejcache.jax_integration.compilation import Compilation
 from ejcache.jax_integration.program import Loaded
-from ejcache.jax_integration.ranks import RankAgreement
+from ejcache.jax_integration.ranks.agreement import RankAgreement
+from ejcache.jax_integration.ranks.common_hit import agree
 from ejcache.jax_integration.seam.backends import CoordinationClient
 from ejcache.keys.key import CacheKey
 

@@ -25,7 +25,7 @@ import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import ejcache
 from pgle_helpers import RUNS, made_up_profile, watch
-from ejcache.jax_integration.ranks import RankAgreement
+from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.keys.key import PGLE, is_profile_key, is_side_key
 
 decide, decided = RankAgreement.decide, []

@@ -14,8 +14,8 @@ from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.compilation import Compilation
 from ejcache.jax_integration.executable_origins import ExecutableOrigins
 from ejcache.jax_integration.program import CompileTarget, LoweredProgram
+from ejcache.jax_integration.ranks.share_binary import share
 from ejcache.jax_integration.seam.backends import CoordinationClient
-from ejcache.jax_integration.share_binary import share
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import resolve
 from ejcache.stores.memory import MemoryStore

@@ -147,7 +147,7 @@ def step(x):
 
 how = sys.argv[1]
 if how == "save":
-    from ejcache.jax_integration.targets import save_target
+    from ejcache.jax_integration.devices.targets import save_target
     save_target("pod", sys.argv[2])
 elif how == "warm":
     ejcache.enable(sys.argv[2], min_compile_seconds=0)

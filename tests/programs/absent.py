@@ -99,7 +99,7 @@ def warm(devices, number):
 
 def measured(devices, number):
     """Compiles a product and a sum as if the cache had results of autotuning, none of which is of these programs."""
-    from ejcache.jax_integration import absent_devices
+    from ejcache.jax_integration.devices import absent as absent_devices
 
     absent_devices.autotune_directory = lambda options: str(Path(__file__).parent)
     shape = jax.ShapeDtypeStruct((256, 256), jnp.float32)
@@ -114,7 +114,7 @@ def keys(devices, number):
 
 def save(devices, number):
     """Saves the target under the name `copy`, as its devices would; then nothing but the topology names it."""
-    from ejcache.jax_integration.targets import DeviceTarget, document_path, encode, find_target
+    from ejcache.jax_integration.devices.targets import DeviceTarget, document_path, encode, find_target
     from ejcache.stores.documents import open_documents
 
     known = find_target(sys.argv[2])

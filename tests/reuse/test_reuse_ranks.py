@@ -11,7 +11,7 @@ from forking import Forked
 from helpers import ROOT, run_program
 from notice_boards import NoticeBoard
 
-from ejcache.jax_integration.ranks import REUSE_SETTING, RankAgreement
+from ejcache.jax_integration.ranks.agreement import REUSE_SETTING, RankAgreement
 from ejcache.jax_integration.seam.backends import CoordinationClient
 from ejcache.reuse.votes import Vote
 

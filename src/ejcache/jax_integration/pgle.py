@@ -24,7 +24,7 @@ from ejcache import entry
 from ejcache.jax_integration.compilation import Profile
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.lowering.modules import digest_module
-from ejcache.jax_integration.ranks import agreement_of_job
+from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.backends import WITHDRAWN, coordination_client
 from ejcache.keys.key import PLAIN, PROFILING, profile_key

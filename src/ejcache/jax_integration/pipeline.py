@@ -24,7 +24,6 @@ import jax
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.recorder import recorder
 from ejcache.cache.starts import HIT, Process, ProgramRecord
-from ejcache.jax_integration.absent_devices import check_memory, compile_for_others, look_for_others
 from ejcache.jax_integration.blocks import (
     AlreadyStoredError,
     AskedError,
@@ -35,6 +34,7 @@ from ejcache.jax_integration.blocks import (
 )
 from ejcache.jax_integration.checking import StoredExecutable, check
 from ejcache.jax_integration.compilation import Compilation, KeyText
+from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
 from ejcache.jax_integration.lookup import OWN, EntryLoader
 from ejcache.jax_integration.lowering.key import (
     TinyPrograms,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.program import CompileTarget, KeyRequest, LoweredProgram
     from ejcache.jax_integration.publishing import Publisher
-    from ejcache.jax_integration.ranks import RankAgreement
+    from ejcache.jax_integration.ranks.agreement import RankAgreement
     from ejcache.jax_integration.xla_caches import XlaCaches
     from ejcache.settings.table import Settings
 
@@ -117,7 +117,7 @@ class Compiler:
             submit(self._greet_ranks)  # behind the program: JAX holds its lock, and the service may be slow
 
     def _greet_ranks(self) -> None:
-        from ejcache.jax_integration.ranks import REUSE_SETTING
+        from ejcache.jax_integration.ranks.agreement import REUSE_SETTING
 
         agreement = self._agreement()
         if agreement is not None:
@@ -229,7 +229,7 @@ class Compiler:
         agreement = self._agreement()
         if agreement is None:
             return found
-        from ejcache.jax_integration.common_hit import agree
+        from ejcache.jax_integration.ranks.common_hit import agree
 
         return agree(
             compilation,
@@ -296,7 +296,7 @@ class Compiler:
         compilation, coordination = _compilation_of(key), coordination_client()
         if compilation is None or coordination is None or compilation.for_others or compilation.is_drifted:
             return self.compile(key, program)
-        from ejcache.jax_integration.share_binary import share
+        from ejcache.jax_integration.ranks.share_binary import share
 
         _choose_compiled(compilation, program)
         waited = compilation.waits()
@@ -467,7 +467,7 @@ class Compiler:
     def _agreement(self) -> RankAgreement | None:
         if coordination_client() is None:
             return None
-        from ejcache.jax_integration.ranks import agreement_of_job
+        from ejcache.jax_integration.ranks.agreement import agreement_of_job
 
         return agreement_of_job()
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.counters import Stats
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.targets import DeviceTarget
+    from ejcache.jax_integration.devices.targets import DeviceTarget
 
 
 HIT = "hit"
@@ -111,7 +111,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
 def _current() -> tuple[DeviceTarget, Sequence[Any]] | None:
     """The target whose block this is, and its devices."""
     # Without `ejcache.target`, nothing has imported the module.
-    known = sys.modules.get("ejcache.jax_integration.targets")
+    known = sys.modules.get("ejcache.jax_integration.devices.targets")
     return known.current_target() if known is not None else None
 
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.jax_integration.lowering.key import short_digest
-from ejcache.jax_integration.ranks import REUSE_SETTING, agreement_of_job
+from ejcache.jax_integration.ranks.agreement import REUSE_SETTING, agreement_of_job
 from ejcache.jax_integration.seam.reuse.calls import placed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ejcache.jax_integration.ranks import RankAgreement
+    from ejcache.jax_integration.ranks.agreement import RankAgreement
 
 _SETTING_SECONDS: Final = 1.0
 """How long a rank waits for what another one says of its settings, which it does when it has a backend."""

@@ -29,7 +29,7 @@ def key(
     """
     settings = command_settings(directory)
     files = {path: _digest(path) for path in lock or ()}
-    from ejcache.jax_integration.targets import components_here
+    from ejcache.jax_integration.devices.targets import components_here
     from ejcache.jax_integration.warm_start import platform
 
     name = platform()

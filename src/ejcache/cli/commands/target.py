@@ -12,7 +12,7 @@ from ejcache.cli.options import Dir, Json, argument, examples, flag
 from ejcache.util.text import format_size
 
 if TYPE_CHECKING:
-    from ejcache.jax_integration.targets import DeviceTarget
+    from ejcache.jax_integration.devices.targets import DeviceTarget
 
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ def save(
     every rank of a job. The lowest rank writes. It needs JAX 0.11 or later.
     """
     settings = command_settings(directory)
-    from ejcache.jax_integration.targets import save_target
+    from ejcache.jax_integration.devices.targets import save_target
 
     if distributed:
         from ejcache.jax_integration.seam.backends import initialize_job
@@ -53,7 +53,7 @@ def save(
 def list_targets(directory: Dir = None, as_json: Json = False) -> None:
     """List the targets that are saved with the cache."""
     from ejcache.errors import EntryError
-    from ejcache.jax_integration.targets import MAX_BYTES, decode
+    from ejcache.jax_integration.devices.targets import MAX_BYTES, decode
     from ejcache.stores.documents import open_documents
 
     documents = open_documents(str(command_settings(directory).cache_dir), read_only=True)
@@ -99,7 +99,7 @@ def diff(
     the programs must agree in everything: compare it with --devices. Exits with 1 if something differs.
     """
     found = find_devices(name, directory)
-    from ejcache.jax_integration.targets import components_here, components_of, devices_of
+    from ejcache.jax_integration.devices.targets import components_here, components_of, devices_of
 
     there = components_of(found, devices_of(found) if devices else ())
     here = components_here(found.platform, with_devices=devices)
@@ -118,7 +118,7 @@ def diff(
 
 
 def find_devices(name: str, directory: str | None) -> DeviceTarget:
-    from ejcache.jax_integration.targets import find_target
+    from ejcache.jax_integration.devices.targets import find_target
 
     return find_target(name, str(command_settings(directory).cache_dir) if directory is not None else None)
 

@@ -174,7 +174,7 @@ def _warm_function(
     # What warms is not what runs later: it preloads nothing, and leaves no list of what to preload.
     variables = settings_environment({**command_line(), "report": "off", "preload": False})
     if devices is not None:
-        from ejcache.jax_integration.targets import environment_for
+        from ejcache.jax_integration.devices.targets import environment_for
 
         variables |= environment_for(find_devices(devices, None))
     if (jobs or 0) > 1:

@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
         with contextlib.ExitStack() as block:
             devices = None
             if named:
-                from ejcache.jax_integration.targets import target as open_cache
+                from ejcache.jax_integration.devices.targets import target as open_cache
 
                 try:
                     devices = block.enter_context(open_cache(named[0]))

@@ -8,7 +8,8 @@ the program asks for its result. The key of a program is made as ever, and what 
 same key, client, devices and compile options: otherwise it is dropped, and the entry is loaded as ever.
 
 Programs with host callbacks are neither recorded nor loaded ahead. In a job of several processes nothing is preloaded:
-ranks agree about each program when they ask for it (`ranks.py`), and a rank's devices have other ids in each run.
+ranks agree about each program when they ask for it (`ranks/agreement.py`), and a rank's devices have other ids in each
+run.
 """
 
 from __future__ import annotations

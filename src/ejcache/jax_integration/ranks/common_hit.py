@@ -16,14 +16,14 @@ from ejcache.cache.counters import Miss
 from ejcache.jax_integration.blocks import is_forbidden
 from ejcache.jax_integration.lookup import OWN
 from ejcache.jax_integration.lowering.key import short_digest
-from ejcache.jax_integration.rank_drift import log_difference
+from ejcache.jax_integration.ranks.drift import log_difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.program import Loaded
-    from ejcache.jax_integration.ranks import RankAgreement
+    from ejcache.jax_integration.ranks.agreement import RankAgreement
 
 _CONFIRMED: Final = "confirmed"
 

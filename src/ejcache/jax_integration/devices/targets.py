@@ -25,7 +25,8 @@ import jax
 
 from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, NotFoundError, UsageError
 from ejcache.jax_integration.activate import current_settings
-from ejcache.jax_integration.gpu_models import GPUS, target_config
+from ejcache.jax_integration.devices.gpu_models import GPUS, target_config
+from ejcache.jax_integration.devices.topologies import device_memory, gathered_topology
 from ejcache.jax_integration.lowering.components import (
     cpu_identity,
     device_components,
@@ -33,11 +34,10 @@ from ejcache.jax_integration.lowering.components import (
     native_libraries,
 )
 from ejcache.jax_integration.lowering.key import Described, described
-from ejcache.jax_integration.ranks import RankAgreement
+from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import backends
 from ejcache.jax_integration.seam.backends import coordination_client
 from ejcache.jax_integration.seam.patch import jaxlib_version, topology_bytes
-from ejcache.jax_integration.topologies import device_memory, gathered_topology
 from ejcache.stores.documents import check_path, open_documents
 from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple

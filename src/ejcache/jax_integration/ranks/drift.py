@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.ranks import RankAgreement
+    from ejcache.jax_integration.ranks.agreement import RankAgreement
 
 _PROGRAM: Final = "program"
 _DRIFT_PATIENCE: Final = 1.0
