@@ -23,7 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from ejcache.cache.opening import CompilationCache
+    from ejcache.cache.compilation_cache import CompilationCache
 
 _VARIABLE: Final = "EJCACHE"
 _FLOOR: Final = "EJCACHE_MIN_COMPILE_SECONDS"

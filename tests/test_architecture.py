@@ -119,10 +119,10 @@ INNER_LEVELS = {
 
 SEAMS = {
     "aiohttp": ["bucket/*.py"],
-    "adlfs": ["bucket/fsspec_bucket.py"],
+    "adlfs": ["bucket/azure.py"],
     "aiobotocore": ["bucket/s3.py"],
     "asyncssh": ["bucket/sftp.py"],
-    "azure": ["bucket/fsspec_bucket.py"],
+    "azure": ["bucket/azure.py"],
     "botocore": ["bucket/s3.py"],
     "diskcache": ["stores/local/tables.py"],
     "filelock": ["stores/plain_jax.py"],
@@ -150,7 +150,7 @@ SEAMS = {
     "rich": ["cli/*.py", "autotune/log.py"],
     "s3fs": ["bucket/*.py"],
     "sqlite3": ["stores/local/*.py", "maintenance/journals.py"],
-    "tomlkit": ["settings/directories.py"],
+    "tomlkit": ["settings/config_files.py"],
     "typer": ["cli/*.py"],
     "zstandard": ["entry.py"],
 }

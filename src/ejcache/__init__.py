@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ejcache.api import clear, current_settings, entries, prune, stats, verify, why
     from ejcache.autotune.operation import autotuned
     from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
-    from ejcache.cache.opening import CompilationCache
     from ejcache.cache.recorder import on_event
     from ejcache.errors import (
         CompileForbiddenError,
@@ -88,7 +88,7 @@ _MODULES: Final = {
     "autotune.operation": ("autotuned",),
     "autotune.records.store": ("AutotuneStore",),
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
-    "cache.opening": ("CompilationCache",),
+    "cache.compilation_cache": ("CompilationCache",),
     "cache.counters": ("Stats",),
     "cache.recorder": ("on_event",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ejcache.bucket.base import Bucket
+    from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
-    from ejcache.cache.opening import CompilationCache
     from ejcache.cache.starts import ProgramRecord
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport

@@ -11,8 +11,8 @@ from store_faults import FaultStore
 
 from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
+from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.counters import Miss
-from ejcache.cache.opening import CompilationCache
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve

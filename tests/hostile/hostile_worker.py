@@ -23,7 +23,8 @@ from autotune_helpers import key as tuned_key
 from cli_helpers import ejcache, key_text
 
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.cache.opening import CompilationCache, open_cache_store, open_single_flight
+from ejcache.cache.compilation_cache import CompilationCache
+from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import EjcacheError
 from ejcache.maintenance.eviction import run_pass

@@ -18,7 +18,8 @@ import pytest
 from store_processes import in_fork
 
 from ejcache.bucket.files import FileBucket
-from ejcache.cache.opening import CompilationCache, open_cache_store
+from ejcache.cache.compilation_cache import CompilationCache
+from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
 from ejcache.entry import Header, encode
 from ejcache.maintenance import doctor

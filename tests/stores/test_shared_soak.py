@@ -32,7 +32,7 @@ PROGRAM = """
     import gcsfs
     import ejcache
     from ejcache import entry
-    from ejcache.cache.opening import CompilationCache
+    from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.opening import open_cache_store
     from ejcache.cache.policy import CachePolicy
     from ejcache.errors import EntryError, StoreError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
 
+from ejcache.bucket.azure import AzureBucket
 from ejcache.bucket.files import FileBucket
-from ejcache.bucket.fsspec_bucket import AzureBucket, FsspecBucket
+from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.bucket.gcs import GcsBucket
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket

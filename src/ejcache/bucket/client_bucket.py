@@ -1,12 +1,4 @@
-"""What the buckets with a client have in common, and how what storage answers is read.
-
-What a storage answers: how much of it is read, and how its words are shown.
-
-A proxy, a login page or an attacker may answer in place of the storage. So every client reads answers by one class of
-aiohttp's (`guard`): no encoding is asked for, and none is undone; at most as many bytes are read as the request allows
-(`allowed_bytes`); and no redirect is followed.
-
-What all buckets but directories have in common: a client that one of fsspec's file systems is.
+"""What all buckets but directories have in common: a client, which is one of fsspec's file systems.
 
 The file system provides credentials, connections and addresses. Its own retries are not used where it has asynchronous
 methods, and its requests, which have no timeouts, are bounded here. It is called from any thread, and after a fork.
@@ -24,10 +16,7 @@ it runs in threads (name look-ups, TLS contexts) has another one, both from the 
 from __future__ import annotations
 
 import asyncio
-import base64
 import collections
-import functools
-import hashlib
 import math
 import threading
 import time
@@ -35,10 +24,16 @@ import weakref
 from abc import abstractmethod
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as futures_wait
-from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from ejcache.bucket.answers import (
+    MAX_DOCUMENT,
+    AnswerError,
+    Arrival,
+    allowed_bytes,
+    current_arrival,
+)
 from ejcache.bucket.base import Bucket
 from ejcache.bucket.retry import TransientError, seconds_of
 from ejcache.errors import (
@@ -51,7 +46,6 @@ from ejcache.errors import (
 from ejcache.util.budget import current_budget
 from ejcache.util.lifecycle import AtExit, ExitPhase, exit_before_finalizers, is_ending, track_forks
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.text import printable
 from ejcache.util.threads import DaemonPool, submit
 
 if TYPE_CHECKING:
@@ -62,113 +56,12 @@ if TYPE_CHECKING:
 
 IDENTITY: Final = {"Accept-Encoding": "identity"}
 """The header of a request whose answer is not to be compressed."""
-MAX_DOCUMENT: Final = 8 << 20
-"""Bytes of an answer that is no object. Azure's pages are the largest: 5,000 names, with a kilobyte about each."""
-_MAX_PARTS: Final = 250_000
-"""Elements of XML or values of JSON in such an answer. Azure's pages have 150,000; each takes 300 bytes of memory."""
-allowed_bytes: Final[ContextVar[int]] = ContextVar("allowed_bytes", default=MAX_DOCUMENT)
-"""How many bytes the answers to the requests of this task may have."""
-_SHOWN: Final = 200
-
-
-class AnswerError(Exception):
-    """An answer that no storage gives. Not an `OSError`, which aiohttp would take for a broken connection."""
-
-
-def shown(said: object) -> str:
-    """What a server said, for a message: one line of printable text, and not much of it."""
-    return printable(" ".join(str(said)[: 4 * _SHOWN].split()))[:_SHOWN]
-
-
-def guard(session: Any) -> Any:
-    """Have a session of aiohttp read answers within bounds, and send each request once.
-
-    aiohttp would send a request again by itself, and hide that the first one may have been carried out.
-    """
-    session._response_class = _bounded_response()  # noqa: SLF001  # the sessions of s3fs and of gcsfs exist already
-    session._retry_connection = False  # noqa: SLF001
-    return session
-
-
-@functools.cache
-def _bounded_response() -> type[Any]:
-    from aiohttp import ClientResponse  # its import takes a fifth of a second
-
-    class BoundedResponse(ClientResponse):
-        """An answer that is not redirected, not encoded, and not longer than it may be."""
-
-        async def start(self, connection: Any) -> ClientResponse:
-            await super().start(connection)
-            encoding = self.headers.get("Content-Encoding", "identity")
-            if 300 <= self.status < 400 and "Location" in self.headers:
-                where = shown(self.headers["Location"])
-                raise AnswerError(f"the answer of {self.host} is a redirect to {where}, perhaps a login page")
-            if encoding != "identity":
-                raise AnswerError(
-                    f"the answer of {self.host} is encoded ({shown(encoding)}), which no request asks for"
-                )
-            arrival = _arrival.get()
-            if self.status < 300 and arrival is not None:
-                arrival.begin()
-            most = MAX_DOCUMENT if self.status >= 300 else allowed_bytes.get()
-            self.content: Any = _BoundedBody(self.content, most, str(self.host))
-            return self
-
-    return BoundedResponse
-
-
-class _BoundedBody:
-    """The body of an answer of at most `most` bytes and not too many parts. It stands for aiohttp's `StreamReader`."""
-
-    def __init__(self, content: Any, most: int, host: str) -> None:
-        self._content = content
-        self._host = host
-        self._most = self._left = most
-        self._parts = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._content, name)
-
-    async def read(self, n: int = -1) -> bytes:
-        """At most `n` bytes; -1 for the rest of the body."""
-        if n >= 0:
-            return self._counted(await self._content.read(n))
-        pieces = []
-        while piece := self._counted(await self._content.readany()):
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    def _counted(self, piece: bytes) -> bytes:
-        self._left -= len(piece)
-        if self._left < 0:
-            raise AnswerError(f"the answer of {self._host} has more than {self._most} bytes")
-        if self._most <= MAX_DOCUMENT:  # it will be parsed
-            self._parts += sum(map(piece.count, (b"<", b"[", b"{", b","))) - piece.count(b"</")
-            if self._parts > _MAX_PARTS:
-                raise AnswerError(f"the answer of {self._host} has more than {_MAX_PARTS} parts")
-        return piece
-
-
-def check_digest(body: bytes, expected: str) -> None:
-    """Compare a body with the base64 MD5 digest of the whole object, if the storage told one.
-
-    Raises:
-        TransientError: the body was damaged on its way: the object itself is not to blame.
-    """
-    if expected and base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode() != expected:
-        said = "the answer was damaged on its way: its bytes have another digest than the storage says"
-        raise TransientError(said, ambiguous=True)
 
 
 T = TypeVar("T")
 
 _GRACE: Final = 0.5
 _CLOSING: Final = 1.0
-
-
-def content_md5(data: bytes) -> str:
-    """The MD5 digest of an upload's bytes, as GCS and S3 expect it."""
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 class ClientBucket(Bucket):
@@ -317,7 +210,7 @@ class ClientBucket(Bucket):
         body_seconds = self.policy.deadline / 2
         if budget is not None:
             body_seconds = min(body_seconds, budget.time_left)
-        arrival = _Arrival(body_seconds)
+        arrival = Arrival(body_seconds)
         future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout, most, arrival), _loop.current)
         try:
             try:
@@ -374,33 +267,9 @@ _clients: Final = AtExit(ExitPhase.CLOSE, ClientBucket.close)
 _abandoned: Final[collections.deque[object]] = collections.deque(maxlen=64)
 
 
-class _Arrival:
-    """Whether an answer has begun to arrive, and how many seconds it has from then on."""
-
-    def __init__(self, seconds: float) -> None:
-        self.has_begun = False
-        self.timeout: asyncio.Timeout | None = None
-        self._seconds = seconds
-
-    def begin(self) -> None:
-        """Give the answer its time: its header has come. Called on the loop.
-
-        Only the first one of a request that is answered in parts: a server that repeats a part for ever ends it.
-        """
-        if self.has_begun:
-            return
-        self.has_begun = True
-        if self.timeout is not None and not self.timeout.expired():
-            now = asyncio.get_running_loop().time()
-            self.timeout.reschedule(max(self.timeout.when() or 0.0, now + self._seconds))
-
-
-_arrival: Final[ContextVar[_Arrival | None]] = ContextVar("arrival", default=None)
-
-
-async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float, most: int, arrival: _Arrival) -> T:
+async def _bounded(function: Callable[[Any], Awaitable[T]], fs: Any, seconds: float, most: int, arrival: Arrival) -> T:
     allowed_bytes.set(most)
-    _arrival.set(arrival)
+    current_arrival.set(arrival)
     async with asyncio.timeout(seconds) as arrival.timeout:
         return await function(fs)
 

@@ -1,15 +1,8 @@
-"""Buckets on file systems of fsspec: any (`FsspecBucket`), and Azure's (`AzureBucket`).
-
-A bucket on any other file system that fsspec knows (hdfs, webdav, …), with the operations that all of them have.
+"""A bucket on any file system that fsspec knows (hdfs, webdav, …), with the operations that all of them have.
 
 fsspec offers no conditional writes, so on most of them creation is a check and a write: two writers at the same moment
 may both be told that they created the object, and the last one's bytes are there then. That is never a wrong result,
-because an entry states its key and its checksum. `azure` and `sftp` create only.
-
-A bucket of Azure's blob storage, through adlfs.
-
-adlfs finds the account and the credentials, and makes the requests. They are sent by a client of Azure's library that
-has the same account and credentials as adlfs's own, but reads answers within bounds and does not repeat requests.
+because an entry states its key and its checksum. Azure and SFTP create atomically (`azure.py`, `sftp.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +12,9 @@ import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ejcache.bucket.answers import MAX_DOCUMENT, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
-from ejcache.bucket.client_bucket import MAX_DOCUMENT, ClientBucket, guard, shown
+from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.util.tuples import NamedTuple
@@ -235,50 +229,3 @@ def _info(name: str, found: Mapping[str, Any]) -> BlobInfo:
     created = stamp.timestamp() if hasattr(stamp, "timestamp") else float(stamp or 0)
     tag = next((str(found[k]) for k in ("etag", "ETag", "md5", "ino") if found.get(k)), "")
     return BlobInfo(name, int(found.get("size") or 0), created, f"{tag}-{created}-{found.get('size')}")
-
-
-class AzureBucket(FsspecBucket):
-    """Objects of one container below a prefix. Creation is atomic; other changes are a check and a write."""
-
-    creates = True
-    answer_size = 32 << 20
-
-    def _load(self) -> Any:
-        try:
-            import adlfs
-        except ImportError as exc:
-            raise StoreUnavailableError("az:// needs adlfs: pip install 'ejcache[azure]'") from exc
-        return adlfs.AzureBlobFileSystem
-
-    def _make(self, loop: asyncio.AbstractEventLoop) -> Files:
-        files = super()._make(loop)
-        asyncio.run_coroutine_threadsafe(_replace_client(files.system), loop).result()
-        return files
-
-    @staticmethod
-    async def _finish(files: Files) -> None:
-        await files.system.service_client.close()
-
-    def _translated(self, what: str, exc: Exception, *, writing: bool) -> Exception:
-        from azure.core import exceptions as azure
-
-        if isinstance(exc, azure.ServiceRequestError):
-            return TransientError(str(exc), unreachable=True)
-        if isinstance(exc, azure.ServiceResponseError):
-            return TransientError(str(exc), ambiguous=True)
-        if isinstance(exc, ValueError):
-            said = f"{what} {self.url}: the answer is not one of Azure, perhaps of a proxy or a login page: {exc}"
-            return StoreUnavailableError(said)
-        return super()._translated(what, exc, writing=writing)
-
-
-async def _replace_client(fs: Any) -> None:
-    from aiohttp import ClientSession, DummyCookieJar
-    from azure.core.pipeline.transport import AioHttpTransport
-
-    session = guard(ClientSession(auto_decompress=False, trust_env=True, cookie_jar=DummyCookieJar()))
-    made = fs.service_client
-    fs.service_client = type(made)(
-        made.url, credential=made.credential, transport=AioHttpTransport(session=session), retry_total=0
-    )
-    await made.close()

@@ -16,8 +16,9 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ejcache.bucket.answers import MAX_DOCUMENT, AnswerError, content_md5, guard, shown
 from ejcache.bucket.base import ABSENT, TEMPORARY, Blob, BlobInfo, VersionGoneError, process_name
-from ejcache.bucket.client_bucket import MAX_DOCUMENT, AnswerError, ClientBucket, content_md5, guard, shown
+from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 

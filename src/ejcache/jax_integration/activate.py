@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.cache import exit_report as reporting
-from ejcache.cache.opening import CompilationCache, open_cache_store, open_single_flight
+from ejcache.cache.compilation_cache import CompilationCache
+from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.settings.resolve import SettingsSource, parse, resolve, resolve_if_changed, setting_named

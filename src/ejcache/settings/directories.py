@@ -1,16 +1,4 @@
-"""The directories and the configuration files of a user.
-
-The directories of a user on this machine, made so that no other user can write to them; and configuration files.
-
-Configuration files: settings of a user, and of a host, that hold where the environment does not set them.
-
-    file    := TOML; each key of the top level is the name of a setting, each value what the setting accepts
-    user's  := $XDG_CONFIG_HOME/ejcache/config.toml, or ~/.config/ejcache/config.toml
-    host's  := /etc/ejcache/config.toml (both in `directories.py`)
-
-A value of the user's file counts before one of the host's. A file decides where code is loaded from, so one that other
-users can write to is not read.
-"""
+"""The directories of a user on this machine, made so that no other user can write to them."""
 
 from __future__ import annotations
 
@@ -19,19 +7,13 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import ConfigFileError
-from ejcache.util.access import decide_access, why_untrusted
-from ejcache.util.files import UnsafeFileError, read_regular, write_atomically
+from ejcache.util.access import decide_access
 from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-
-HOST_FILE: Final = Path("/etc/ejcache/config.toml")
-"""The configuration file of this host."""
+    from collections.abc import Mapping
 
 
 def user_directory() -> Path:
@@ -69,19 +51,6 @@ def default_directory(env: Mapping[str, str]) -> Path:
 def home_directory(env: Mapping[str, str]) -> Path:
     """The home directory of this user; a directory of this process where there is none."""
     return Path(env["HOME"]) if env.get("HOME") else _home()
-
-
-def user_file(env: Mapping[str, str] = os.environ) -> Path:
-    """The path of the user's configuration file, which need not exist."""
-    root = env.get("XDG_CONFIG_HOME", "")
-    # The specification says to ignore a relative path.
-    above = Path(root) if root.startswith("/") else home_directory(env) / ".config"
-    return above / "ejcache" / "config.toml"
-
-
-def configuration_files(env: Mapping[str, str]) -> tuple[Path, ...]:
-    """The configuration files that count, the one with precedence first."""
-    return user_file(env), HOST_FILE
 
 
 def may_exist(path: Path) -> bool:
@@ -161,75 +130,3 @@ def _directory_of_this_process() -> Path:
     except OSError:
         # No directory can be made. Opening the store will fail with a message that says so.
         return Path("/")
-
-
-_MAX_BYTES: Final = 64 << 10
-
-
-def read_files(env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any] | ConfigFileError]]:
-    """The values of each configuration file that exists, by the name as written, or why it cannot be read."""
-    for path in configuration_files(env):
-        try:
-            values = _read(path)
-        except ConfigFileError as problem:
-            yield path, problem
-        else:
-            if values is not None:
-                yield path, values
-
-
-def change_file(path: Path, changes: Mapping[str, Any]) -> None:
-    """Write settings into a configuration file. Comments and other settings stay as they are.
-
-    Two processes that change the file at once leave one of the two results, whole.
-
-    Args:
-        path: the file; it is made, with its directory, if it does not exist.
-        changes: the value of each setting, or None to remove it.
-
-    Raises:
-        ConfigFileError: the file cannot be read or written; it stays as it was.
-    """
-    import tomlkit
-
-    real = Path(os.path.realpath(path))  # the file may be a link into a directory of configuration files
-    try:
-        document = tomlkit.parse(_read_text(path) or "")
-    except tomlkit.exceptions.ParseError as exc:
-        raise ConfigFileError(path, f"it is not TOML: {exc}") from exc
-    for name, value in changes.items():
-        if value is not None:
-            document[name] = value
-        else:
-            document.pop(name, None)
-    try:
-        real.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        write_atomically(real, tomlkit.dumps(document).encode(), mode=0o644)
-    except OSError as exc:
-        raise ConfigFileError(path, f"it cannot be written ({exc.strerror or exc})") from exc
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    text = _read_text(path)
-    if text is None:
-        return None
-    import tomllib  # only where there is a file: every process would pay for the import
-
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as exc:
-        raise ConfigFileError(path, f"it is not TOML: {exc}") from exc
-
-
-def _read_text(path: Path) -> str | None:
-    try:
-        about = path.stat()
-        if stat.S_ISREG(about.st_mode) and why_untrusted(path, about):
-            raise ConfigFileError(path, "it is not read, because another user owns it or can write to it")
-        return read_regular(os.path.realpath(path), max_size=_MAX_BYTES).decode()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (UnsafeFileError, UnicodeDecodeError) as exc:
-        raise ConfigFileError(path, f"it is not a text file of at most {_MAX_BYTES} bytes") from exc
-    except OSError as exc:
-        raise ConfigFileError(path, f"it cannot be read ({exc.strerror or exc})") from exc

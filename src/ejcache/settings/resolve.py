@@ -24,7 +24,8 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
-from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
+from ejcache.settings.config_files import configuration_files
+from ejcache.settings.directories import default_directory, may_exist, or_temporary
 from ejcache.settings.table import SETTINGS, Settings
 from ejcache.settings.values import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
 from ejcache.settings.values import text as plain_text
@@ -213,7 +214,7 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
     found: dict[str, Value] = {}
     if not any(map(may_exist, configuration_files(env))):
         return found
-    from ejcache.settings.directories import read_files
+    from ejcache.settings.config_files import read_files
 
     for path, values in read_files(env):
         if isinstance(values, ConfigFileError):

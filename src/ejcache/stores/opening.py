@@ -155,7 +155,7 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
         options = {"anon": True} if location.anonymous else None
         return S3Bucket(location.bucket, location.prefix, policy=policy, options=options)
     if location.kind is LocationKind.AZURE:
-        from ejcache.bucket.fsspec_bucket import AzureBucket
+        from ejcache.bucket.azure import AzureBucket
 
         options = {"anon": True} if location.anonymous else None
         return AzureBucket(location.url.partition("?")[0], policy=policy, options=options)

@@ -11,7 +11,7 @@ from ejcache.cli import output
 from ejcache.cli.cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, NotFoundError, SettingError, StoreError, UnknownSettingError, UsageError
-from ejcache.settings.directories import HOST_FILE, change_file, user_file
+from ejcache.settings.config_files import HOST_FILE, change_file, user_file
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.settings.table import Floors
 from ejcache.stores.local.layout import Layout

@@ -1,0 +1,62 @@
+"""A bucket of Azure's blob storage, through adlfs.
+
+adlfs finds the account and the credentials, and makes the requests. They are sent by a client of Azure's library that
+has the same account and credentials as adlfs's own, but reads answers within bounds and does not repeat requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ejcache.bucket.answers import guard
+from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
+from ejcache.bucket.retry import TransientError
+from ejcache.errors import StoreUnavailableError
+
+
+class AzureBucket(FsspecBucket):
+    """Objects of one container below a prefix. Creation is atomic; other changes are a check and a write."""
+
+    creates = True
+    answer_size = 32 << 20
+
+    def _load(self) -> Any:
+        try:
+            import adlfs
+        except ImportError as exc:
+            raise StoreUnavailableError("az:// needs adlfs: pip install 'ejcache[azure]'") from exc
+        return adlfs.AzureBlobFileSystem
+
+    def _make(self, loop: asyncio.AbstractEventLoop) -> Files:
+        files = super()._make(loop)
+        asyncio.run_coroutine_threadsafe(_replace_client(files.system), loop).result()
+        return files
+
+    @staticmethod
+    async def _finish(files: Files) -> None:
+        await files.system.service_client.close()
+
+    def _translated(self, what: str, exc: Exception, *, writing: bool) -> Exception:
+        from azure.core import exceptions as azure
+
+        if isinstance(exc, azure.ServiceRequestError):
+            return TransientError(str(exc), unreachable=True)
+        if isinstance(exc, azure.ServiceResponseError):
+            return TransientError(str(exc), ambiguous=True)
+        if isinstance(exc, ValueError):
+            said = f"{what} {self.url}: the answer is not one of Azure, perhaps of a proxy or a login page: {exc}"
+            return StoreUnavailableError(said)
+        return super()._translated(what, exc, writing=writing)
+
+
+async def _replace_client(fs: Any) -> None:
+    from aiohttp import ClientSession, DummyCookieJar
+    from azure.core.pipeline.transport import AioHttpTransport
+
+    session = guard(ClientSession(auto_decompress=False, trust_env=True, cookie_jar=DummyCookieJar()))
+    made = fs.service_client
+    fs.service_client = type(made)(
+        made.url, credential=made.credential, transport=AioHttpTransport(session=session), retry_total=0
+    )
+    await made.close()
