@@ -190,7 +190,7 @@ class _CachedRun:
             self._advice[line] = max(saves, self._advice.get(line, 0.0))
 
     def _compiled(self) -> tuple[float, int]:
-        """What this process has compiled, in seconds and programs; 0 as long as no test has made a backend of JAX."""
+        """Count what this process compiled, in seconds and programs; 0 while no test has made a backend of JAX."""
         activation = sys.modules.get("ejcache.jax_integration.activate")
         self._cache = (activation.active() if activation is not None else None) or self._cache
         if self._cache is None:
@@ -200,7 +200,7 @@ class _CachedRun:
 
 
 def _advice() -> dict[str, float]:
-    """What to change, by what this process compiled, and the seconds that each change saves."""
+    """Say what to change, by what this process compiled, and the seconds that each change saves."""
     from ejcache.advice.guard import of_this_process
 
     found = of_this_process(least=_SAVES)[:_SHOWN]

@@ -254,7 +254,7 @@ def decode_header(data: bytes) -> Header:
 
 
 def begins_like_one(data: bytes) -> bool:
-    """Whether `data` begins as an entry of any version does. Nothing else is copied to a quarantine."""
+    """True if `data` begins as an entry of any version does. Nothing else is copied to a quarantine."""
     return data[:3] == _FAMILY
 
 

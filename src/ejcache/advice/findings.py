@@ -95,7 +95,7 @@ class Advice(NamedTuple):
 
     @property
     def costs(self) -> str:
-        """What it costs and what the change saves, in words."""
+        """Return what it costs and what the change saves, in words."""
         counts = f"{plural(self.programs, 'program')}, {plural(self.calls, 'call')}"
         return f"{counts}, {self.seconds:.2f} s a start; saves {self.saves:.2f} s ({self.basis})"
 

@@ -68,7 +68,7 @@ class Call(abc.ABC):
 
     @property
     def is_being_measured(self) -> bool:
-        """Whether a candidate makes this call while this call is measured."""
+        """True if a candidate makes this call while this call is measured."""
         return self.key.digest in _being_measured.get()
 
     @abc.abstractmethod
@@ -97,7 +97,7 @@ class Call(abc.ABC):
 
     @abc.abstractmethod
     def tuner(self) -> Tuner:
-        """How the call is measured."""
+        """Return how the call is measured."""
 
     @abc.abstractmethod
     def store(self) -> AutotuneStore:
@@ -179,7 +179,7 @@ class Call(abc.ABC):
             _being_measured.reset(token)
 
     def agrees(self, stored: Any) -> bool:
-        """Whether a configuration, a JSON value, computes for this call what the default computes."""
+        """True if a configuration, a JSON value, computes for this call what the default computes."""
         token = _being_measured.set(_being_measured.get() | {self.key.digest})
         try:
             configuration, tuner = self.restored(stored, Source.TUNED), self.tuner()

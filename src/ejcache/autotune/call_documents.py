@@ -179,7 +179,7 @@ class RecordedNames:
 
 
 def _own_part(held: Any, name: str) -> Any:
-    """What a module or a class has under a name; `getattr` would have some modules import another one."""
+    """Return what a module or a class has under a name; `getattr` would have some modules import another one."""
     try:
         return vars(held)[name]
     except (KeyError, TypeError) as exc:

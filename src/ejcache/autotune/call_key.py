@@ -331,7 +331,7 @@ class Describer:
         return code.co_names
 
     def _is_followed(self, held: Any) -> bool:  # noqa: ARG002
-        """Whether a global that the code names is a part of it, beside numbers and texts."""
+        """True if a global that the code names is a part of it, beside numbers and texts."""
         return False
 
 

@@ -136,7 +136,7 @@ def overlay(configurations: Mapping[str | RecordKey, Any]) -> Iterator[None]:
 
 
 def altered() -> bool:
-    """Whether a `policy_override` or an `overlay` is active here."""
+    """True if a `policy_override` or an `overlay` is active here."""
     return bool(_overrides.get() or _overlays.get())
 
 

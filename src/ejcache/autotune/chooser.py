@@ -213,7 +213,7 @@ class Chooser:
         return None
 
     def _for_part(self, call: Call, found: Found, choice: Choice | None, policy: Policy) -> Choice | None:
-        """What one of several calls with one key gets from the record that they share.
+        """Return what one of several calls with one key gets from the record that they share.
 
         The configuration may not be for this one: it is then compared with the default first, where measuring is
         allowed. The record is not measured anew, because the others use it.
@@ -298,7 +298,7 @@ class Chooser:
         return self._guess(call)
 
     def _similar(self, call: Call, *, shipped: bool = False) -> Choice | None:
-        """What was measured for the call on such a device, with other cores or versions; only `shipped` if so."""
+        """Return what such a device measured for the call, with other cores or versions; only `shipped` if so."""
         for found in self.store.similar(call.key):
             usable = found.record.works and (found.shipped or not shipped)
             if usable and (choice := self._usable(call, found)) is not None:
@@ -361,7 +361,7 @@ class Chooser:
 
 
 def _evaluates_shapes() -> bool:
-    """Whether `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
+    """True if `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
     from ejcache.jax_integration.seam.autotune import tracing
 
     tracing.watch_shape_evaluation()

@@ -25,17 +25,17 @@ candidates that ragged decode attention tries."""
 
 
 def logs_candidates() -> bool:
-    """Whether the time of every candidate is logged (`EJKERNEL_LOG_AUTOTUNE`)."""
+    """True if the time of every candidate is logged (`EJKERNEL_LOG_AUTOTUNE`)."""
     return _read("EJKERNEL_LOG_AUTOTUNE", boolean) or False
 
 
 def shows_progress() -> bool | None:
-    """Whether a progress bar is drawn (`EJKERNEL_AUTOTUNE_PROGRESS`); None: on a terminal, after two seconds."""
+    """True if a progress bar is drawn (`EJKERNEL_AUTOTUNE_PROGRESS`); None: on a terminal, after two seconds."""
     return _read("EJKERNEL_AUTOTUNE_PROGRESS", boolean)
 
 
 def label_of_calls() -> str | None:
-    """How calls are labelled in profiles with their key (`EJKERNEL_OPS_STAMP`): as a `hash`, as `json`, or not."""
+    """Say how profiles label calls with their key (`EJKERNEL_OPS_STAMP`): as a `hash`, as `json`, or not."""
     return _read("EJKERNEL_OPS_STAMP", _label)
 
 

@@ -108,7 +108,7 @@ def collect() -> Iterator[dict[tuple[int, str], CollectedCall]]:
 
 
 def collected(call: Call) -> bool:
-    """Whether calls are collected now. If so, the call is among them from now on."""
+    """True if calls are collected now. If so, the call is among them from now on."""
     calls = _collected.get()
     if calls is None:
         return False
@@ -119,12 +119,12 @@ def collected(call: Call) -> bool:
 
 
 def collecting() -> bool:
-    """Whether calls are collected now."""
+    """True if calls are collected now."""
     return _collected.get() is not None
 
 
 def recording() -> bool:
-    """Whether calls are recorded now."""
+    """True if calls are recorded now."""
     if _documents.get() is not None:
         return True
     # This runs at each call. Looking for the variable is quicker than resolving all settings.
@@ -134,7 +134,7 @@ def recording() -> bool:
 
 
 def _place(store: AutotuneStore) -> Documents:
-    """Where calls are recorded: as `record` or the variable says, or in the first layer of the store."""
+    """Return where calls are recorded: as `record` or the variable says, or in the first layer of the store."""
     held = _documents.get()
     if held is not None:
         return held

@@ -29,7 +29,7 @@ def worker_environment(changes: dict[str, str]) -> dict[str, str]:
 
 
 def tries_candidate() -> bool:
-    """Whether this process, or one that started it, only tries a candidate for another one.
+    """True if this process, or one that started it, only tries a candidate for another one.
 
     It imports the program's file, which may call operations meanwhile. If these were measured, each such process would
     start others.
@@ -38,7 +38,7 @@ def tries_candidate() -> bool:
 
 
 def screened(call: dict[str, Any], configuration: Any, *, timeout: float) -> tuple[Status, str]:
-    """Whether a candidate works, tried in a new process, and the error if it does not.
+    """Say whether a candidate works, tried in a new process, and the error if it does not.
 
     Args:
         call: `how`, `args` and `kwargs`.

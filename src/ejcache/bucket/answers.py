@@ -31,7 +31,7 @@ class AnswerError(Exception):
 
 
 def shown(said: object) -> str:
-    """What a server said, for a message: one line of printable text, and not much of it."""
+    """Return what a server said, for a message: one line of printable text, and not much of it."""
     return printable(" ".join(str(said)[: 4 * _SHOWN].split()))[:_SHOWN]
 
 

@@ -123,7 +123,7 @@ def max_size(name: str) -> int:
 
 
 def is_plausible_entry(name: str, start: bytes, size: int) -> bool:
-    """Whether an entry that begins with `start` states in its header that it has `size` bytes; True for small ones."""
+    """True if an entry that begins with `start` states in its header that it has `size` bytes; True for small ones."""
     if size <= _LARGE or not name.startswith(ENTRIES):
         return True
     try:
@@ -159,7 +159,7 @@ def process_in_words(name: str) -> str:
 
 
 def is_process_name(name: str) -> bool:
-    """Whether `process_name` may have made `name`: only such names are ever removed as leftovers of dead processes."""
+    """True if `process_name` may have made `name`: only such names are ever removed as leftovers of dead processes."""
     return _PROCESS.fullmatch(name) is not None
 
 
@@ -269,7 +269,7 @@ class Bucket(Closing):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether a request needs nothing that takes long to make."""
+        """True if a request needs nothing that takes long to make."""
         return True
 
     def read(self, name: str, *, length: int | None = None) -> Blob | None:

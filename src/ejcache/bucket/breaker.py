@@ -117,12 +117,12 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused."""
+        """True if calls are refused."""
         return self._retry_at is not None
 
     @property
     def is_probing(self) -> bool:
-        """Whether this thread asks for another name before the breaker opens: at once, whatever the pace is."""
+        """True if this thread asks for another name before the breaker opens: at once, whatever the pace is."""
         return getattr(self._inside, "probing", False)
 
     @property
@@ -213,13 +213,13 @@ class CircuitBreaker:
         return self._judged(url, asked, probe)
 
     def probe(self, url: str, function: Callable[[], object]) -> bool:
-        """Whether calls go through now; calls `function` first, in this thread, if a probe is due."""
+        """True if calls go through now; calls `function` first, in this thread, if a probe is due."""
         if self._retry_at is not None and self.allow_probe():
             self._probe(url, function)
         return self._retry_at is None
 
     def allow_probe(self) -> bool:
-        """Whether the caller may ask now: always while the breaker is closed; one caller at a time while it is open.
+        """True if the caller may ask now: always while the breaker is closed; one caller at a time while it is open.
 
         A prober that never reports counts as failed after a cool-down.
         """
@@ -264,7 +264,7 @@ class CircuitBreaker:
             self._judged(url, function, None)
 
     def _asks_alone(self) -> bool:
-        """Whether one thread asks, because the storage has failed this host lately and has not answered yet."""
+        """True if one thread asks, because the storage has failed this host lately and has not answered yet."""
         return self._has_failed_lately and self._retry_at is None
 
     def _judged(self, url: str, function: Callable[[], T], probe: Callable[[], object] | None) -> T:
@@ -300,7 +300,7 @@ class CircuitBreaker:
         return result
 
     def _answers(self, probe: Callable[[], object]) -> bool:
-        """Whether the storage answers when it is asked for something else: then only one object fails."""
+        """True if the storage answers when it is asked for something else: then only one object fails."""
         self._inside.probing = True
         try:
             probe()

@@ -103,7 +103,7 @@ class ClientBucket(Bucket):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether this process has begun to make the client."""
+        """True if this process has begun to make the client."""
         return self._made is not None
 
     def close(self) -> None:
@@ -249,7 +249,7 @@ class _Making:
         return make(loop)
 
     def wait(self, make_seconds: float, most_seconds: float, left: float) -> bool:
-        """Whether it is made, or failed, in time: two times from its beginning, so that later callers wait less, and
+        """True if it is made, or failed, in time: two times from its beginning, so that later callers wait less, and
         `left` seconds from now.
         """
         last = min(self.started + most_seconds, time.monotonic() + left)
@@ -312,7 +312,7 @@ class _CallThreads(ThreadPoolExecutor):
 
     @property
     def has_any(self) -> bool:
-        """Whether a thread is there."""
+        """True if a thread is there."""
         return self._daemons.threads > 0
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:

@@ -328,7 +328,7 @@ def _read_file(root: Path, name: str, start: int, length: int, version: str | No
 
 
 def _open(root: Path, name: str) -> int:
-    """As `open_below`, but with one system call instead of one for each directory where /proc says what was opened."""
+    """Open as `open_below` does; where /proc says what was opened, with one system call for all directories."""
     try:
         fd = open_regular(f"{root}/{name}")
     except OSError:

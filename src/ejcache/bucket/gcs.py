@@ -296,7 +296,7 @@ class GcsBucket(ClientBucket):
         )
 
     def _is_settled(self, status: int, body: bytes) -> bool:
-        """Whether a part of a batch has an answer that another try would not change."""
+        """True if a part of a batch has an answer that another try would not change."""
         why, reason = _error(body[body.find(b"{") : body.rfind(b"}") + 1])
         if status == 403 and reason not in _RATE_LIMITS:
             raise StoreReadOnlyError(f"these credentials may not delete objects of {self.url}: {why}")
@@ -392,7 +392,7 @@ def _stale(credentials: Any) -> bool:
 
 
 def _check_credentials(path: str, what: str) -> dict[str, Any]:
-    """What the credentials file holds. Raises an error that names the file, which the libraries that read it do not."""
+    """Read the credentials file. Raises an error that names the file, which the libraries that read it do not."""
     remedy = "correct its path, or create it with `gcloud auth application-default login`"
     try:
         found = json.loads(Path(os.path.expanduser(path)).read_bytes())  # noqa: PTH111 (pathlib raises RuntimeError)

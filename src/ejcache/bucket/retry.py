@@ -120,7 +120,7 @@ class Pace:
         self._slowed_at = self._moved_at = -math.inf
 
     def has_moved_since(self, moment: float) -> bool:
-        """Whether the storage has done something for this process since `moment`, by the monotonic clock."""
+        """True if the storage has done something for this process since `moment`, by the monotonic clock."""
         return self._moved_at >= moment
 
     def wait(self, most: float) -> float | None:
@@ -245,7 +245,7 @@ def _say_if_long(what: str, failure: TransientError, budget: Budget) -> None:
 
 
 def _error_of(failure: TransientError, message: str, *, works: bool) -> StoreError:
-    """What the last failure of an operation means; `works` if the storage did something for other threads meanwhile."""
+    """Translate the last failure of an operation; `works` if the storage did something for other threads meanwhile."""
     # A 503 alone, while nothing is done for any thread of this process, is broken storage.
     if failure.throttled and (works or not failure.ambiguous):
         return ThrottledError(message, works=works)

@@ -281,7 +281,7 @@ class S3Bucket(ClientBucket):
         return self._delete_at_once(batch) if self._has_batches else super()._delete_batch(batch)
 
     def _compares_in_batches(self) -> bool:
-        """Whether the storage deletes many objects in one request and compares their versions; asked with an object.
+        """True if the storage deletes many objects in one request and compares their versions; asked with an object.
 
         Some storage with S3's protocol ignores the versions. An entry that another process has replaced since it was
         listed would be deleted there.

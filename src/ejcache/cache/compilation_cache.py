@@ -67,12 +67,12 @@ class CompilationCache:
 
     @property
     def url(self) -> str:
-        """Where the entries are, as `ejcache.open_store` takes it."""
+        """Return where the entries are, as `ejcache.open_store` takes it."""
         return self._policy.url
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing is written."""
+        """True if nothing is written."""
         return self._settings().read_only
 
     def get(self, key: str) -> bytes | None:
@@ -112,7 +112,7 @@ class CompilationCache:
         return self._policy.write(header, value, self._settings()).skip is None
 
     def contains(self, key: str) -> bool:
-        """Whether there is an entry under `key`; it is neither read nor counted."""
+        """True if there is an entry under `key`; it is neither read nor counted."""
         return self._policy.contains(check_key(key), self._settings())
 
     def entries(self) -> Iterator[EntryInfo]:
@@ -128,7 +128,7 @@ class CompilationCache:
             yield from (info for info in store.entries() if not is_side_key(info.key))
 
     def stats(self, *, whole_store: bool = False) -> Stats:
-        """What this process has counted; with `whole_store`, what all processes have since the store was made."""
+        """Return what this process counted; with `whole_store`, what all processes did since the store was made."""
         return self._policy.store_stats(self._settings()) if whole_store else self._policy.stats()
 
     def flush(self, timeout: float | None = None) -> bool:

@@ -44,10 +44,10 @@ class Reported(Protocol):
 
     @property
     def tally(self) -> Tally:
-        """Where this process counts."""
+        """Return where this process counts."""
 
     def stats(self) -> Stats:
-        """What this process counted on it."""
+        """Return what this process counted on it."""
 
 
 class _ReportedProcess:
@@ -110,7 +110,7 @@ def absolute_destination(destination: str | None) -> str | None:
 
 
 def is_off(destination: str | None) -> bool:
-    """Whether no report goes to this destination."""
+    """True if no report goes to this destination."""
     return destination is None or destination.lower() in REPORT_OFF
 
 

@@ -189,13 +189,13 @@ class CachePolicy:
         return Lookup(found)
 
     def is_known_to_be_quick(self, key: str, settings: Settings) -> bool:
-        """Whether this host has noted that the program compiles too quickly for shared storage to be asked for it."""
+        """True if this host has noted that the program compiles too quickly for shared storage to be asked for it."""
         below = settings.floors.ask
         noted = self.tiers.local_note(key) if below > 0 and self.tiers is not None else None
         return noted is not None and noted < below
 
     def contains(self, key: str, settings: Settings) -> bool:
-        """Whether there is an entry under `key`; it is neither read nor counted."""
+        """True if there is an entry under `key`; it is neither read nor counted."""
         store = self.opened(settings)
         if store is None or settings.recompile_force:
             return False
@@ -206,7 +206,7 @@ class CachePolicy:
             return False
 
     def single_flight(self, settings: Settings) -> SingleFlight | None:
-        """What lets several processes compile each program once; None if nobody is to be waited for.
+        """Return what lets several processes compile each program once; None if nobody is to be waited for.
 
         It is opened at the first miss, because hits do without.
         """
@@ -285,7 +285,7 @@ class CachePolicy:
         return created
 
     def is_local_only(self, compile_seconds: float, settings: Settings) -> bool:
-        """Whether what compiled in so many seconds is stored on this host only, though the cache is shared."""
+        """True if what compiled in so many seconds is stored on this host only, though the cache is shared."""
         store = self.opened(settings) if 0.0 < compile_seconds < settings.floors.publish else None
         return store is not None and two_tiers(store) is not None
 
@@ -325,7 +325,7 @@ class CachePolicy:
         return digest
 
     def read_beside(self, key: str, kind: str, settings: Settings, *, max_size: int) -> bytes | None:
-        """What `write_beside` stored, or None if there is nothing of this kind, or it is damaged or too large.
+        """Return what `write_beside` stored, or None if there is nothing of this kind, or it is damaged or too large.
 
         Args:
             key: of the object.
@@ -434,12 +434,12 @@ class CachePolicy:
         self._flush_if_due()
 
     def stats(self) -> Stats:
-        """What this process has counted."""
+        """Return what this process has counted."""
         self._count_tiers()
         return self.tally.stats()
 
     def store_stats(self, settings: Settings) -> Stats:
-        """What all processes have counted since the store was made."""
+        """Return what all processes have counted since the store was made."""
         self.flush()
         store = self.opened(settings)
         try:

@@ -75,7 +75,7 @@ class AppendedLog:
 
     @property
     def path(self) -> Path:
-        """Where the lines are appended."""
+        """Return where the lines are appended."""
         return _path_in(state_directory(), self.name)
 
     def append(self, line: bytes) -> None:

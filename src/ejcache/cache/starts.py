@@ -89,7 +89,7 @@ class ProgramRecord(NamedTuple):
 
     @property
     def is_hit(self) -> bool:
-        """Whether it was loaded."""
+        """True if it was loaded."""
         return self.outcome == HIT
 
     @property
@@ -100,7 +100,7 @@ class ProgramRecord(NamedTuple):
 
     @property
     def began(self) -> float:
-        """When its tracing began, in seconds since the epoch."""
+        """Return when its tracing began, in seconds since the epoch."""
         return self.time - sum(self.seconds.values())
 
 
@@ -215,7 +215,7 @@ def decode_lines(lines: Iterable[bytes]) -> list[StartRecord]:
 
 
 def decode_line(line: bytes) -> StartRecord | None:
-    """What one line says; None if it is not one of this version."""
+    """Decode one line; None if it is not one of this version."""
     with suppress(*MALFORMED):
         body = json.loads(line)
         if body["v"] == _VERSION:

@@ -332,7 +332,7 @@ def _rearranged(arguments: list[str]) -> list[str]:
 
 
 def _runs_a_program(arguments: list[str]) -> bool:
-    """Whether the command has a program behind its own options."""
+    """True if the command has a program behind its own options."""
     return arguments[:1] in (["run"], ["tune"]) or (arguments[:1] == ["verify"] and "--reuse" in arguments)
 
 

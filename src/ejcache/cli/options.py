@@ -159,7 +159,7 @@ def positive_seconds(text: str, *, option: str) -> float:
 
 
 def positive(text: str, *, option: str) -> int:
-    """As `count`, and not 0."""
+    """Parse as `count` does, and refuse 0."""
     number = whole_number(text.strip())
     if not number:
         raise SettingError(option, text, "a whole number, 1 or more")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> list[dict[str, Any]]:
-    """What a limit would remove in each order: entries, bytes, and the seconds that compiling them again takes.
+    """Return what a limit would remove in each order: entries, bytes, and the seconds that compiling them again takes.
 
     Entries are read of which the store does not know what they are worth.
     """

@@ -228,7 +228,7 @@ def hide_progress(hidden: bool) -> None:
 
 
 def ago(moment_then: float, *, now: float) -> str:
-    """How long ago a time was."""
+    """Return how long ago a time was."""
     return f"{format_age(max(0, round(now - moment_then)))} ago"
 
 
@@ -275,7 +275,7 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _width(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -298,6 +298,6 @@ def _is_styled() -> bool:
 
 
 def _columns(stream: TextIO | None = None) -> int:
-    """How many characters fit into a line of stdout or another stream; a pipe or a file gets whole lines."""
+    """Return how many characters fit into a line of stdout or another stream; a pipe or a file gets whole lines."""
     stream = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize

@@ -79,7 +79,7 @@ def choose(
     where: str,
     all_of_a_name: bool = False,
 ) -> list[Item]:
-    """What a person means by `wanted`: one item, or the variants of one program.
+    """Find what a person means by `wanted`: one item, or the variants of one program.
 
     Args:
         items: to choose from.

@@ -135,7 +135,7 @@ class StoreLeases:
 
     @property
     def refused(self) -> bool:
-        """Whether these credentials cannot change or delete a lease."""
+        """True if these credentials cannot change or delete a lease."""
         return self._refusal is not None
 
     def note_refusal(self, exc: StoreReadOnlyError) -> None:
@@ -187,7 +187,7 @@ class _StoreLease(HeldLease):
             log.debug("the lease %s was not released; others will take it over: %s", self._name, exc)
 
     def _is_ours(self) -> bool:
-        """Whether the object is still this process's, with another version: the answer to a write was lost."""
+        """True if the object is still this process's, with another version: the answer to a write was lost."""
         try:
             blob = self._bucket.read(self._name, length=_MAX_BYTES)
         except StoreError:

@@ -149,7 +149,7 @@ class SingleFlight:
         left_entry: Callable[[], bool] | None = None,
         in_words: Callable[[str], str] = str,
     ) -> T:
-        """What `lookup` finds, now or after another process has done the work, or what `work` returns.
+        """Return what `lookup` finds, now or after another process has done the work, or what `work` returns.
 
         Args:
             key: of the entry.
@@ -195,7 +195,7 @@ class SingleFlight:
             mine.set()
 
     def _after_other_thread(self, done: threading.Event, call: _Call, started: float) -> Any:
-        """What another thread has made, when it is done: the same work, begun anew, would take longer."""
+        """Return what another thread has made, when it is done: the same work, begun anew, would take longer."""
         if not done.wait(self._say_after):
             self._say_waiting("another thread of this process", call, started, math.inf)
             done.wait()
@@ -375,7 +375,7 @@ def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[L
 
 
 def _between_hosts(store: Store, heartbeat: float) -> tuple[Store | None, list[LeaseLevel]]:
-    """What can be asked without a request for what this host has, and the level between hosts, if there is one."""
+    """Return what knows this host's entries without a request, and the level between hosts, if there is one."""
     # Imported here: with a local directory none of it is loaded.
     from ejcache.coordination.leases import end_leases
     from ejcache.coordination.leases_shared import StoreLeases

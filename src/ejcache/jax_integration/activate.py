@@ -49,7 +49,7 @@ class _Session:
         return self.source.resolve_if_changed()
 
     def policy(self, settings: Settings) -> CachePolicy | None:
-        """How the cache that the settings name is read and written; None if they disable caching or name no cache."""
+        """Return the policy of the cache that the settings name; None if they disable caching or name no cache."""
         return self._at(settings)[1]
 
     def cache(self) -> CompilationCache | None:
@@ -137,7 +137,7 @@ class _Session:
         self.source.calls = {}
 
     def save(self) -> _SavedState:
-        """What `enable` may change, as it is now."""
+        """Return what `enable` may change, as it is now."""
         return _SavedState(self, self.source.calls, dict(self.changed), self.flags.save())
 
     def load(self, saved: _SavedState) -> None:
@@ -338,7 +338,7 @@ def active() -> CompilationCache | None:
 
 
 def compiler_in_use() -> Compiler | None:
-    """What compiles for JAX now; None if ejcache is not enabled."""
+    """Return what compiles for JAX now; None if ejcache is not enabled."""
     session = _session
     return session.compiler if session is not None else None
 

@@ -59,12 +59,12 @@ _everywhere: Final[list[None]] = []
 
 
 def is_forbidden() -> bool:
-    """Whether this thread may not compile now."""
+    """True if this thread may not compile now."""
     return bool(_here.blocks or _everywhere)
 
 
 def stores_only() -> Storing | None:
-    """What this thread says if it compiles only to store, so that it needs no executable if there is an entry."""
+    """Return the block of a thread that only stores, and needs no executable if there is an entry; else None."""
     return _here.storing
 
 

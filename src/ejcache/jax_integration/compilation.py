@@ -164,7 +164,7 @@ class Compilation:
 
     @property
     def is_optimised(self) -> bool:
-        """Whether JAX asks for the variant that was compiled with a profile."""
+        """True if JAX asks for the variant that was compiled with a profile."""
         return self.key.variant == PGLE
 
     def report_failure(self, doing: str, exc: Exception) -> None:

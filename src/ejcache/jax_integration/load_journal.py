@@ -56,7 +56,7 @@ class LoadJournal:
         self._used = set()
 
     def is_suspected(self, header: Header) -> bool:
-        """Whether two starts in a row have died while they loaded this entry."""
+        """True if two starts in a row have died while they loaded this entry."""
         if not self._is_open:
             self._open()
         return bool(self._deaths) and self._deaths.get(_named(header), 0) >= _DEATHS

@@ -225,7 +225,7 @@ class Compiler:
         return found.executable, found.header.compile_seconds
 
     def _agreed(self, compilation: Compilation, target: CompileTarget, found: Loaded | None) -> Loaded | None:
-        """What all ranks of the program use: they load an executable only if every one of them can."""
+        """Return what all ranks of the program use: they load an executable only if every one of them can."""
         agreement = self._agreement()
         if agreement is None:
             return found
@@ -265,7 +265,7 @@ class Compiler:
             recorder.notice(program)
 
     def _describe(self) -> Process:
-        """What JAX and the settings say of this process, for its start record."""
+        """Return what JAX and the settings say of this process, for its start record."""
         client = coordination_client()
         settings, platform = self._last or (self.settings(), "")
         chosen = {
@@ -456,7 +456,7 @@ class Compiler:
         return self._tried("read an entry", lambda: self._entries.origins.stored_bytes(executable), None)
 
     def is_enabled(self) -> bool:
-        """Whether compilations use a cache now."""
+        """True if compilations use a cache now."""
         return self.cache_of(self.settings()) is not None
 
     def reset(self) -> None:
@@ -513,12 +513,12 @@ def _choose_compiled(compilation: Compilation, program: LoweredProgram) -> None:
 
 
 def _compilation_of(key: str) -> Compilation | None:
-    """What JAX carried to us; None if other code has replaced the key, which is then compiled without the cache."""
+    """Find what JAX carried to us; None if other code replaced the key, which then compiles without the cache."""
     return key.compilation if isinstance(key, KeyText) else None
 
 
 def _holds_callbacks(program: LoweredProgram) -> bool:
-    """Whether the program calls Python functions that this JAX cannot restore with an executable."""
+    """True if the program calls Python functions that this JAX cannot restore with an executable."""
     return bool(program.target.callbacks) and not seam.callbacks_are_cacheable()
 
 

@@ -240,7 +240,7 @@ def _write_log(cache: CachePolicy, settings: Settings, record: ProgramRecord, pr
 
 
 def _stored_key(compilation: Compilation, program: LoweredProgram) -> str:
-    """What the result is stored under."""
+    """Return what the result is stored under."""
     if compilation.text in compilation.unloadable:
         # Hosts that cannot load each other's entries would replace them for ever, so ours goes beside the other.
         return alternative_key(compilation.text, program.target.backend)
@@ -255,7 +255,7 @@ def _record(
     outcome: str = "",
     seconds: float = 0.0,
 ) -> ProgramRecord:
-    """What the miss log says about a compilation."""
+    """Return what the miss log says about a compilation."""
     key = compilation.key
     details, signature = dict(key.details), ""
     try:

@@ -243,7 +243,7 @@ def key_of(lowered: Any) -> str | None:
 
 
 def would_hit(lowered: Any) -> bool:
-    """Whether the cache has an executable of a lowered program, so that compiling it now would be a hit.
+    """True if the cache has an executable of a lowered program, so that compiling it now would be a hit.
 
     The entry is not read, so a damaged one counts. Everything else is as in `key_of`.
 
@@ -254,7 +254,7 @@ def would_hit(lowered: Any) -> bool:
 
 
 def _asked(lowered: Any) -> list[Compilation]:
-    """What JAX would look up, the best first; nothing if the program would be compiled without the cache."""
+    """Return what JAX would look up, the best first; nothing if the program would be compiled without the cache."""
     enable_by_default()
     if active() is None:
         return []

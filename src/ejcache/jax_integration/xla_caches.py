@@ -353,12 +353,12 @@ class XlaFiles:
         return count
 
     def has_new(self, directory: Path, known: set[str]) -> bool:
-        """Whether `push` has left something."""
+        """True if `push` has left something."""
         stamp = _stamp(directory / KERNELS)
         return bool(self._new(directory, known)) or (stamp is not None and stamp not in known)
 
     def known(self, directory: Path) -> set[str]:
-        """What `push` can skip in a directory that was just filled."""
+        """Return what `push` can skip in a directory that was just filled."""
         stamp = _stamp(directory / KERNELS)
         return {*_results(directory), *([stamp] if stamp is not None else [])}
 
@@ -427,7 +427,7 @@ def _results(directory: Path) -> Iterator[str]:
 
 
 def _is_result(name: str) -> bool:
-    """Whether XLA gives such a name to a result, and a file of that name can be made safely."""
+    """True if XLA gives such a name to a result, and a file of that name can be made safely."""
     above, _, last = name.partition("/")
     if above != AUTOTUNE or not last or "/" in last or last == _TEMPORARY or is_temporary(last):
         return False

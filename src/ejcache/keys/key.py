@@ -165,17 +165,17 @@ def reuse_module_key(digest: str) -> str:
 
 
 def is_side_key(key: str) -> bool:
-    """Whether `key` is that of a module, a profile or a record: not entries, but what serves them."""
+    """True if `key` is that of a module, a profile or a record: not entries, but what serves them."""
     return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE, _REUSE_RECORD, _REUSE_MODULE))
 
 
 def is_profile_key(key: str) -> bool:
-    """Whether `key` is the key of a profile."""
+    """True if `key` is the key of a profile."""
     return key.startswith(_PROFILE)
 
 
 def is_made_by_pgle(key: str) -> bool:
-    """Whether `key` is the key of a profile, or of an executable that was compiled with one."""
+    """True if `key` is the key of a profile, or of an executable that was compiled with one."""
     return is_profile_key(key) or parse_any_key(key).variant == PGLE
 
 
@@ -201,13 +201,13 @@ def evicted_before(key: str) -> tuple[str, ...]:
 
 
 def parse_key(text: str) -> KeyParts | None:
-    """What the text of a key says, or None if it is not the text of a `CacheKey` (a caller's own key, say)."""
+    """Parse the text of a key; None if it is not the text of a `CacheKey` (a caller's own key, say)."""
     match = re.fullmatch(_TEXT, text)
     return KeyParts(**match.groupdict()) if match else None
 
 
 def parse_any_key(key: str) -> KeyParts:
-    """What the text of any key says, whether ejcache, JAX or a caller made it; parts that it does not say are empty.
+    """Parse the text of any key, whether ejcache, JAX or a caller made it; parts that it does not say are empty.
 
     A `~` and what follows it tell hosts apart that cannot load each other's executables; they belong to no part. A key
     of plain JAX says only a name, and any other key is its own name.

@@ -200,7 +200,7 @@ def _value(value: object, name: str, within: tuple[FunctionType, ...]) -> object
 
 
 def _is_standard(value: type | FunctionType | BuiltinFunctionType) -> bool:
-    """Whether it is what a stateless module, or Python itself, has under its name."""
+    """True if it is what a stateless module, or Python itself, has under its name."""
     module = str(value.__module__).removeprefix("_")  # a part in C has this name
     if module not in {"builtins", *_STATELESS} or value.__name__ in _READERS:
         return False

@@ -75,12 +75,12 @@ class Audit:
 
     @property
     def clean(self) -> bool:
-        """Whether no problem is left that could harm a program."""
+        """True if no problem is left that could harm a program."""
         return all(finding.repaired or finding.problem is Problem.FOREIGN_NAME for finding in self.findings)
 
     @property
     def unreadable(self) -> int:
-        """How many entries the storage did not return."""
+        """Return how many entries the storage did not return."""
         return sum(finding.problem is Problem.UNREADABLE for finding in self.findings)
 
 
@@ -175,7 +175,7 @@ def _repair(store: Store, key: str, data: bytes) -> bool:
 
 
 def audit_structure(store: Store, *, fix: bool = False) -> Audit:
-    """What the store finds wrong with its own structures, and, in a shared cache, files that are not ejcache's.
+    """Return what the store finds wrong with its own structures, and, in a shared cache, files that are not ejcache's.
 
     Raises:
         StoreReadOnlyError: `fix`, and the store is read-only.

@@ -386,7 +386,7 @@ class BucketScan(Scan):
 
 
 def _is_leftover(name: str) -> bool:
-    """Whether a process of ejcache may have made `name` and died: only such objects are ever swept."""
+    """True if a process of ejcache may have made `name` and died: only such objects are ever swept."""
     if name.startswith(LEASES):
         return unescape_key(name.removeprefix(LEASES)) is not None
     return name.startswith(TEMPORARY) and is_process_name(name.removeprefix(TEMPORARY))

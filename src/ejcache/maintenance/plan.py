@@ -113,7 +113,7 @@ class EvictionPolicy:
                 raise SettingError(name, value, "0 or more")
 
     def keeps(self, entry: EntryInfo) -> bool:
-        """Whether the entry stays whatever the rules say."""
+        """True if the entry stays whatever the rules say."""
         if self.everything:
             return False
         if self.protects(entry):
@@ -125,19 +125,19 @@ class EvictionPolicy:
         return self.keep_pgle and is_made_by_pgle(entry.key)
 
     def protects(self, entry: EntryInfo) -> bool:
-        """Whether the entry stays because it was used a short while ago."""
+        """True if the entry stays because it was used a short while ago."""
         if self.everything or self.keep_used_since is None:
             return False
         return entry.last_used >= self.keep_used_since
 
     @property
     def has_criterion(self) -> bool:
-        """Whether any rule is set; without a rule nothing is deleted."""
+        """True if any rule is set; without a rule nothing is deleted."""
         return self.has_rule or self.name_glob is not None
 
     @property
     def has_rule(self) -> bool:
-        """Whether a rule other than the name is set."""
+        """True if a rule other than the name is set."""
         rules = (self.max_size, self.max_entries, self.older_than, self.unused_for)
         return self.everything or self.old_versions or any(rule is not None for rule in rules)
 

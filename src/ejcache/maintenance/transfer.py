@@ -50,8 +50,8 @@ class Selection:
     used_within: float | None = None
 
     def includes(self, info: EntryInfo, *, now: float) -> bool:
-        """Whether to copy the entry. Texts, profiles and records come along only if everything is copied, because their
-        keys do not say which entries they belong to.
+        """True if the entry is copied. Texts, profiles and records come along only if everything is copied, because
+        their keys do not say which entries they belong to.
         """
         if self == Selection():
             return True
@@ -133,7 +133,7 @@ class Transferred:
 
     @property
     def complete(self) -> bool:
-        """Whether every selected entry that still exists has arrived."""
+        """True if every selected entry that still exists has arrived."""
         return not (self.damaged or self.failed or self.not_tried)
 
 

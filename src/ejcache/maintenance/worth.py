@@ -29,7 +29,7 @@ the header takes as long as a tenth of a put."""
 
 
 def worth_of_use(compile_seconds: float) -> float:
-    """What one use of an entry is worth: the seconds of compiling that it saves."""
+    """Return what one use of an entry is worth: the seconds of compiling that it saves."""
     return max(_BESIDE_SECONDS, compile_seconds)
 
 
@@ -45,5 +45,5 @@ def worth(start: bytes, size: int) -> float:
 
 
 def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:
-    """What a local store is to order its entries by; None for the last use."""
+    """Return what a local store is to order its entries by; None for the last use."""
     return worth if settings.evict == "cost" else None

@@ -142,16 +142,16 @@ class ProgramText(NamedTuple):
 
     @property
     def is_named(self) -> bool:
-        """Whether the arguments have names."""
+        """True if the arguments have names."""
         return not all(argument.name.isdigit() for argument in self.arguments)
 
     def likeness(self, other: ProgramText) -> float:
-        """How much of two programs is the same, from 0 to 1, whatever the shapes are."""
+        """Return how much of two programs is the same, from 0 to 1, whatever the shapes are."""
         return shared([(line.name, line.text) for line in self.lines], [(line.name, line.text) for line in other.lines])
 
 
 def shared(mine: Sequence[object], theirs: Sequence[object]) -> float:
-    """How many items two sequences have in common, from 0 to 1."""
+    """Return how many items two sequences have in common, from 0 to 1."""
     counts = Counter(mine), Counter(theirs)
     longest = max(len(mine), len(theirs))
     return (counts[0] & counts[1]).total() / longest if longest else 1.0
@@ -198,7 +198,7 @@ def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
 
 
 def _operands(line: str, values: Mapping[str, str], makers: dict[str, str], *, number: int) -> tuple[str, ...]:
-    """What the operation of this line uses; its own results are noted in `makers`."""
+    """Return what the operation of this line uses; its own results are noted in `makers`."""
     made, equals, uses = line.partition(" = ")
     if not equals or not made.startswith("%"):
         made, uses = "", line
@@ -323,7 +323,7 @@ class SourceFiles:
         self._lines = functools.cache(self._read)
 
     def are_older(self, files: Iterable[str], time: float) -> bool:
-        """Whether all of these files exist and have not changed since `time`, in seconds since the epoch."""
+        """True if all of these files exist and have not changed since `time`, in seconds since the epoch."""
         try:
             return all(os.stat(path).st_mtime <= time for path in files)  # noqa: PTH116
         except (OSError, ValueError):
@@ -402,7 +402,7 @@ def program_differences(
     weak: Sequence[Difference] = (),
     committed: Collection[str] = (),
 ) -> list[Difference]:
-    """What changed, the most telling change first; empty if the texts do the same.
+    """Compare two programs: the most telling change first; empty if the texts do the same.
 
     What follows from another change is left out: from another weak type, other results and conversions; from another
     shape, the constants that are made of it; from another commitment, the first mesh.
@@ -450,7 +450,7 @@ def does_the_same(before: ProgramText, after: ProgramText) -> bool:
 
 
 def reordered(before: ProgramText, after: ProgramText) -> Place | None:
-    """Where two programs first differ, if they have the same operations, from the same lines, in another order."""
+    """Find where two programs first differ, if they have the same operations, from the same lines, in another order."""
     if before._replace(lines=(), operands=()) != after._replace(lines=(), operands=()):
         return None
     counts = [
@@ -473,7 +473,7 @@ def _signature_differences(
     seen: Iterable[ProgramText],
     committed: Collection[str] = (),
 ) -> list[Difference]:
-    """What changed in arguments or results (`what`): which there are, their types, their shardings and so on."""
+    """Return what changed in arguments or results (`what`): which there are, their types, their shardings and so on."""
     old, new = ({each.name: each for each in side} for side in (before, after))
     found = []
     for verb, names, of in (("added", new.keys() - old.keys(), new), ("removed", old.keys() - new.keys(), old)):
@@ -615,7 +615,7 @@ def commitment_changes(before: Identity, after: Identity) -> list[str]:
 
 
 def commitment_differences(before: Identity, after: Identity) -> list[Difference]:
-    """What changed in the commitment of arguments, by what the two compilations note."""
+    """Return what changed in the commitment of arguments, by what the two compilations note."""
     names = commitment_changes(before, after)
     if not names:
         return []
@@ -767,7 +767,7 @@ def _middle(old: Sequence[Line], new: Sequence[Line]) -> tuple[Sequence[Line], S
 def _rewritten(
     old: Sequence[Line], new: Sequence[Line], sources: SourceFiles, reshaped: _Reshaped, *, is_weak: bool
 ) -> list[Difference]:
-    """What other operations there are, and the line of the program that most of them come from.
+    """Return what other operations there are, and the line of the program that most of them come from.
 
     Nothing if a weak type changed and they only convert.
     """

@@ -199,7 +199,7 @@ def _repeated(record: ProgramRecord, earlier: Sequence[ProgramRecord]) -> Explan
 
 
 def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: Sequence[ProgramRecord]) -> Explanation:
-    """What changed since the nearest compilation, without the first words."""
+    """Explain what changed since the nearest compilation, without the first words."""
     note, stored = "", []
     try:
         if isinstance(known, Known):
@@ -230,7 +230,7 @@ def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: S
 
 
 def difference_of(before: Identity, after: Identity, texts: Mapping[str, str], sources: SourceFiles) -> Explanation:
-    """What changed from one compilation to another, without the first words.
+    """Explain what changed from one compilation to another, without the first words.
 
     Args:
         before: the earlier one.
@@ -245,7 +245,7 @@ def difference_of(before: Identity, after: Identity, texts: Mapping[str, str], s
 
 
 def _because(found: Sequence[Difference], before: Identity) -> Explanation:
-    """What changed since `before`, without the first words."""
+    """Explain what changed since `before`, without the first words."""
     shown = "; ".join(each.sentence for each in found[:_IN_SENTENCE])
     if len(found) > _IN_SENTENCE:
         shown += f"; and {len(found) - _IN_SENTENCE} more"

@@ -78,7 +78,7 @@ def _fact(record: StartRecord, name: str) -> str:
 
 
 def summed(name: str, records: Sequence[StartRecord]) -> Side:
-    """What one start of these records comes to; raises UsageError if there is none."""
+    """Sum up what one start of these records comes to; raises UsageError if there is none."""
     report = build(records)
     starts = len(report.starts)
     if not starts:

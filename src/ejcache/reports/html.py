@@ -72,7 +72,7 @@ def _phases(phases: Mapping[str, float]) -> str:
 
 
 def _more(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> Sequence[tuple[str, str]]:
-    """What unfolds below each row, and its title: of a change, the code; of a cause, its functions."""
+    """Return what unfolds below each row, and its title: of a change, the code; of a cause, its functions."""
     if section.anchor == "change":
         return [("before and after", _code(each.before, "-") + _code(each.after, "+")) for each in report.findings]
     if section.anchor == "first":
@@ -114,7 +114,7 @@ def _functions_of(cause: Cause, differences: Mapping[Pair, Explanation]) -> str:
 
 
 def _difference(name: str, found: Explanation, link: str) -> str:
-    """What changed from one program to another: in words, and the lines of their texts."""
+    """Return what changed from one program to another: in words, and the lines of their texts."""
     said = "".join(f"<li>{_text(each.sentence)}" for each in found.differences[:SHOWN])
     lines = found.diff.splitlines()
     diff = f"<pre>{_lines(lines[:_DIFF_LINES])}</pre>" if lines else ""
@@ -162,7 +162,7 @@ def _table(
 
 
 def _cell(name: str, cell: str, timelines: Mapping[str, int]) -> str:
-    """What a cell shows; the number of a start leads to its timeline."""
+    """Return what a cell shows; the number of a start leads to its timeline."""
     if name == "start" and cell in timelines:
         return f'<a href="#timeline" data-start={timelines[cell]}>{_text(cell)}</a>'
     return _text(cell)

@@ -115,7 +115,7 @@ class ReusingCalls:
         self._is_served = True  # False where JAX's dispatch never serves it, and asks at each call
 
     def miss(self, *args: Any, **kwargs: Any) -> Any:
-        """What JAX's own `cache_miss` returns: the results, data for the C++ dispatch, and whether to forget it."""
+        """Do as JAX's own `cache_miss`: return the results, data for the C++ dispatch, and whether to forget it."""
         if seam.is_traced() or not self._is_served:
             return self._plain(*args, **kwargs)
         use = self._use()
@@ -167,7 +167,7 @@ class ReusingCalls:
         return None if policy is None else _Use(policy, settings)
 
     def _ask(self, use: _Use, vote: Vote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Question | None:
-        """What is known about a call; None if it is to be plain. Raises what a declared callable raises."""
+        """Return what is known about a call; None if it is to be plain. Raises what a declared callable raises."""
         try:
             declared = declared_texts(self._declared) if self._declared else {}
         except RefusedError as exc:
@@ -319,7 +319,7 @@ class ReusingCalls:
 
 
 def _compiled(known: RecordedFunction) -> dict[str, Any]:
-    """What a rank would compile, in which the ranks of a vote must agree."""
+    """Return what a rank would compile, in which the ranks of a vote must agree."""
     return {
         "content": known.content.digest,
         **{name: known.program[name] for name in ("devices", "options", "platforms")},

@@ -41,7 +41,7 @@ def check_declared(declared: Any) -> dict[str, Any] | None:
 
 
 def declared_texts(declared: Mapping[str, Any]) -> dict[str, str]:
-    """What the declarations say now. Raises whatever a callable raises.
+    """Return what the declarations say now. Raises whatever a callable raises.
 
     Raises:
         RefusedError: a callable returned what is no plain value.

@@ -46,7 +46,7 @@ _BY_TAG: Final = {tag: kind for kind, tag in _CONTAINERS.items()}
 
 
 def _objects_of(call: ParsedCall) -> Iterator[object]:
-    """What the trees of the arguments and the static arguments hold, in an order that follows from their content."""
+    """Yield the objects in the trees of all arguments, static ones too, in an order that follows from their content."""
     for tree in call.trees:
         waiting = [tree]
         while waiting:

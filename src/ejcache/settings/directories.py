@@ -54,7 +54,7 @@ def home_directory(env: Mapping[str, str]) -> Path:
 
 
 def may_exist(path: Path) -> bool:
-    """Whether there is something under `path`, or this user cannot know."""
+    """True if there is something under `path`, or this user cannot know."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

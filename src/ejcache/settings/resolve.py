@@ -276,7 +276,7 @@ def _resolve_one(
 def _layers(
     setting: Setting, flags: FlagSource | None, calls: Mapping[str, Any], env: Mapping[str, str]
 ) -> Iterator[tuple[Origin, str, Any]]:
-    """What sets the setting, from the highest layer on: the origin, its name, and the value as it is there."""
+    """Yield the sources that set the setting, the highest layer first: the origin, its name, and the value there."""
     name, flag = setting.name, setting.flag
     held = flags.read(flag) if flags is not None and flag else None
     if held is not None and held.origin is Origin.CALL:

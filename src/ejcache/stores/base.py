@@ -123,11 +123,11 @@ class Store(Closing):
 
     @abstractmethod
     def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:
-        """As `put`, whether or not there is an entry; readers see the old or the new one, complete."""
+        """Put, whether or not there is an entry; readers see the old or the new one, complete."""
 
     @abstractmethod
     def contains(self, key: str) -> bool:
-        """Whether `get` would find an entry; reads no entry's bytes."""
+        """True if `get` would find an entry; reads no entry's bytes."""
 
     @abstractmethod
     def delete(self, key: str) -> bool:
@@ -191,7 +191,7 @@ class Store(Closing):
         """Begin in the background what the first request needs."""
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002
-        """What `get` would give for those of these keys whose entries are read quickly together."""
+        """Get those of these entries that are read quickly together."""
         return {}
 
     def check(self, *, fix: bool = False) -> list[str]:  # noqa: ARG002
@@ -199,7 +199,7 @@ class Store(Closing):
         return []
 
     def tries_failed(self) -> int:
-        """How often this process was asked to slow down, or got a failure or no answer."""
+        """Return how often this process was asked to slow down, or got a failure or no answer."""
         return 0
 
 
@@ -218,7 +218,7 @@ class TwoTiers(Protocol):
     def get_verified(
         self, key: str, *, local_only: bool = False, budget: Callable[[], Budget] | None = None
     ) -> tuple[bytes | None, object]:
-        """As `Store.get`, with what the verification of exactly these bytes returned; None if there was none.
+        """Get as `Store.get` does, with what the verification of exactly these bytes returned; None if there was none.
 
         Args:
             key: of the entry.
@@ -233,7 +233,7 @@ class TwoTiers(Protocol):
         """The number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
 
     def has_local(self, key: str) -> bool:
-        """Whether this host has the entry, so that `get_verified` asks nobody else."""
+        """True if this host has the entry, so that `get_verified` asks nobody else."""
 
     def patience(self) -> float:
         """Seconds that it is worth waiting for the shared tier: none while it is not asked."""
@@ -247,7 +247,7 @@ class TwoTiers(Protocol):
         """Wait until nothing is left to upload; False if something is."""
 
     def take_tier_counters(self) -> dict[str, float]:
-        """What was counted of each tier since the last call."""
+        """Return what was counted of each tier since the last call."""
 
     def when_closing(self, callback: Callable[[], object]) -> None:
         """Call `callback` whenever the store is closed, before its tiers are."""

@@ -219,7 +219,7 @@ _ESCAPE: Final = r"\\([0-7]{3})"
 
 
 def detect_shared_storage(location: Location) -> bool:
-    """Whether hosts share the storage at `location`: a bucket, or a directory that more than one host uses.
+    """True if hosts share the storage at `location`: a bucket, or a directory that more than one host uses.
 
     Of a directory the file system and two names below it are looked at, for at most five seconds. The verdict is
     remembered for this process.
@@ -256,7 +256,7 @@ def _look_at_directory(path: str) -> bool:
 
 
 def detect_network_filesystem(path: str | os.PathLike[str], *, mountinfo: str | None = None) -> bool:
-    """Whether `path`, which need not exist, is on a file system that other machines may have mounted too.
+    """True if `path`, which need not exist, is on a file system that other machines may have mounted too.
 
     A FUSE file system counts as such unless it is known to be local: most are a bucket or another host.
 

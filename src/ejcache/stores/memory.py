@@ -116,7 +116,7 @@ class MemoryStore(Store):
             return True
 
     def contains(self, key: str) -> bool:
-        """Whether `get` would find an entry."""
+        """True if `get` would find an entry."""
         check_key(key)
         with _lock:
             return key in self._namespace.entries

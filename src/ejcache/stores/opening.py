@@ -180,7 +180,7 @@ def _check_untested(location: Location, settings: Settings) -> None:
 
 
 def decide_location(location: Location, settings: Settings) -> Access:
-    """Whether the directory at `location` is used as a cache, and who may read and write there. Nothing is made."""
+    """Say whether the directory at `location` is used as a cache, and who may read and write there. Nothing is made."""
     path, writing = Path(location.path), not settings.read_only
     if not detect_shared_storage(location):
         from ejcache.stores.local.layout import Layout
@@ -257,7 +257,7 @@ class CacheContents(NamedTuple):
 def inspect_location(
     url: str | os.PathLike[str] | Location, *, settings: Settings | None = None, may_be_empty: bool = False
 ) -> CacheContents:
-    """What is at `url`, before anything is opened: nothing is made. A bucket is asked for a page of two listings.
+    """Find what is at `url`, before anything is opened: nothing is made. A bucket is asked for a page of two listings.
 
     Args:
         url: as `open_store` takes it.

@@ -77,11 +77,11 @@ class JaxEntries(ABC):
         return sum(entry.size for entry in self.entries())
 
     def is_empty(self) -> bool:
-        """Whether there is no entry; raises as `entries` does."""
+        """True if there is no entry; raises as `entries` does."""
         return next(self.entries(), None) is None
 
     def compile_seconds(self, key: str) -> float | None:
-        """How long the entry took to compile, in the whole seconds that JAX keeps; None if there is no entry.
+        """Return how long the entry took to compile, in the whole seconds that JAX keeps; None if there is no entry.
 
         Only the beginning of the entry is read and decompressed, whatever its size.
 
@@ -248,7 +248,7 @@ class JaxBucket(JaxEntries):
             yield EntryInfo(key, size, created, max(created, used.get(key, 0.0)))
 
     def is_empty(self) -> bool:
-        """Whether there is no entry; asks for no more of the listing than it has to."""
+        """True if there is no entry; asks for no more of the listing than it has to."""
         return not any(_key_of_file(info.name) is not None for info in self.bucket.walk("", deep=False))
 
     def delete(self, key: str) -> bool:

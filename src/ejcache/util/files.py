@@ -100,7 +100,7 @@ def file_mode(directory: str | os.PathLike[str], *, dir_fd: int | None = None) -
 
 
 def open_like_directory(path: str | os.PathLike[str], flags: int, *, dir_fd: int | None = None) -> int:
-    """As `os.open`, for a file that may have to be made: those may use it who may use the directory that it is in.
+    """Open as `os.open` does a file that may have to be made: who may use its directory may use it.
 
     Raises:
         OSError: it can be neither made nor opened.
@@ -144,7 +144,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int | N
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of this name was being written by `write_atomically`."""
+    """True if a file of this name was being written by `write_atomically`."""
     return re.fullmatch(_TEMPORARY, name) is not None
 
 
@@ -252,7 +252,7 @@ def directory_below(root: str | os.PathLike[str], name: str) -> Iterator[int]:
 
 
 def open_below(root: str | os.PathLike[str], name: str) -> int:
-    """As `open_regular`, for the file `name` below `root`; no link below `root` is followed."""
+    """Open as `open_regular` does, for the file `name` below `root`; no link below `root` is followed."""
     above, _, last = name.rpartition("/")
     with directory_below(root, above) as directory:
         return open_regular(last, dir_fd=directory)

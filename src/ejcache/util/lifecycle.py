@@ -111,7 +111,7 @@ class AtExit(Generic[Thing]):
 
 
 def is_ending() -> bool:
-    """Whether the program has ended and `atexit` callbacks run: what needs a new thread or an executor would fail."""
+    """True if the program has ended and `atexit` callbacks run: what needs a new thread or an executor would fail."""
     return not threading.main_thread().is_alive()
 
 

@@ -125,7 +125,7 @@ class ThreadLock(_ReentrantLock):
         return self
 
     def owned(self) -> bool:
-        """Whether this thread holds the lock."""
+        """True if this thread holds the lock."""
         return self._is_owned()  # private, but what threading.Condition calls
 
     def __enter__(self) -> Self:
@@ -229,7 +229,7 @@ class Presence:
 
 
 def is_token(name: str) -> bool:
-    """Whether `name` has the form of a presence's token."""
+    """True if `name` has the form of a presence's token."""
     return _TOKEN.fullmatch(name) is not None
 
 

@@ -85,7 +85,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many submitted tasks are running or wait for a thread; timed ones do not count."""
+        """Return how many submitted tasks are running or wait for a thread; timed ones do not count."""
         return len(self._tasks) + self._running
 
     def submit(self, task: Task) -> bool:

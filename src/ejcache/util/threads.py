@@ -242,7 +242,7 @@ _pool: Final = DaemonPool()
 def in_parallel(
     function: Callable[[Item], Result], items: Iterable[Item], *, threads: int = THREADS
 ) -> Iterator[Result]:
-    """What `function` returns for each of `items`, in their order; raises what it raises.
+    """Yield what `function` returns for each of `items`, in their order; raises what it raises.
 
     Works during exit too, when no thread can be started.
 
@@ -306,7 +306,7 @@ class Tally:
             return dict(self._totals)
 
     def take_pending(self) -> dict[str, float]:
-        """What was counted since the last call. The caller has to report it: no later call returns it again."""
+        """Return what was counted since the last call. The caller has to report it: no later call returns it again."""
         with self._lock:
             pending, self._pending = self._pending, defaultdict(int)
         return {name: amount for name, amount in pending.items() if amount}

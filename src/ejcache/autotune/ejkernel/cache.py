@@ -72,7 +72,7 @@ def operation_directory() -> str:
 
 
 def _usable(directory: Path) -> bool:
-    """Whether the directory exists, and no other user can have put configurations into it, or could be made."""
+    """True if the directory exists, and no other user can have put configurations into it, or could be made."""
     if directory.is_dir():
         return not why_untrusted(directory, directory.stat())
     parent = next((above for above in directory.parents if above.exists()), None)

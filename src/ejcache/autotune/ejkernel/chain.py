@@ -75,7 +75,7 @@ def choose(chain: Any, inv: Any, kernel: Any) -> Any:
 
 
 def _is_plain(kernel: Any) -> bool:
-    """Whether another process can make an equal kernel from its class alone."""
+    """True if another process can make an equal kernel from its class alone."""
     try:
         fresh = type(kernel)()
     except TypeError:
@@ -274,7 +274,7 @@ class InvocationCall(Call):
         return None
 
     def _is_of_another_call(self, text: str, entry: Record) -> bool:
-        """Whether we wrote the entry for another call with the same key of ejkernel's.
+        """True if we wrote the entry for another call with the same key of ejkernel's.
 
         ejkernel's key does not have the mode, the toolchain and the model of a CPU.
         """

@@ -132,7 +132,7 @@ class Bench:
 
     @property
     def pgle(self) -> bool:
-        """Whether JAX profiles the candidates and compiles them again with the profile, as it does in the program."""
+        """True if JAX profiles the candidates and compiles them again with the profile, as it does in the program."""
         return self.profiled > 0
 
     @property
@@ -153,12 +153,12 @@ class Bench:
         return f"the budget of {self.tuner.budget:g} s ended" if self.spent >= self.tuner.budget else ""
 
     def out_of_compile_time(self) -> bool:
-        """Whether the budget for compiling has ended."""
+        """True if the budget for compiling has ended."""
         return monotonic() >= self._compile_deadline
 
     @property
     def workers(self) -> int:
-        """How many candidates may compile at the same time."""
+        """Return how many candidates may compile at the same time."""
         # If a process ended while several candidates compiled, each is now compiled alone, so that one can be named.
         return 1 if self.journal.suspicious else int(self.tuner.workers)
 
@@ -233,7 +233,7 @@ class Bench:
         return trial.ready
 
     def repeats(self, seconds: float) -> int:
-        """How many executions of so many seconds a run of a sample has."""
+        """Return how many executions of so many seconds a run of a sample has."""
         return min(500, max(1, round(float(self.tuner.sample_seconds) / max(seconds, 1e-7))))
 
     def timed(self, trial: Trial, repeats: int) -> float:

@@ -107,7 +107,7 @@ class VariedInputs:
         return computed
 
     def _trusted(self, trial: Trial, first: Results, arrays: Sequence[Any], seed: int) -> Results | None:
-        """What a candidate computes from these arrays; None if it is not made for them."""
+        """Return what a candidate computes from these arrays; None if it is not made for them."""
         bench = self._bench
 
         def with_rounding() -> list[Any]:
@@ -129,7 +129,7 @@ class VariedInputs:
         return results
 
     def _is_inside(self, trial: Trial, arrays: Sequence[Any]) -> bool:
-        """Whether a candidate reads and writes nothing outside of its arrays, as far as JAX can tell."""
+        """True if a candidate reads and writes nothing outside of its arrays, as far as JAX can tell."""
         bench = self._bench
         if not self._known_bounds:
             self._known_bounds = True

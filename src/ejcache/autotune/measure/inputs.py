@@ -21,7 +21,7 @@ _INTEGER_TOP: Final = 128
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of JAX or numpy, a tracer, or a `jax.ShapeDtypeStruct`."""
+    """True if a value is an array of JAX or numpy, a tracer, or a `jax.ShapeDtypeStruct`."""
     import jax
     import numpy as np
 
@@ -29,7 +29,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a value is a numpy scalar, which is a constant of the candidates and not an array."""
+    """True if a value is a numpy scalar, which is a constant of the candidates and not an array."""
     import numpy as np
 
     return isinstance(value, np.generic)

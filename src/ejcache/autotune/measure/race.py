@@ -68,7 +68,7 @@ def gains(candidate: Sequence[float], reference: Sequence[float]) -> list[float]
 
 
 def verdict(saved: Sequence[float], *, min_gain: float) -> GainVerdict:
-    """Whether the gains are large enough to replace the default.
+    """Say whether the gains are large enough to replace the default.
 
     A candidate is better if the estimate of its gain reaches the minimum, and the one-sided 99 % confidence interval
     lies above half of it. It is not better if the 95 % interval lies below the minimum.
@@ -87,7 +87,7 @@ def verdict(saved: Sequence[float], *, min_gain: float) -> GainVerdict:
 
 
 def saves_little(saved: Sequence[float], *, min_gain: float) -> bool:
-    """Whether the gains of all rounds say that a candidate probably saves less than half of the minimum."""
+    """True if the gains of all rounds say that a candidate probably saves less than half of the minimum."""
     ratios = [-math.log(max(1.0 - gain, 1e-12)) for gain in saved]
     whole, half = -math.log(1.0 - min_gain), -math.log(1.0 - min_gain / 2)
     little = _chance([half - ratio for ratio in ratios]) < 0.5
@@ -124,7 +124,7 @@ def compare(
 
 
 def slow_more_often(ours: Sequence[float], theirs: Sequence[float], *, level: float = _LEVEL) -> bool:
-    """Whether one candidate has significantly more slow runs than the other."""
+    """True if one candidate has significantly more slow runs than the other."""
     # Their own medians: a candidate is not slow because the other one is faster.
     slow = [sum(run > _SLOW * median(runs) for run in runs) for runs in (ours, theirs)]
     return slow[0] > slow[1] and _tail(sum(slow), slow[0], len(ours) / (len(ours) + len(theirs))) < level
@@ -142,7 +142,7 @@ def faster(one: Sequence[float], other: Sequence[float], *, by: float = 0.0) -> 
 
 
 def hopeless(samples: Sequence[float], best: Sequence[float]) -> bool:
-    """Whether a candidate is so much slower than the best one that it need not be timed further."""
+    """True if a candidate is so much slower than the best one that it need not be timed further."""
     return quantile(samples, 0.2) > 1.3 * quantile(best, 0.8)
 
 
@@ -366,12 +366,12 @@ def _prefers(one: Trial, other: Trial) -> bool:
 
 
 def _is_faster(one: Trial, other: Trial) -> bool:
-    """Whether this is significant."""
+    """True if this is significant."""
     if slow_more_often(one.runs, other.runs):
         return False
     return faster(one.samples, other.samples) < _LEVEL
 
 
 def _equal(trial: Trial, leader: Trial) -> bool:
-    """Whether the candidate is surely not faster than the leader by more than a share that does not matter."""
+    """True if the candidate is surely not faster than the leader by more than a share that does not matter."""
     return faster(leader.samples, trial.samples, by=-_EQUAL) < _LEVEL

@@ -87,7 +87,7 @@ def results_of(value: Any, gradients: Any = ()) -> Results:
 
 
 def has_nan(results: Results) -> bool:
-    """Whether a value is NaN."""
+    """True if a value is NaN."""
     import numpy as np
 
     floating = [array for array in results.arrays if _tolerance(array.dtype)]
@@ -95,7 +95,7 @@ def has_nan(results: Results) -> bool:
 
 
 def is_finite(found: Results, beside: Results) -> bool:
-    """Whether results have no value that is not finite; `beside` may have some, and then as many are allowed."""
+    """True if results have no value that is not finite; `beside` may have some, and then as many are allowed."""
     import numpy as np
 
     def infinite(results: Results) -> int:
@@ -188,7 +188,7 @@ def _tolerance(dtype: Any, *, exact: bool = False) -> float:
 
 
 def multiplies_exactly(inputs: Sequence[Any]) -> bool:
-    """Whether float32 numbers are multiplied as such: always on CPUs, elsewhere if the program asks for it."""
+    """True if float32 numbers are multiplied as such: always on CPUs, elsewhere if the program asks for it."""
     import jax
 
     device = next((min(array.devices(), key=lambda one: one.id) for array in inputs), None)

@@ -237,7 +237,7 @@ class _History:
     def chosen(
         self, known: Sequence[str], slow: Sequence[float], among: Sequence[str], *, weight: float, cautious: bool
     ) -> list[str]:
-        """Of the configurations `among`, those with the lowest confidence bounds, given the slowdowns of the known."""
+        """Choose from `among` those with the lowest confidence bounds, given the slowdowns of the known."""
         import numpy as np
 
         prior = weight * self._prior([*known, *among])

@@ -89,7 +89,7 @@ class CallSpace:
         self._axes = [(path, values) for path, values in space.axes.items() if len(values) > 1]
 
     def allows(self, configuration: Any) -> bool:
-        """Whether a configuration has the names of the axes and fulfils the constraints. Its values may be others."""
+        """True if a configuration has the names of the axes and fulfils the constraints. Its values may be others."""
         if _values(configuration, self.space.axes) is None:
             return False
         return all(check(configuration, *self._args, **self._kwargs) for check in self.space.constraints)

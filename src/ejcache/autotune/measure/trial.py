@@ -206,19 +206,19 @@ class Trial:
 
     @property
     def works(self) -> bool:
-        """Whether it has a time, measured now or in an earlier record."""
+        """True if it has a time, measured now or in an earlier record."""
         if self.known is not None:
             return self.known.status is Status.OK and self.known.seconds is not None
         return self.status is Status.OK and bool(self.warm)
 
     @property
     def tried(self) -> bool:
-        """Whether there is a result: a time or a failure."""
+        """True if there is a result: a time or a failure."""
         return self.works or self.status is not Status.OK or self.known is not None
 
     @property
     def ready(self) -> bool:
-        """Whether it was warmed up in this process and has not failed since."""
+        """True if it was warmed up in this process and has not failed since."""
         return self.status is Status.OK and bool(self.warm)
 
     @property
@@ -447,7 +447,7 @@ def run_once(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
 
 
 def run_on_device(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
-    """As `run_once`, but without what Python and the dispatch take; raises `NoDeviceTimeError`."""
+    """Time a run as `run_once` does, but without what Python and the dispatch take; raises `NoDeviceTimeError`."""
     from ejcache.jax_integration.seam.autotune.device_time import device_seconds
 
     return device_seconds(lambda: run_once(trial, arrays, repeats), modules=_PROGRAMS) / repeats

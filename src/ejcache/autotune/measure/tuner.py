@@ -191,7 +191,7 @@ class Tuner:
         axes: tuple[MappedAxis, ...] | None = None,
         operation: str = "",
     ) -> bool:
-        """Whether a configuration computes for this call what the default computes. Nothing is timed.
+        """True if a configuration computes for this call what the default computes. Nothing is timed.
 
         Args:
             build: returns the function for a configuration.

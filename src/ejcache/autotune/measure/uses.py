@@ -43,7 +43,7 @@ class Use:
 
 
 def uses_of(closed: Any) -> list[Use]:
-    """What a closed jaxpr uses each of its inputs for."""
+    """Return what a closed jaxpr uses each of its inputs for."""
     found = _Uses()
     inputs = [frozenset({index}) if _is_whole(var) else _NOTHING for index, var in enumerate(closed.jaxpr.invars)]
     found.follow(closed.jaxpr, inputs)
@@ -54,7 +54,7 @@ def uses_of(closed: Any) -> list[Use]:
 
 
 def indexes(closed: Any) -> bool:
-    """Whether a closed jaxpr reads or writes anything at positions that it computes."""
+    """True if a closed jaxpr reads or writes anything at positions that it computes."""
     found = _Uses()
     found.follow(closed.jaxpr, [_NOTHING for _ in closed.jaxpr.invars])
     return found.indexes
@@ -68,7 +68,7 @@ class _Uses:
         self.indexes = False
 
     def follow(self, jaxpr: Any, inputs: Sequence[_Taint]) -> list[_Taint]:
-        """Which inputs the outputs of a jaxpr may contain, if its own inputs contain these."""
+        """Return which inputs the outputs of a jaxpr may contain, if its own inputs contain these."""
         held = dict(zip(jaxpr.invars, inputs, strict=True))
 
         def of(var: Any) -> _Taint:

@@ -101,7 +101,7 @@ _FIELDS: Final = frozenset(
 
 
 def parts_of(value: Any) -> tuple[ValueKind, Any]:
-    """What a value is, and its parts: a dict of fields, the items in order, the name of a data type, or itself."""
+    """Split a value into its kind and its parts: a dict of fields, the items, the name of a data type, or itself."""
     if isinstance(value, enum.Enum):
         return ValueKind.ENUM, value
     if value is None or isinstance(value, bool | str):

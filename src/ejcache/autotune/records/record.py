@@ -98,7 +98,7 @@ class RecordKey:
 
 
 def is_similar(one: RecordKey, other: RecordKey) -> bool:
-    """Whether a record of one key says what is probably best for the other: the same call on the same device.
+    """True if a record of one key says what is probably best for the other: the same call on the same device.
 
     The number of cores, and the versions of jaxlib and of the toolkit, may differ. Other flags make other programs.
     """
@@ -234,7 +234,7 @@ class Source(StrEnum):
 
     @property
     def storable(self) -> bool:
-        """Whether a record may have this source."""
+        """True if a record may have this source."""
         return self in _STORABLE
 
 
@@ -323,7 +323,7 @@ class Candidate:
     origin: CandidateOrigin | None = None
 
     def expired(self, now: float) -> bool:
-        """Whether the candidate may be tried again at `now`, in seconds since the epoch, because it could work then."""
+        """True if the candidate may be tried again at `now`, in seconds since the epoch, because it could work then."""
         # A time-out may always have another cause.
         may_work = self.transient or self.status is Status.TIMEOUT
         # A date in the future is of a clock that was ahead, so the failure may be of any age.
@@ -361,7 +361,7 @@ class Record:
 
     @property
     def failed(self) -> bool:
-        """Whether all candidates failed when the record was made. Its configuration is then the default."""
+        """True if all candidates failed when the record was made. Its configuration is then the default."""
         return self.source is not Source.PINNED and bool(self.measurement.get("failed"))
 
     @property
@@ -371,7 +371,7 @@ class Record:
 
     @property
     def works(self) -> bool:
-        """Whether the configuration may be used: a candidate worked, and this one is not known to fail."""
+        """True if the configuration may be used: a candidate worked, and this one is not known to fail."""
         if self.source is Source.PINNED or not self.candidates:
             return True
         chosen = self.candidate(self.configuration)
@@ -391,12 +391,12 @@ class Record:
         return "; ".join([*said, f"and {len(failed) - 3} more"] if len(failed) > 3 else said)
 
     def repeats(self, held: Record) -> bool:
-        """Whether `held` says all that this record says: the same choice, from the same kind of source."""
+        """True if `held` says all that this record says: the same choice, from the same kind of source."""
         same = canonical_json(self.configuration) == canonical_json(held.configuration)
         return same and not self.candidates and self.source is held.source
 
     def covers(self, stored: Iterable[Any]) -> bool:
-        """Whether exactly these configurations (JSON values) were measured together, in this or a merged record."""
+        """True if exactly these configurations (JSON values) were measured together, in this or a merged record."""
         return space_digest(stored) in _spaces(self)
 
     def candidate(self, configuration: Any) -> Candidate | None:
@@ -406,7 +406,7 @@ class Record:
 
 
 def agreement(record: Record, part: str) -> bool | None:
-    """Whether the chosen configuration is right for one of the calls that share the key; None if nobody compared."""
+    """True if the chosen configuration is right for one of the calls that share the key; None if nobody compared."""
     return _agreements(record).get(_agreement_name(record, part))
 
 

@@ -54,7 +54,7 @@ def demo(
 
 
 def _run(which: str, scratch: Path, options: list[str], blocks: int) -> dict[str, Any]:
-    """What the program has measured, with the report of `ejcache run`."""
+    """Return what the program has measured, with the report of `ejcache run`."""
     output.warn(f"{which}: a training step of {blocks} transformer blocks, in a new process …")
     command = [*python_of_ours("-m", "ejcache"), "run", *options, "--report", f"{scratch / which}.json"]
     began = time.perf_counter()

@@ -140,7 +140,7 @@ def _prune_entries(
 
 
 def _to_prune(cache: OpenCache, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
-    """What is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
+    """Return what is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
     from ejcache.maintenance.plan import policy_of
 
     stored = policy_of(cache.limits or {}, evict="cost" if given.by_cost else "lru")

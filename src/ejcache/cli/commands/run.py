@@ -45,7 +45,7 @@ class RunCommand(TyperCommand):
         return super().parse_args(ctx, self._end_options(args, takes_value))
 
     def program_begins(self, argument: str) -> bool:  # noqa: ARG002 (for commands that also run something else)
-        """Whether this argument, the first that is not an option, is a program with options of its own."""
+        """True if this argument, the first that is not an option, is a program with options of its own."""
         return True
 
     def _end_options(self, arguments: Sequence[str], takes_value: set[str]) -> list[str]:
@@ -183,7 +183,7 @@ def command_of(program: Sequence[str]) -> list[str]:
 
 
 def _is_script(path: Path) -> bool:
-    """Whether Python runs it: a file of Python's, a directory with a main module, or a file that is not executable."""
+    """True if Python runs it: a file of Python's, a directory with a main module, or a file that is not executable."""
     if path.is_dir():
         return (path / "__main__.py").exists()
     return path.is_file() and (path.suffix in _SCRIPTS or not os.access(path, os.X_OK))
@@ -267,7 +267,7 @@ def _next_signal() -> tuple[int, bool]:
 
 
 def _preparation(mask: set[Any]) -> Callable[[], None]:
-    """What the new process does before it becomes the program."""
+    """Return what the new process does before it becomes the program."""
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     parent = os.getpid()
 

@@ -102,7 +102,7 @@ def _entry_fields(cache: OpenCache, row: ListedEntry, listed: dict[str, Any]) ->
 
 
 def _print_entry(fields: dict[str, Any]) -> None:
-    """What a person reads comes first, digests last."""
+    """Print what a person reads first, and digests last."""
     sections = (
         [["Name", fields["name"] or "-"], *_state_lines(fields)],
         _metadata_lines(fields.get("metadata") or {}),
@@ -137,7 +137,7 @@ def _state_lines(fields: dict[str, Any]) -> list[list[str]]:
 
 
 def _metadata_lines(metadata: dict[str, Any]) -> list[list[str]]:
-    """What the writer noted. An object has a line for each of its values."""
+    """Return what the writer noted. An object has a line for each of its values."""
     lines = []
     for name, value in sorted(metadata.items()):
         if isinstance(value, dict):

@@ -57,7 +57,7 @@ class WarmCommand(RunCommand):
     """Parses no options behind a script: they are the script's own. Behind MODULE:FUNCTION they are those of `warm`."""
 
     def program_begins(self, argument: str) -> bool:
-        """Whether this argument names a script."""
+        """True if this argument names a script."""
         return not _is_function(argument)
 
 
@@ -66,7 +66,7 @@ REGISTRATION: Final = {"warm": {"cls": WarmCommand}}
 
 
 def _is_function(target: str) -> bool:
-    """Whether a target is MODULE:FUNCTION or an exported function, rather than a script."""
+    """True if a target is MODULE:FUNCTION or an exported function, rather than a script."""
     return target.endswith(EXPORTED) or (":" in target and not Path(target).exists())
 
 

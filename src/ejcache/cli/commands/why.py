@@ -146,7 +146,7 @@ class _Caches:
             return exc
 
     def hold(self, url: str) -> bool:
-        """Whether that is the cache that `--dir` names; True without `--dir`."""
+        """True if that is the cache that `--dir` names; True without `--dir`."""
         return self.directory is None or location_of(url) == location_of(self.directory)
 
     def _open(self, location: str, url: str | None) -> Known | None:
@@ -223,7 +223,7 @@ def _stored(what: str, caches: _Caches) -> list[ProgramRecord]:
 
 
 def _note_lines(note: ReuseNote) -> list[str]:
-    """What is printed of one function that asks for reuse."""
+    """Return what is printed of one function that asks for reuse."""
     sentence = output.wrapped_lines(f"{note.function} was {note.words}.")
     rows = [("when", output.ago(note.time, now=time.time())), ("cache", note.url)]
     if note.advice:
@@ -232,7 +232,7 @@ def _note_lines(note: ReuseNote) -> list[str]:
 
 
 def _changes(records: Sequence[ProgramRecord]) -> list[list[Advice]]:
-    """What to change in the functions of these misses, of each: what `ejcache advise` says of the last starts."""
+    """Say what to change in the functions of these misses, of each: what `ejcache advise` says of the last starts."""
     from ejcache.advice.advise import advise, of_function
     from ejcache.advice.evidence import read_caller
     from ejcache.cache.recorder import read_starts
@@ -264,7 +264,7 @@ def _fields(record: ProgramRecord, explanation: Explanation) -> dict[str, Any]:
 
 
 def _lines(record: ProgramRecord, explanation: Explanation, *, full: bool) -> list[str]:
-    """What is printed of one miss, at most 20 lines unless `full`."""
+    """Return what is printed of one miss, at most 20 lines unless `full`."""
     sentence = output.wrapped_lines(f"{explanation.sentence}.")
     rows = _rows(record, explanation, full=full)
     lines = [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]

@@ -144,7 +144,7 @@ def _function(target: str) -> Callable[..., Any]:
 
 
 def _takes_devices(function: Callable[..., Any]) -> bool:
-    """Whether a function has a parameter that needs a value, which is the devices of the target."""
+    """True if a function has a parameter that needs a value, which is the devices of the target."""
     parameters = inspect.signature(function).parameters.values()
     return any(each.default is each.empty and each.kind in (0, 1) for each in parameters)
 

@@ -64,7 +64,7 @@ def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any
 
 
 def look_for_others(compilation: Compilation) -> Miss:
-    """Whether there is an entry for the absent devices; nothing is read or loaded.
+    """Say whether there is an entry for the absent devices; nothing is read or loaded.
 
     Raises:
         AlreadyStoredError: there is one, and the caller wants no executable.

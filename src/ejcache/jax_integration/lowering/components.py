@@ -110,7 +110,7 @@ _environments: Final[dict[tuple[str, ...], tuple[Mapping[str, str], list[str], E
 
 
 def option_components(options: Any, *, profile_sentinel: bytes | None) -> OptionComponents:
-    """What a key says of XLA's compile options.
+    """Return what a key says of XLA's compile options.
 
     Args:
         options: as JAX passes them; they are not changed.
@@ -147,7 +147,7 @@ def _read_options(options: Any, profile_sentinel: bytes | None, files: _Files) -
 
 
 def device_components(devices: Sequence[Any], backend: Any) -> DeviceComponents:
-    """What a key says of the devices of a program.
+    """Return what a key says of the devices of a program.
 
     Args:
         devices: in the program's order.
@@ -179,7 +179,7 @@ def _read_devices(devices: Sequence[Any], backend: Any) -> DeviceComponents:
 
 
 def device_layout(devices: Sequence[Any], *, compiled_in: bool = True) -> str:
-    """Which device does which part of the program, in terms that are the same on every rank.
+    """Return which device does which part of the program, in terms that are the same on every rank.
 
     A line for each logical device, in their order: its kind, the ordinal of its process among those that take part,
     its ordinal among those of its process that take part, its slice, and the physical place where the backend compiles
@@ -228,7 +228,7 @@ def _machine(platform: str, devices: Sequence[Any], topology: bytes | None) -> s
 
 
 def environment_components(platform: str) -> EnvironmentComponents:
-    """What a key for a compiler of this PJRT platform says of the process, as it is now."""
+    """Return what a key for a compiler of this PJRT platform says of the process, as it is now."""
     prefixes = ("--xla", *seam.extra_flag_prefixes())
     variables = variables_to_compare()
     held = _environments.get((platform, *prefixes))
@@ -347,7 +347,7 @@ def cpu_identity() -> str:
 
 @cache
 def cpu_threads() -> str:
-    """What decides how jaxlib before 0.11 splits a CPU program's loops; empty for newer versions."""
+    """Return what decides how jaxlib before 0.11 splits a CPU program's loops; empty for newer versions."""
     if jaxlib.version.__version_info__ >= (0, 11):
         return ""
     # XLA does not split the loops if it has one thread or one core.
@@ -371,7 +371,7 @@ def _families(name: str) -> set[str]:
 
 
 def _is_of(name: str, platform: str) -> bool:
-    """Whether the plug-in of this name may compile for `platform`."""
+    """True if the plug-in of this name may compile for `platform`."""
     return bool(_families(name) & _families(platform)) or _families(platform) == {""}
 
 

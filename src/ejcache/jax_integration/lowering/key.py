@@ -55,7 +55,7 @@ _EVIDENCE: Final = 3
 
 
 def is_worth_requests(compilation: Compilation) -> bool:
-    """Whether to ask other hosts before compiling: not for a program that is surely too quick to be stored."""
+    """True if to ask other hosts before compiling: not for a program that is surely too quick to be stored."""
     return compilation.settings.floors.publish < _LEAST_FLOOR or compilation.key.size >= _SMALL
 
 
@@ -74,7 +74,7 @@ class TinyPrograms:
             self._known[key.platform] = (count + 1, max(slowest, seconds))
 
     def is_quick(self, compilation: Compilation) -> bool:
-        """Whether the program surely compiles in less than the floor for other hosts, so that no host publishes it.
+        """True if the program surely compiles in less than the floor for other hosts, so that no host publishes it.
 
         Once a tiny program of its platform took longer, the answer is False as long as the process lives. It is also
         False for a program of several processes, which agree about what they find, and for PGLE's variants.
@@ -105,7 +105,7 @@ class UnkeyableError(Exception):
 
 
 def registered_components(computation: ModuleDigest, *, devices: int, ignore_functions: bool) -> dict[str, str]:
-    """What is registered and concerns this program, by the names of the components.
+    """Return what is registered and concerns this program, by the names of the components.
 
     Args:
         computation: the program.
@@ -289,7 +289,7 @@ def _readable(
 
 
 def alternative_key(text: str, backend: Any) -> str:
-    """Where hosts like this one store an executable if XLA refuses to load the entry under `text` on them.
+    """Return where hosts like this one store an executable if XLA refuses to load the entry under `text` on them.
 
     Hosts that cannot load each other's entries would otherwise replace them for ever.
     """

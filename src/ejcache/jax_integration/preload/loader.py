@@ -161,11 +161,11 @@ class BackgroundLoader:
         self._wake()
 
     def is_wanted(self, key: str) -> bool:
-        """Whether `key` still waits to be loaded."""
+        """True if `key` still waits to be loaded."""
         return key in self._waiting
 
     def take(self, key: str) -> Preloaded | None:
-        """What was loaded for `key`, waiting for it if it is being loaded; None if the caller must load it."""
+        """Return what was loaded for `key`, waiting for it if it is being loaded; None if the caller must load it."""
         with self._lock:
             planned = self._planned.get(key)
             if planned is None:

@@ -79,7 +79,7 @@ def read_profile(policy: CachePolicy, key: str, settings: Settings) -> RunProfil
 
 
 def entry_point() -> tuple[str, ...]:
-    """What was started: a script by its path, a module by its name, a `-c` text by its digest.
+    """Return what was started: a script by its path, a module by its name, a `-c` text by its digest.
 
     What is installed with the interpreter (console scripts, `-m pytest`, `-m ipykernel`) and what has no file runs many
     programs, which the working directory tells apart. A child process of `multiprocessing` is a program of its own:
@@ -225,7 +225,7 @@ class Preloader:
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def take(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
-        """What was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
+        """Return what was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
         if not compilation.settings.preload or not self._is_concerned(compilation, target):
             return None
         started = time.monotonic()
@@ -445,7 +445,7 @@ class Preloader:
 
 
 def _is_wanted(settings: Settings) -> bool:
-    """Whether anything may be preloaded in this process."""
+    """True if anything may be preloaded in this process."""
     return bool(
         settings.preload
         # These two want to see what is stored, and the request for it to be made.
@@ -457,7 +457,7 @@ def _is_wanted(settings: Settings) -> bool:
 
 
 def _answers(preloaded: Preloaded, target: CompileTarget) -> bool:
-    """Whether JAX would load the very same now."""
+    """True if JAX would load the very same now."""
     if not (preloaded.client is target.backend and bool(preloaded.devices == target.devices)):
         return False
     options, recorded = seam.raw_options(target.options), preloaded.use.options

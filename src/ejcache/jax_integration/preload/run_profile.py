@@ -73,7 +73,7 @@ class ProgramUse(NamedTuple):
     unused: int = 0
 
     def is_as(self, other: ProgramUse) -> bool:
-        """Whether the next run does the same with either."""
+        """True if the next run does the same with either."""
         mine, others = (use._replace(size=0, seconds=0.0, quick=float(use.quick > 0)) for use in (self, other))
         return mine == others
 
@@ -114,7 +114,7 @@ def _completed(use: ProgramUse, known: ProgramUse | None) -> ProgramUse:
 
 
 def differs(profile: RunProfile, other: RunProfile, environment: str) -> bool:
-    """Whether a run in this environment would do something else with the other profile."""
+    """True if a run in this environment would do something else with the other profile."""
     mine = profile.environments.get(environment, ())
     others = {use.key: use for use in other.environments.get(environment, ())}
     return len(mine) != len(others) or any(use.key not in others or not use.is_as(others[use.key]) for use in mine)

@@ -85,7 +85,7 @@ class RankAgreement:
             log.warning("ejcache: the other ranks do not learn that this one uses ejcache: %s", exc)
 
     def belongs_to(self, coordination: CoordinationClient) -> bool:
-        """Whether this is the agreement of that job: JAX may begin another one."""
+        """True if this is the agreement of that job: JAX may begin another one."""
         return self._coordination.is_of_job(coordination)
 
     def topic(self, name: str) -> str:
@@ -179,7 +179,7 @@ class RankAgreement:
         return json.loads(decision) if decision is not None else None
 
     def _collect(self, topic: str, ranks: tuple[int, ...], about: str) -> dict[int, Any]:
-        """What `ranks` publish: the silent ones together within the impatience, the others within the patience."""
+        """Collect what `ranks` publish: silent ones together within the impatience, others within the patience."""
         start = time.monotonic()
         said: dict[int, Any] = {}
         for silent, patience in ((False, max(self._patience - _LEAD, self._patience / 2)), (True, self._impatience)):
@@ -207,7 +207,7 @@ class RankAgreement:
         self._coordination.set_once(f"{topic}/{name}/{self.rank}", _encode(value))
 
     def published_by(self, rank: int, topic: str, name: str, *, timeout: float) -> Any:
-        """What a rank has published under a name; None if it does not within `timeout` seconds."""
+        """Return what a rank has published under a name; None if it does not within `timeout` seconds."""
         value = self._coordination.get(f"{topic}/{name}/{rank}", timeout=timeout)
         return None if value is None else json.loads(value)
 
@@ -237,7 +237,7 @@ class RankAgreement:
                     self._silent.pop(rank, None)
 
     def _published(self, topic: str) -> dict[int, Any]:
-        """What ranks have published on `topic` so far."""
+        """Return what ranks have published on `topic` so far."""
         values = self._coordination.list(topic)
         return {int(name): json.loads(value) for name, value in values.items() if name.isdecimal()}
 
@@ -251,7 +251,7 @@ _met: RankAgreement | None = None
 
 
 def agreement_of_job() -> RankAgreement | None:
-    """How the ranks of this job agree; None in a program of one process. A process has one: it numbers its topics."""
+    """Return the agreement of this job; None in a program of one process. A process has one: it numbers its topics."""
     global _met
     coordination = coordination_client()
     if coordination is None:

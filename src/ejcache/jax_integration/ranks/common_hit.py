@@ -35,7 +35,7 @@ def agree(
     *,
     load: Callable[[int], Loaded | None],
 ) -> Loaded | None:
-    """What this rank uses: the candidate that all ranks have loaded, or None if all of them compile.
+    """Return what this rank uses: the candidate that all ranks have loaded, or None if all of them compile.
 
     The compilation gets what the ranks have told each other: who stores the result, who forbids to compile, and whether
     they compile different programs.
@@ -84,7 +84,7 @@ def agree(
 
 
 def _decision(said: Mapping[int, Any], *, everybody: bool) -> dict[str, Any]:
-    """What the lowest rank decides from what the ranks have said."""
+    """Return what the lowest rank decides from what the ranks have said."""
     keys = {rank: each["key"] for rank, each in said.items()}
     numbers = {each["candidate"] for each in said.values()}
     differ = ranks_that_differ(keys)
@@ -113,7 +113,7 @@ def _is_confirmed(compilation: Compilation, agreement: RankAgreement, topic: str
 
 
 def publisher_order(said: Mapping[int, Any]) -> dict[str, list[int]]:
-    """Of each storage domain, the ranks that see it, in the order in which they store an entry."""
+    """Return for each storage domain the ranks that see it, in the order in which they store an entry."""
     domains: dict[str, list[int]] = {}
     for rank in sorted(said):
         domains.setdefault(said[rank]["domain"], []).append(rank)

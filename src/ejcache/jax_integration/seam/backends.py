@@ -88,7 +88,7 @@ def _telling(original: Any) -> Any:
 
 
 def frees_clients_at_once() -> bool:
-    """Whether a debug flag of JAX ends the process if anything still holds a backend when JAX clears its backends."""
+    """True if a debug flag of JAX ends the process if anything still holds a backend when JAX clears its backends."""
     return bool(getattr(jax.config, "jax_debug_leaked_clients_on_clear_backends", False))
 
 
@@ -98,7 +98,7 @@ def raw_options(options: Any) -> bytes:
 
 
 def target_of(client: Any, options: bytes, devices: Sequence[int]) -> CompileTarget | None:
-    """What JAX would load an executable for; None if the client lacks a device, or the options are for others.
+    """Return what JAX would load an executable for; None if the client lacks a device, or the options are for others.
 
     Raises whatever XLA raises for options that it cannot read.
 
@@ -224,7 +224,7 @@ class CoordinationClient:
         self._say_after = say_after
 
     def is_of_job(self, other: CoordinationClient) -> bool:
-        """Whether both are clients of one job."""
+        """True if both are clients of one job."""
         return self._client is other._client
 
     def set_once(self, name: str, value: bytes) -> bool:

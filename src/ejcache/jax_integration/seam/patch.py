@@ -114,7 +114,7 @@ class Hooks(Protocol):
         """The key of this compilation, or None to compile it without the cache."""
 
     def contains(self, key: str) -> bool:
-        """Whether there is an entry under `key`."""
+        """True if there is an entry under `key`."""
 
     def read(self, key: str, target: CompileTarget) -> Any:
         """The loaded executable and its compile time in seconds, or (None, None)."""
@@ -135,14 +135,14 @@ class Hooks(Protocol):
         """The bytes that an executable was loaded from, or None."""
 
     def is_enabled(self) -> bool:
-        """Whether compilations use a cache now."""
+        """True if compilations use a cache now."""
 
     def reset(self) -> None:
         """JAX's `reset_cache()` was called."""
 
 
 def mismatches() -> list[str]:
-    """How this JAX differs from what is replaced here; empty if it does not."""
+    """List how this JAX differs from what is replaced here; empty if it does not."""
     found = [
         f"{module.__name__}.{name} is gone"
         for module, names in _USED.items()
@@ -318,12 +318,12 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether hooks are in the place of JAX's cache now."""
+    """True if hooks are in the place of JAX's cache now."""
     return bool(_originals)
 
 
 def callbacks_are_cacheable() -> bool:
-    """Whether this JAX restores host callbacks with an executable (0.11 and later do)."""
+    """True if this JAX restores host callbacks with an executable (0.11 and later do)."""
     return "host_callbacks" in inspect.signature(_original("_cache_read")).parameters
 
 
@@ -348,7 +348,7 @@ def _original(name: str) -> Any:
 
 @functools.cache
 def jaxlib_version() -> str:
-    """As JAX's own key has it."""
+    """Return the version of jaxlib as JAX's own key has it."""
     return str(jaxlib.version.__version__)
 
 
@@ -411,14 +411,14 @@ def verification_error(key: str, stored: bytes, fresh: bytes) -> Exception:
 
 
 def can_serialize(backend: Any) -> bool:
-    """Whether this backend can serialise executables: any PJRT platform that says so, not a list of names."""
+    """True if this backend can serialise executables: any PJRT platform that says so, not a list of names."""
     return bool(getattr(backend, "supports_executable_serialization", True)) and (
         getattr(backend, "runtime_type", None) not in jax_cache._UNSUPPORTED_RUNTIMES
     )
 
 
 def can_load(backend: Any) -> bool:
-    """Whether this client has devices to load an executable on; a client of a mere topology has none."""
+    """True if this client has devices to load an executable on; a client of a mere topology has none."""
     return bool(backend.local_device_count())
 
 
@@ -428,7 +428,7 @@ def record_event(name: str) -> None:
 
 
 def record_hit(module_name: str, key: str, compile_seconds: float, retrieval_seconds: float) -> None:
-    """What JAX logs and sends for a hit, for one that came after JAX had counted a miss."""
+    """Log and send what JAX does for a hit, for one that came after JAX had counted a miss."""
     jax_compiler.log_persistent_cache_hit(module_name, key)
     jax_monitoring.record_event("/jax/compilation_cache/cache_hits")
     jax_monitoring.record_event_duration_secs(
@@ -472,5 +472,5 @@ def topology_fingerprint(devices: Sequence[Any]) -> str:
 
 
 def custom_hook() -> str:
-    """What a user's hook adds to the key."""
+    """Return what a user's hook adds to the key."""
     return str(jax_cache_key.custom_hook())

@@ -85,7 +85,7 @@ _originals: dict[tuple[Any, str], Any] = {}
 
 
 def mismatches() -> list[str]:
-    """How this JAX differs from what is replaced here; empty if it does not."""
+    """List how this JAX differs from what is replaced here; empty if it does not."""
     names = [name for name in dir(_passes_module()) if name.startswith((_REGISTER, _CLEAR))]
     found = [f"jaxlib has {name}" for name in names if name.replace(_PLUGIN, "") not in {_REGISTER, _CLEAR}]
     missing = [name for name in (_BATCHED, _PARTITIONED) if not hasattr(xla_client, name)]
@@ -122,7 +122,7 @@ def unwatch() -> None:
 
 
 def registered() -> Registered:
-    """What is registered now."""
+    """Return what is registered now."""
     return _seen
 
 
@@ -193,7 +193,7 @@ _WARMUP: Final = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t) + 3 * ct
 
 
 def _has_run(function: FunctionType) -> bool:
-    """Whether a function was called before; what is no plain Python function counts as called."""
+    """True if a function was called before; what is no plain Python function counts as called."""
     code = getattr(function, "__code__", None)
     # A copy has never run.
     return code is None or _counters(code) != _counters(code.replace())
@@ -206,7 +206,7 @@ def _counters(code: CodeType) -> bytes:
 
 
 def _can_tell() -> bool:
-    """Whether this interpreter counts as expected; one without the specialising interpreter does not."""
+    """True if this interpreter counts as expected; one without the specialising interpreter does not."""
     sample = FunctionType(_sample.__code__.replace(), globals())
     before = _has_run(sample)
     sample()

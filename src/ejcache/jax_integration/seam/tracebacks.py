@@ -100,7 +100,7 @@ def caller() -> str:
 
 @functools.cache
 def _whose(filename: str) -> str:
-    """Whether a file is the "user"'s, or the name of its library, or "" for JAX and ours. Each hit asks about a stack.
+    """Return "user" for a file of the user's, else the name of its library, or "" for JAX and ours. Each hit asks this.
 
     Python's own modules and libraries that run programs begin with "/": "/" and "/pytest".
     """

@@ -71,5 +71,5 @@ def with_overrides(options: Any, overrides: dict[str, bool]) -> Any:
 
 
 def autotune_directory(options: Any) -> str:
-    """Where XLA finds what was autotuned before; empty if nowhere."""
+    """Return where XLA finds what was autotuned before; empty if nowhere."""
     return str(getattr(options.executable_build_options.debug_options, "xla_gpu_per_fusion_autotune_cache_dir", ""))

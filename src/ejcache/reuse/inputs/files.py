@@ -38,7 +38,7 @@ def content(path: str, status: os.stat_result | None = None) -> str:
 
 
 def _began() -> float:
-    """When this process began, in seconds since the epoch; when this module was imported if nobody can say."""
+    """Return when this process began, in seconds since the epoch; when this module was imported if nobody can say."""
     if sys.platform == "linux":
         try:
             fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

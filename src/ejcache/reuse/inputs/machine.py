@@ -13,7 +13,7 @@ import jaxlib
 
 
 def machine(backend: Any) -> dict[str, str]:
-    """What a program may depend on of the machine, by name.
+    """Return what a program may depend on of the machine, by name.
 
     Args:
         backend: the PJRT client that programs are compiled for.

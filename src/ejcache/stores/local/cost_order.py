@@ -50,7 +50,7 @@ WEIGHT: Final = "3.0 * (1 + {hits}) / (3 + {hits})"
 
 
 def weight(hits: int) -> float:
-    """How much the uses of an entry count that was found so often after it was put."""
+    """Return how much the uses of an entry count that was found so often after it was put."""
     return 3.0 * (1 + hits) / (3 + hits)
 
 
@@ -77,7 +77,7 @@ def order_by_use(sql: Sql) -> None:
 
 
 def age_of(sql: Sql) -> float:
-    """How far the turns of new entries are ahead."""
+    """Return how far the turns of new entries are ahead."""
     rows = sql("SELECT value FROM Settings WHERE key = ?", (_AGE,)).fetchall()
     return rows[0][0] if rows and isinstance(rows[0][0], float) else 0.0
 

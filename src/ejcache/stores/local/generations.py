@@ -342,7 +342,7 @@ def check_index(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
 
 
 def is_fatal(problem: str) -> bool:
-    """Whether only a new index corrects `problem`."""
+    """True if only a new index corrects `problem`."""
     return problem.startswith(_FATAL)
 
 

@@ -105,7 +105,7 @@ def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
 
 
 def is_full(exc: BaseException | None) -> bool:
-    """Whether `exc` or one of its causes says that the disk or quota is full."""
+    """True if `exc` or one of its causes says that the disk or quota is full."""
     while exc is not None:
         if isinstance(exc, sqlite3.Error) and classify(exc) is SqliteFailure.FULL:
             return True
@@ -334,7 +334,7 @@ class EntryIndex:
     # -- the connection --------------------------------------------------------------------------------------------
 
     def stale(self) -> bool:
-        """Whether the index is not the one that was opened any more: moved, deleted or, for a reader, changed."""
+        """True if the index is not the one that was opened any more: moved, deleted or, for a reader, changed."""
         if self.read_only:
             return self._signature() != self._seen
         try:
@@ -435,7 +435,7 @@ class EntryIndex:
         self.options.observer("committed")
 
     def _committed(self, value: PendingValue) -> bool:
-        """Whether its row is committed: Ctrl-C during a COMMIT is raised after it."""
+        """True if its row is committed: Ctrl-C during a COMMIT is raised after it."""
         named = "SELECT 1 FROM Cache WHERE key = ? AND raw = 1 AND filename = ?"
         return self._sql(named, (value.key, value.filename)).fetchone() is not None
 
@@ -578,7 +578,7 @@ class EntryIndex:
             sql("DELETE FROM EjcacheCounters")
 
     def integrity_problems(self) -> list[str]:
-        """What SQLite finds wrong with the file, in at most ten messages."""
+        """Return what SQLite finds wrong with the file, in at most ten messages."""
         lines = [str(line) for (line,) in self.rows("PRAGMA integrity_check(10)", steps=11 * _MOST_STEPS)]
         return [] if lines == ["ok"] else lines
 

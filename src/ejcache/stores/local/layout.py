@@ -83,7 +83,7 @@ _PLAIN_JAX: Final = r".*-(cache|atime)|\.lockfile|xla_gpu_.*"
 
 
 def quarantine_bytes(max_size: int) -> int:
-    """How many bytes of damaged entries a store with this limit quarantines."""
+    """Return how many bytes of damaged entries a store with this limit quarantines."""
     return QUARANTINED_BYTES if max_size < 0 else min(QUARANTINED_BYTES, max_size // 16)
 
 
@@ -117,7 +117,7 @@ class Layout:
         self.reserve = self.local / "reserve"
 
     def check(self) -> bool:
-        """Whether the directories of a store exist.
+        """True if the directories of a store exist.
 
         Raises:
             NotAStoreError: there is something else, a link to a directory for example.
@@ -156,7 +156,7 @@ class Layout:
 
     @property
     def access(self) -> Access:
-        """Whether the directory is used, and who may read and write there; decided at each `check`."""
+        """Say whether the directory is used, and who may read and write there; decided at each `check`."""
         if self._access is None:
             names = ["v1", "v1/local", "v1/local/present"]
             with contextlib.suppress(OSError):
@@ -375,7 +375,7 @@ def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:
 
 
 def modified(path: Path) -> float:
-    """When a file was changed last, in seconds since the epoch; 0.0 if it is gone."""
+    """Return when a file was changed last, in seconds since the epoch; 0.0 if it is gone."""
     with contextlib.suppress(OSError):
         return path.lstat().st_mtime
     return 0.0

@@ -65,7 +65,7 @@ class ConnectionManager:
     def run(
         self, action: _Action[T], *, make: bool = False, write: bool = False, patience: float | None = None
     ) -> T | None:
-        """What `action` returns for the current index, or None if there is no store.
+        """Return what `action` returns for the current index, or None if there is no store.
 
         While the index is busy, this waits. A connection to an index that was moved or deleted is replaced. A damaged
         index is quarantined if a new connection finds it damaged too.
@@ -288,12 +288,12 @@ class ConnectionManager:
         return self._index
 
     def _is_damage_confirmed(self) -> bool:
-        """Whether an earlier connection has found this generation damaged too."""
+        """True if an earlier connection has found this generation damaged too."""
         suspected, self._suspect = self._suspect, self._used
         return suspected == self._used
 
     def _is_replaced(self) -> bool:
-        """Whether the index was moved or deleted; then its connection is closed."""
+        """True if the index was moved or deleted; then its connection is closed."""
         with self._lock.until(time.monotonic() + self._timeout):
             if self._index is None or not self._index.stale():
                 return False

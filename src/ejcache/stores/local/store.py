@@ -95,7 +95,7 @@ class LocalStore(Store):
 
     @property
     def read_only(self) -> bool:  # type: ignore[override]  # what the directory allows may change while it is open
-        """Whether writes raise `StoreReadOnlyError`: the caller wanted that, or this user may not write there."""
+        """True if writes raise `StoreReadOnlyError`: the caller wanted that, or this user may not write there."""
         return self._manager.read_only
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class LocalStore(Store):
         self._manager.note_use(key, time.time())
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """What `get` would give for those of these keys whose entries are in rows of the index, by one look into it."""
+        """Get those of these entries that are in rows of the index, by one look into it."""
         found: dict[str, bytes] = {}
         for start in range(0, len(keys), _BATCH):
             batch = [check_key(key) for key in keys[start : start + _BATCH]]
@@ -132,7 +132,7 @@ class LocalStore(Store):
         return self._read(key, length)
 
     def contains(self, key: str) -> bool:
-        """Whether `get` would find an entry, by its row and the length of its file."""
+        """True if `get` would find an entry, by its row and the length of its file."""
         check_key(key)
 
         def look(index: EntryIndex) -> bool:

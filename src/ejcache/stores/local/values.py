@@ -44,7 +44,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def digest_of(key: str) -> str:
-    """What a row and a file name say of their key, so that a damaged index is noticed when it confuses two keys."""
+    """Digest a key for its row and file name, so that a damaged index is noticed when it confuses two keys."""
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
@@ -61,7 +61,7 @@ class IndexRow(NamedTuple):
     stored: Any
 
     def trustworthy(self, key: str) -> bool:
-        """Whether this is a row that ejcache wrote for `key`, and whose value is bytes."""
+        """True if this is a row that ejcache wrote for `key`, and whose value is bytes."""
         if self.tag != digest_of(key) or type(self.size) is not int or type(self.stored) is not float:
             return False
         if self.mode == MODE_RAW:
@@ -191,7 +191,7 @@ class ValueFiles:
             return data
 
     def present(self, row: IndexRow) -> bool:
-        """Whether the value of a trustworthy row is there in full length."""
+        """True if the value of a trustworthy row is there in full length."""
         if row.mode == MODE_RAW:
             return True
         try:

@@ -62,7 +62,7 @@ class SharedStore(Store):
 
     @property
     def read_only(self) -> bool:  # type: ignore[override]
-        """Whether writes raise `StoreReadOnlyError`: the caller wanted that, or the storage has refused a creation."""
+        """True if writes raise `StoreReadOnlyError`: the caller wanted that, or the storage has refused a creation."""
         return self._read_only or self.bucket.refusal is not None
 
     def __repr__(self) -> str:
@@ -82,11 +82,11 @@ class SharedStore(Store):
         self.bucket.prepare()
 
     def tries_failed(self) -> int:
-        """How often this process was asked to slow down, or got a failure or no answer."""
+        """Return how often this process was asked to slow down, or got a failure or no answer."""
         return self.bucket.tries_failed
 
     def contains(self, key: str) -> bool:
-        """Whether `get` would find an entry; one request."""
+        """True if `get` would find an entry; one request."""
         return self.bucket.stat(entry_name(check_key(key))) is not None
 
     def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:  # noqa: ARG002

@@ -224,12 +224,12 @@ def finite_sums(sums: dict[object, object]) -> dict[str, float]:
 
 
 def is_journal(data: bytes) -> bool:
-    """Whether `data` begins as every journal that ejcache writes."""
+    """True if `data` begins as every journal that ejcache writes."""
     return data.startswith(_BEGINNING)
 
 
 def _encoded(used: Iterable[tuple[str, EntryUse]], *, compress: bool) -> Iterator[tuple[int, bytes]]:
-    """How many lines, and the next part of the body; the last part may have no lines."""
+    """Yield how many lines, and the next part of the body; the last part may have no lines."""
     # Keys are mostly digests, in which matches are rare: this strategy makes them a sixth smaller.
     compressor = zlib.compressobj(level=4, strategy=zlib.Z_FILTERED)
     source = iter(used)
@@ -244,7 +244,7 @@ def _encoded(used: Iterable[tuple[str, EntryUse]], *, compress: bool) -> Iterato
 
 
 def _after(end: int, start: list[bytes], rest: Iterator[bytes]) -> Iterator[bytes | memoryview]:
-    """What follows the first `end` bytes; `start` is taken out of its list, so that it can be freed."""
+    """Yield what follows the first `end` bytes; `start` is taken out of its list, so that it can be freed."""
     yield memoryview(start.pop())[end:]
     yield from rest
 
@@ -451,7 +451,7 @@ class Usage:
                 yield from decode_told(blob.data)
 
     def is_left_due(self) -> bool:
-        """Whether this process should make requests only to send what earlier ones have left."""
+        """True if this process should make requests only to send what earlier ones have left."""
         return self._left is not None and self._left.is_due()
 
     def take_left(self) -> None:
@@ -529,7 +529,7 @@ class Baseline(NamedTuple):
 
 
 def is_journal_name(name: str) -> bool:
-    """Whether `name` is that of a usage journal; other files are neither read nor deleted."""
+    """True if `name` is that of a usage journal; other files are neither read nor deleted."""
     _, _, rest = name.removeprefix(USED).partition("/")
     process, _, number = rest.rpartition("-")
     return number.isdecimal() and is_process_name(process)

@@ -83,7 +83,7 @@ class Tier:
         return done
 
     def probe(self) -> bool:
-        """Whether the store may be used now; asks it first, for at most its whole deadline, if a probe is due."""
+        """True if the store may be used now; asks it first, for at most its whole deadline, if a probe is due."""
         return self.breaker.probe(self.store.url, self._ask)
 
     @property

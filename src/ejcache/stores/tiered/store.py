@@ -122,7 +122,7 @@ class TieredStore(Store):
     def get_verified(
         self, key: str, *, local_only: bool = False, budget: Callable[[], Budget] | None = None
     ) -> tuple[bytes | None, object]:
-        """As `get`, with what `verify` returned for these bytes if they came from the shared tier; None otherwise.
+        """Get, with what `verify` returned for these bytes if they came from the shared tier; None otherwise.
 
         Args:
             key: of the entry.
@@ -173,7 +173,7 @@ class TieredStore(Store):
         return data
 
     def has_local(self, key: str) -> bool:
-        """Whether the local tier has the entry."""
+        """True if the local tier has the entry."""
         with contextlib.suppress(StoreError):
             return self._local.call(lambda store: store.contains(key))
         return False
@@ -238,7 +238,7 @@ class TieredStore(Store):
         return self._shared.call(lambda store: store.peek(key, length=length))
 
     def contains(self, key: str) -> bool:
-        """Whether `get` would find an entry; one request if the local tier has none."""
+        """True if `get` would find an entry; one request if the local tier has none."""
         return self.has_local(check_key(key)) or self._shared.call(lambda store: store.contains(key))
 
     def entries(self) -> Iterator[EntryInfo]:
@@ -405,11 +405,11 @@ class TieredStore(Store):
         self._shared.call(lambda store: store.reset_counters())
 
     def tier_counters(self) -> dict[str, float]:
-        """What this process did with each tier, by names that begin with `local_` and `shared_`."""
+        """Return what this process did with each tier, by names that begin with `local_` and `shared_`."""
         return self._tally.totals()
 
     def take_tier_counters(self) -> dict[str, float]:
-        """What `tier_counters` has counted since the last call, to be kept with `add_counters`."""
+        """Return what `tier_counters` has counted since the last call, to be kept with `add_counters`."""
         return self._tally.take_pending()
 
     # -- uploads and the end ---------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class PendingUploads:
                 (self._directory / self._presence.token / key_digest(key)).unlink(missing_ok=True)
 
     def stands(self, key: str) -> bool:
-        """Whether the marker of `key` is there."""
+        """True if the marker of `key` is there."""
         presence = self._presence
         return presence is not None and (self._directory / presence.token / key_digest(key)).exists()
 

@@ -52,7 +52,7 @@ def device_seconds(run: Callable[[], Any], *, modules: tuple[str, ...]) -> float
 
 
 def has_pgle_profile(jaxpr: Any) -> bool:
-    """Whether PGLE has compiled this jaxpr again with a profile that names operations; an empty one is none.
+    """True if PGLE has compiled this jaxpr again with a profile that names operations; an empty one is none.
 
     Read for this: jax 0.10.2 and 0.12.0.1, `_pjit_call_impl_python` in `pjit.py`. False if JAX has changed there.
     """

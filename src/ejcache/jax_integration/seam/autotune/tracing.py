@@ -31,7 +31,7 @@ _context: Any = None
 
 
 def evaluates_shapes() -> bool:
-    """Whether this thread is inside `jax.eval_shape`."""
+    """True if this thread is inside `jax.eval_shape`."""
     return _context is not None and bool(_context.value)
 
 

@@ -38,7 +38,7 @@ _STATE: Final = (
 
 
 def mismatches() -> list[str]:
-    """How this JAX differs from what reusing functions need; empty if it does not."""
+    """List how this JAX differs from what reusing functions need; empty if it does not."""
     found = []
     jitted = jax.jit(_nothing)
     if set(jitted.__getstate__()) != set(_STATE.split()):
@@ -85,7 +85,7 @@ def reusing_function(jitted: Any, miss: Callable[..., Any]) -> Any:
 
 
 def plain_miss(jitted: Any) -> Callable[..., tuple[Any, Any, bool]]:
-    """What JAX does for a call that C++ does not know: gives outputs, fast-path data or None, and whether to forget."""
+    """Return JAX's function for a call that C++ does not know. It gives outputs, fast-path data, a flag to forget."""
     miss: Callable[..., tuple[Any, Any, bool]] = jitted._cache_miss
     return miss
 
@@ -113,7 +113,7 @@ class ParsedCall(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was given to `jax.jit`, as JAX has it, without what is about the function's source."""
+        """Return what was given to `jax.jit`, as JAX has it, without what is about the function's source."""
         fields = self.jitted._jit_info._asdict()
         return {name: value for name, value in fields.items() if name not in {"fun_sourceinfo", "fun_signature"}}
 
@@ -231,7 +231,7 @@ def _strange_leaf(leaves: Iterable[Any]) -> str | None:
 
 
 def trace_settings() -> dict[str, Any]:
-    """What decides the program that a function becomes, besides its arguments: JAX's settings and meshes, by name."""
+    """Collect what the program of a function depends on besides its arguments: JAX's settings and meshes, by name."""
     context = zip(jax_config.trace_context_names(), jax_config.trace_context(), strict=True)
     found: dict[str, Any] = {}
     for name, value in context:

@@ -84,7 +84,7 @@ _DEVICE: Final = tuple(inspect.signature(jax_mesh.AbstractDevice).parameters)
 
 
 def mismatches() -> list[str]:
-    """How this JAX differs from what is used here; empty if it does not."""
+    """List how this JAX differs from what is used here; empty if it does not."""
     context = ("JaxIrContext", "upstream_dialects", "global_thread_pool", "dialects")
     gone = [f"jax._src.interpreters.mlir.{name} is gone" for name in context if not hasattr(mlir, name)]
     expected = ((pxla.MeshComputation.__init__, _COMPUTATION), (jax_pjit._get_fastpath_data, _FASTPATH))
@@ -280,7 +280,7 @@ def _make_context() -> Any:
 
 
 def _number_of_arguments(module: Any) -> int | None:
-    """How many arguments the main function of a module takes; None if it has none."""
+    """Return how many arguments the main function of a module takes; None if it has none."""
     for operation in module.body.operations:
         if operation.attributes["sym_name"] == ir.StringAttr.get("main", module.context):
             return len(ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value).inputs)
@@ -514,7 +514,7 @@ def _size(size: Any) -> int:
 
 
 def encode_spec(spec: PartitionSpec) -> list[Any]:
-    """Which axes of a mesh divide each dimension.
+    """Return which axes of a mesh divide each dimension.
 
     Raises:
         RefusedError: it says more than that.
