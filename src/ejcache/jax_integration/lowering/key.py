@@ -55,7 +55,7 @@ _EVIDENCE: Final = 3
 
 
 def is_worth_requests(compilation: Compilation) -> bool:
-    """True if to ask other hosts before compiling: not for a program that is surely too quick to be stored."""
+    """True if other hosts are asked before compiling: not for a program that is surely too quick to be stored."""
     return compilation.settings.floors.publish < _LEAST_FLOOR or compilation.key.size >= _SMALL
 
 
