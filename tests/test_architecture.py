@@ -51,6 +51,7 @@ INNER_LEVELS = {
         "measure": 4,
         "call_key": 5,
         "choice": 5,
+        "making_rules": 5,
         "call_documents": 6,
         "call": 7,
         "recording": 8,
@@ -140,6 +141,7 @@ SEAMS = {
     "numpy": [
         "jax_integration/*.py",
         "reuse/*.py",
+        "autotune/making_rules.py",
         "autotune/measure/inputs.py",
         "autotune/measure/results.py",
         "autotune/measure/search.py",

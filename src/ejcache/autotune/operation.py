@@ -143,9 +143,9 @@ class BoundCall(Call):
         """The digest of the function's code."""
         return self.operation.code
 
-    def measured(self, known: Record | None = None) -> Record:
+    def measured(self, known: Record | None = None, *, by_rules: bool = False) -> Record:
         """The record, with the digest of the function's code."""
-        record = super().measured(known)
+        record = super().measured(known, by_rules=by_rules)
         provenance = {**record.provenance, CODE: self.operation.code}
         if self.part:
             record = with_agreement(record, self.part, agrees=True)

@@ -149,15 +149,14 @@ class Tuner:
             names: of the positional arguments.
             axes: over which `jax.vmap` maps the call; None to look for them in tracers.
             call: the call as `call_documents` records it; needed for `isolate`.
-            starts: returns configurations, canonical JSON, to measure first if there are many candidates, and why.
+            starts: returns configurations, canonical JSON, that many candidates begin with, and why.
             history: returns the times in records of the operation, and the origin of candidates from there.
             space: what the search may measure beside the candidates.
             keep: gets what a search has measured so far, for a process that goes on with it.
             proposed: configurations, JSON values; if the call may use some of them, only these race with the default.
 
         Returns:
-            A record with the time or the error of each candidate that was tried. If all of them failed, its
-            configuration is the default, and `Record.works` is False.
+            A record with the time or the error of each candidate that was tried; `Record.works` is False if all failed.
 
         Raises:
             SpansProcessesError: the call runs on devices of other processes.

@@ -78,13 +78,32 @@ def tune(
     budget or the rounds of its measurement were too few; with PROGRAM, those are measured again. Exits with 1 if a call
     or the program failed.
 
-    --rules writes, beside the records of an operation, which configurations calls of other sizes probably need. A
-    package ships them with the records.
+    --rules writes, beside the records of an operation, which configurations calls of other sizes probably need.
     """
+    if rules is not None and (program or recorded is not None or module or name is not None):
+        raise UsageError("--rules measures nothing: leave out PROGRAM, --calls, --module and --name")
     if rules is not None:
-        if program or recorded is not None or module or name is not None:
-            raise UsageError("--rules measures nothing: leave out PROGRAM, --calls, --module and --name")
         return (check_rules if check else make_rules)(rules, directory, as_json=as_json)
+    _refuse_unused(program, recorded, module, seconds, check=check)
+    modules = None if program else module or ()
+    pool = DevicePool(directory, modules, sys.path, force=force, unsure=unsure or bool(program))
+    status = 0
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(open_autotune(directory, write=True))
+        if program:
+            recorded = stack.enter_context(tempfile.TemporaryDirectory(prefix="ejcache-calls-"))
+            status = _run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json)
+        place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
+        calls = list(islice(_calls(place, name), count(limit, option="--limit")))
+        done = _shown(pool.tune(calls) if spread else pool.tune_here(calls, store), len(calls), as_json=as_json)
+        nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
+        _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
+    return int(bool(status) or any(item.outcome is TuningOutcome.FAILED for item in done))
+
+
+def _refuse_unused(
+    program: list[str] | None, recorded: str | None, module: list[str] | None, seconds: str | None, *, check: bool
+) -> None:
     if check:
         raise UsageError("--check checks rules, and --rules names no operation")
     if program and (recorded is not None or module):
@@ -93,22 +112,6 @@ def tune(
         raise UsageError("--seconds ends a program, and none is named")
     if recorded is not None:
         check_directory(recorded, "no calls were recorded in")
-    lasts = None if seconds is None else positive_seconds(seconds, option="--seconds")
-    modules = None if program else module or ()
-    pool = DevicePool(directory, modules, sys.path, force=force, unsure=unsure or bool(program))
-    status = 0
-    with contextlib.ExitStack() as stack:
-        store = stack.enter_context(open_autotune(directory, write=True))
-        if program:
-            recorded = stack.enter_context(tempfile.TemporaryDirectory(prefix="ejcache-calls-"))
-            status = _run_recorded(program, recorded, directory, seconds=lasts, quiet=as_json)
-        place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
-        calls = list(islice(_calls(place, name), count(limit, option="--limit")))
-        results = pool.tune(calls) if spread else pool.tune_here(calls, store)
-        done = _shown(results, len(calls), as_json=as_json)
-        nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
-        _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
-    return int(bool(status) or any(item.outcome is TuningOutcome.FAILED for item in done))
 
 
 def _shown(results: Iterator[TunedCall], total: int, *, as_json: bool) -> list[TunedCall]:
@@ -157,7 +160,7 @@ def _line(result: TunedCall) -> str:
 
 
 def _run_recorded(
-    program: Sequence[str], place: str, directory: str | None, *, seconds: float | None, quiet: bool
+    program: Sequence[str], place: str, directory: str | None, *, seconds: str | None, quiet: bool
 ) -> int:
     """Run the program so that it records its calls and measures nothing; returns its exit status.
 
@@ -169,8 +172,9 @@ def _run_recorded(
         quiet: let the program write to standard error instead of standard output.
 
     Raises:
-        UsageError: there is no such program.
+        UsageError: there is no such program, or `seconds` is no number above 0.
     """
+    limit = None if seconds is None else positive_seconds(seconds, option="--seconds")
     command = command_of(program)
     changes = {"EJCACHE_AUTOTUNE_RECORD": place, "EJCACHE_AUTOTUNE_POLICY": "heuristics"}
     if directory is not None:
@@ -182,7 +186,7 @@ def _run_recorded(
         sys.path.insert(0, str(Path.cwd()))
     child = subprocess.Popen(command, env=child_environment(changes), stdout=2 if quiet else None)
     try:
-        status = child.wait(seconds)
+        status = child.wait(limit)
     except subprocess.TimeoutExpired:
         return 0
     finally:
