@@ -228,6 +228,23 @@ def test_configurations_that_do_not_fit_are_refused():
             to_json(value)
 
 
+def test_fields_whose_types_are_not_known(caplog):
+    """A nested value stays as JSON has it where a hint names what only type checkers import; one warning says so."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Hinted:
+        n: int
+        inner: OnlyForTypeCheckers = None  # noqa: F821
+
+    assert from_json({"n": 1}, cfg_type=Hinted) == Hinted(1)
+    assert caplog.messages == []
+    for _ in range(2):
+        assert from_json({"n": 1, "inner": {"m": 2}}, cfg_type=Hinted) == Hinted(1, {"m": 2})
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "Hinted" in said
+    assert "OnlyForTypeCheckers" in said
+
+
 def test_data_types_are_written_by_name():
     """numpy's and JAX's data types and their scalar classes all become names."""
     import jax.numpy as jnp

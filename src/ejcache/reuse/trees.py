@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.jax_integration.seam.reuse.calls import make_tree
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.reuse.values import MISSING, kind_name, name_of, named
+from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,8 +89,10 @@ def _is_equal(one: Any, other: Any, depth: int = 0) -> bool:
             return False
     try:
         return bool(one == other)
-    except Exception:
-        return False  # arrays, or a comparison of the user's that fails
+    except Exception as exc:
+        # An array, or a comparison of the user's that fails: then the call is traced, as for a value that differs.
+        log.debug("two objects of %s count as different, because they cannot be compared: %s", type(one).__name__, exc)
+        return False
 
 
 class TreeCodec:

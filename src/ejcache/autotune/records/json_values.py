@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ejcache.autotune.log import warn_once
 from ejcache.errors import UsageError
 
 MAIN_MODULES: Final = frozenset({"__main__", "__mp_main__", "__ejcache_main__"})
@@ -225,9 +226,12 @@ def _with_fields(stored: Any, kind: Any, like: Any) -> Any:
         raise ConfigurationError(f"{kind.__qualname__} has no {', '.join(unknown)}, which the stored configuration has")
     try:
         hints = typing.get_type_hints(kind)
-    except Exception:
-        # A hint may name a type that is imported for type checkers only. Nested values then stay JSON values.
+    except Exception as exc:
+        # A hint may name a type that is imported for type checkers only.
         hints = {}
+        if any(isinstance(item, dict) for item in stored.values()):
+            said = "the types of the fields of %s are not known, so nested values of a configuration stay as JSON: %s"
+            warn_once(f"hints {kind.__qualname__}", said, kind.__qualname__, exc)
     values = {
         name: _restored(item, hints.get(name, object), getattr(like, name, None)) for name, item in stored.items()
     }
