@@ -54,7 +54,7 @@ def advise(
         line_of: returns a source line, which may silence a finding: `# ejcache: ignore[shape_varies]`.
         ignore: kinds that are left out.
         least: seconds that a change must save.
-        since: in seconds since the epoch; starts before that are no last starts.
+        since: in seconds since the epoch; an earlier start is not the last one.
         only: the id of the one process that is looked at.
     """
     every = [record for record in records if record.programs]
@@ -110,5 +110,5 @@ def _merged(findings: Iterable[Advice]) -> list[Advice]:
 
 
 def check_kinds(kinds: Iterable[str]) -> list[str]:
-    """Those of these names that are no kinds of findings."""
+    """The names among these that are not kinds of findings."""
     return [kind for kind in kinds if kind not in KINDS]

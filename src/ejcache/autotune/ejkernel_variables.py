@@ -1,4 +1,4 @@
-"""Variables of ejkernel that are no settings of ours: what a tuning logs and shows, how calls are labelled, and limits.
+"""Variables of ejkernel that are not our settings: what a tuning logs and shows, how calls are labelled, and limits.
 
 A value that a variable cannot have is ignored, and one warning says so.
 """

@@ -223,7 +223,7 @@ def _entries_in(keys: frozenset[str]) -> int:
 def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], records: dict[str, bytes]) -> bool:
     """True if there is an entry or a record that the file does not have, or if the file cannot be read.
 
-    Texts and profiles alone are no news: they change with each run.
+    Texts and profiles alone do not count: they change with each run.
     """
     held: dict[str, str] = {}
     try:

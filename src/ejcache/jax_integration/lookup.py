@@ -2,7 +2,7 @@
 
 `find` goes through the candidates, and for each of them through the sources; the first executable that XLA loads is the
 hit. The candidates are made only of what all ranks of a program know alike, so that a number names one of them
-(`ranks/common_hit.py`). Whoever waits for another process, and whoever has agreed with others on one candidate, goes
+(`ranks/common_hit.py`). A process that waits for another one, or that has agreed with other ranks on one candidate, goes
 through the sources of that one (`load`).
 """
 
@@ -53,7 +53,7 @@ def _what_stands_in(compilation: Compilation) -> Iterator[str]:
     else:
         others = (compilation.key.cross_text,)
     for text in others:
-        # `warm` stores a tuned executable where it has the devices, so that an untuned one is no hit for it.
+        # `warm` stores a tuned executable where it has the devices, so an untuned one does not count as a hit for it.
         if text and not (f"-{CROSS}-" in text and stores_only()):
             yield text
 

@@ -49,7 +49,7 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
     """The reusing function of `fun`, or None if it is to be plain. Takes the options of this room out of `options`.
 
     Raises:
-        UsageError: `reuse_lowering` is no boolean and no mapping of names to callables and paths.
+        UsageError: `reuse_lowering` is neither a boolean nor a mapping of names to callables and paths.
     """
     wanted, name = options.pop("reuse_lowering", None), options.pop("name", None)
     declared = None if wanted is None else check_declared(wanted)
@@ -269,7 +269,7 @@ class ReusingCalls:
         if lowered.has_arrays and self._declared is None:
             return "arrays of JAX are baked into its program, such as weights; give them as arguments"
         if not self._is_served:
-            return "JAX's own dispatch does not serve it: it has effects, or its results are no plain arrays"
+            return "JAX's own dispatch does not serve it: it has effects, or its results are not plain arrays"
         policy, settings = question.use
         program, module = lowering.encode_program(lowered)
         if not question.vote.spans(lowering.DevicePlaces(question.backend).at(program["devices"])):

@@ -44,7 +44,7 @@ def declared_texts(declared: Mapping[str, Any]) -> dict[str, str]:
     """Return what the declarations say now. Raises whatever a callable raises.
 
     Raises:
-        RefusedError: a callable returned what is no plain value.
+        RefusedError: a callable returned something else than a plain value.
     """
     found = {}
     for name, value in sorted(declared.items()):

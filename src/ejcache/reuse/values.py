@@ -55,7 +55,7 @@ def lenient_text(value: object) -> str:
 
 
 def _refuse(value: object) -> str:
-    raise RefusedError(f"it holds {kind_name(value)}, which is no plain value")
+    raise RefusedError(f"it holds {kind_name(value)}, which is not a plain value")
 
 
 def name_of(value: object) -> str | None:

@@ -41,7 +41,7 @@ OTHER_VARIABLES: Final = frozenset({
     *("EJCACHE", "EJCACHE_AUTOTUNE_CANDIDATE", "EJCACHE_RUN_COUNTS"),
     *("EJCACHE_REUSE_CHECK_ONE_IN", "EJCACHE_REUSE_FLOOR"),
 })  # fmt: skip
-"""Variables of ours that are no settings: what enables the cache, what marks a process that measures a candidate, the
+"""Our variables that are not settings: what enables the cache, what marks a process that measures a candidate, the
 file in which processes of an `ejcache run` count, and two that tests and checks of `reuse_lowering` set."""
 
 

@@ -89,7 +89,7 @@ class Store(Closing):
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None. It is no use of the entry: whoever has used it says so (`note_used`)."""
+        """The bytes under `key`, or None. It does not count as a use: who uses the entry calls `note_used`."""
 
     @abstractmethod
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:

@@ -18,10 +18,10 @@ Entries are code, so the question is who could have put one there. Trusted are
   container, the root of a cache and the directories above it are not examined for other owners and for permissions of
   everybody: an `emptyDir` of Kubernetes has mode 0777, and the users in a container belong to one job.
 
-Everybody else who can write there is trusted on purpose or not at all: by the setting `trust_dir`, which is the word of
-whoever reads; by `shared=group` or `shared=everybody` in the policy of the cache (`v1/policy.json`), if this user or
-root wrote that file and nobody else can; or because hosts share the directory, which is named like a bucket. Nothing of
-a directory that is refused is read or written. `docs/trust.md` has the table of all cases.
+Everybody else who can write there is trusted on purpose or not at all: by the setting `trust_dir`, by which the
+user who reads trusts them; by `shared=group` or `shared=everybody` in the policy of the cache (`v1/policy.json`), if
+this user or root wrote that file and nobody else can; or because hosts share the directory, which is named like a
+bucket. Nothing of a directory that is refused is read or written. `docs/trust.md` has the table of all cases.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def decide_access(
     Args:
         root: the directory, which need not exist; it may be reached through links.
         trusted: this user trusts everybody who can write there; None where nobody else is ever trusted.
-        hosts_share: hosts share the directory, and whoever names it trusts those who can write there.
-        writing: this process would write there; without it, a directory without anything to read is no problem.
+        hosts_share: hosts share the directory, and a user who names it trusts those who can write there.
+        writing: this process would write there; otherwise a directory without anything to read may be used.
         names: relative paths of the directories that ejcache has below the root, those above before those below.
         setting: the variable that chooses the directory, for the advice; that of a cache allows its policy to declare
             it shared.

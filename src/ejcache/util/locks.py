@@ -215,7 +215,7 @@ class Presence:
         locked_descriptors.close(fd)
 
     def write(self, data: bytes, place: int) -> None:
-        """Write into the file, for whoever finds it when this process has died.
+        """Write into the file, for the process that finds it when this one has died.
 
         Raises:
             OSError: the disk is full, or failed.

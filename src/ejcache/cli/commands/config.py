@@ -270,7 +270,7 @@ def share_cache(settings: Settings, how: str) -> None:
         raise SettingError("shared", how, ", ".join(SHARED))
     location, _ = _location(settings)
     if location.kind is not LocationKind.DIRECTORY:
-        raise UsageError(f"{settings.cache_dir} is no directory: its storage decides who may use it")
+        raise UsageError(f"{settings.cache_dir} is not a directory: its storage decides who may use it")
     failed = share_directory(location, how)
     if how != "none" and (why := why_out_of_reach(Path(location.path))):
         output.warn(why)

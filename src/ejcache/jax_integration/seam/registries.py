@@ -193,7 +193,7 @@ _WARMUP: Final = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t) + 3 * ct
 
 
 def _has_run(function: FunctionType) -> bool:
-    """True if a function was called before; what is no plain Python function counts as called."""
+    """True if a function was called before; anything but a Python function counts as called."""
     code = getattr(function, "__code__", None)
     # A copy has never run.
     return code is None or _counters(code) != _counters(code.replace())

@@ -138,7 +138,7 @@ def _archive_of(path: str) -> str:
         above = os.path.dirname(above)  # noqa: PTH120
         if os.path.isfile(above) and above.endswith(_ARCHIVES):  # noqa: PTH113
             return above
-    raise RefusedError(f"a module was loaded from {path}, which is no file")
+    raise RefusedError(f"a module was loaded from {path}, which is not a file")
 
 
 def _is_reached(path: str, other: str) -> bool:

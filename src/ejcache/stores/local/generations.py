@@ -248,7 +248,7 @@ class Generations:
     def _take_over(self, dead: Path, making: Path) -> None:
         """Move the value files of a damaged generation into a new one, the latest first, until the limit is reached.
 
-        Whether an entry is intact is found out by whoever reads it, as always.
+        Whether an entry is intact shows when it is read, as always.
         """
         if self._layout.unexpected(dead, index=False):
             return

@@ -1,7 +1,8 @@
 """A lowered program as bytes and plain data, and a lowered program that is made from them, without a trace.
 
-JAX compiles a lowered program by `pxla.MeshComputation.compile`, whoever made the `MeshComputation`: key, cache, PGLE
-and checks follow as they do after a trace. So what is written here is what a `MeshComputation` is made of:
+JAX compiles a lowered program by `pxla.MeshComputation.compile`. It does not ask where the `MeshComputation` is from:
+key, cache, PGLE and checks follow as they do after a trace. So what is written here is what a `MeshComputation` is made
+of:
 
     program := an object of:
       name platforms options tuple_args committed kept donated     as JAX has them
@@ -359,7 +360,7 @@ class DevicePlaces:
         try:
             return [self._positions[device] for device in devices]
         except KeyError as exc:
-            raise RefusedError(f"{exc.args[0]} is no device of the backend {self.backend.platform}") from exc
+            raise RefusedError(f"{exc.args[0]} is not a device of the backend {self.backend.platform}") from exc
 
     def at(self, positions: Sequence[int]) -> tuple[Any, ...]:
         """The devices at these positions, of which none is there twice."""
