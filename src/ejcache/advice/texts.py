@@ -120,8 +120,10 @@ def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     if place is None:
         return
     blocks = max(1, round(forwards.copies / len(forwards.starts)))
-    copies = sum(each.copies for each in found)
-    again = "" if blocks == copies else f", forwards and backwards {copies} times"
+    others = sum(each.copies for each in found) - forwards.copies
+    again = f", with {plural(others, 'copy', 'copies')} of other operations" if others else ""
+    if not others and blocks != forwards.copies:
+        again = f", forwards and backwards {forwards.copies} times"
     spent = ask.program.seconds
     seconds = (
         spent.get("traced", 0.0) + spent.get("lowered", 0.0) + spent.get("loaded", 0.0) + ask.program.compile_seconds
