@@ -106,7 +106,7 @@ def _of_function(run: _Run, programs: int) -> Advice:
         run,
         first,
         programs,
-        change=f"put {span} of {where} under one jax.jit",
+        change=f"put the operations of {span} of {where} under one jax.jit",
         before="x = jnp.ones(shape)\ny = jnp.sin(x) * 2\nz = y / y.sum()",
         after=f"@jax.jit\ndef prepare(…):\n    …  # {span}\nz = {called}",
     )
