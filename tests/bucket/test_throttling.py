@@ -12,7 +12,7 @@ from helpers import SUPPORT
 from throttled_hosts import data_of, key_of
 
 from ejcache.bucket.base import entry_name
-from ejcache.bucket.retry import Pace, RetryPolicy, ThrottledError, TransientError, seconds_of
+from ejcache.bucket.retry import RateLimit, RetryPolicy, ThrottledError, TransientError, seconds_of
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
 from ejcache.util.budget import Budget, spending
 
@@ -42,7 +42,7 @@ def throttled(**options):
 
 def test_it_ends_when_the_budget_does(retry_time):
     """An operation that is only ever asked to slow down waits for as long as its budget, and not for its deadline."""
-    budget, pace = Budget(7.0), Pace()
+    budget, pace = Budget(7.0), RateLimit()
 
     def attempt(_):
         raise throttled()
@@ -85,7 +85,7 @@ def test_every_second_counts_while_others_wait(retry_time):
 
 def test_storage_that_wants_to_be_asked_later_than_that(retry_time):
     """Nobody waits for a `Retry-After` that exceeds the budget: this operation ends at once, and the next one does."""
-    pace, asked = Pace(), []
+    pace, asked = RateLimit(), []
 
     def attempt(_):
         asked.append(retry_time.monotonic())
@@ -114,7 +114,7 @@ def test_a_long_wait_is_said_once(retry_time, caplog):
 
 def test_a_refusal_that_may_be_a_fault_is_one_when_nothing_is_done(retry_time):
     """A storage that worked and then answers 503 alone fails each operation, so that the breaker opens."""
-    pace = Pace()
+    pace = RateLimit()
     pace.succeed()
     retry_time.sleep(1.0)
 
@@ -130,7 +130,7 @@ def test_a_refusal_that_may_be_a_fault_is_one_when_nothing_is_done(retry_time):
 
 def test_a_refusal_while_others_are_served_is_none(retry_time):
     """A 503 says "slow down" if another thread's operation succeeded meanwhile."""
-    pace = Pace()
+    pace = RateLimit()
 
     def attempt(_):
         pace.succeed()
@@ -165,7 +165,7 @@ def test_retry_after(header, seconds):
 
 def test_the_pace_recovers(retry_time):
     """After "slow down" requests are spaced out, more with each one; after successes they are not."""
-    pace = Pace()
+    pace = RateLimit()
     pace.succeed()
     began = retry_time.monotonic()
     for _ in range(3):

@@ -21,7 +21,7 @@ def rank_of(board, rank, *, patience=0.01, present=range(12), **options):
         with contextlib.suppress(RuntimeError):
             board.key_value_set_bytes(f"ejcache/present/{each}", b'"0.1.0"')
     client = CoordinationClient(board, process=rank, processes=12, **options)
-    return RankAgreement(client, patience=patience, impatience=0.004, grace=0.02)
+    return RankAgreement(client, patience=patience, silent_timeout=0.004, grace=0.02)
 
 
 def decide(ranks, topic, *, participants, loaded=True):

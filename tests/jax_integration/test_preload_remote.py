@@ -173,7 +173,7 @@ def test_the_first_refusal_ends_it(tiered, bucket, status):
     def wanted(key):
         # The other thread makes its request when the first one was throttled; a refusal it meets itself.
         deadline = time.monotonic() + 60
-        while throttled and key != keys[0] and not tiered.shared.tries_failed():
+        while throttled and key != keys[0] and not tiered.shared.failed_tries():
             assert time.monotonic() < deadline
             time.sleep(0.001)
         return True

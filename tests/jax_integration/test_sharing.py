@@ -13,7 +13,7 @@ from notice_boards import NoticeBoard
 from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.compilation import Compilation
 from ejcache.jax_integration.executable_origins import ExecutableOrigins
-from ejcache.jax_integration.program import CompileTarget, LoweredProgram
+from ejcache.jax_integration.program import LoweredProgram, Placement
 from ejcache.jax_integration.ranks.share_binary import share
 from ejcache.jax_integration.seam.backends import CoordinationClient
 from ejcache.keys.key import CacheKey
@@ -56,7 +56,7 @@ def test_programs_that_differ_in_their_callback_alone_call_their_own(tmp_path):
     assert json.loads(ranks[1].stdout.splitlines()[-1]) == [[20, 30], [200, 300]]
 
 
-PROGRAM = LoweredProgram(None, "jit_step", CompileTarget(backend=None, devices=(), options=None))
+PROGRAM = LoweredProgram(None, "jit_step", Placement(backend=None, devices=(), options=None))
 
 
 class Ranks:

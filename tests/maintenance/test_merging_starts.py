@@ -50,8 +50,8 @@ def test_from_journals():
         usage.write()
         usage.add({"hits": 1})
         usage.record = b"\n".join([line(number), line(number, programs=2)])
-        usage.write_or_leave()
-        usage.write_or_leave()
+        usage.write_or_hand_over()
+        usage.write_or_hand_over()
     assert len(list(objects.walk(USED))) == 10
     known = records(objects)
     assert known == {f"p{number}": 3 for number in range(5)}
@@ -70,7 +70,7 @@ def test_a_pass_that_dies(monkeypatch, dies):
     objects = MemoryBucket()
     usage = Usage(objects)
     usage.record = line(1)
-    usage.write_or_leave()
+    usage.write_or_hand_over()
     write = objects.write
 
     def failing(*arguments, **options):

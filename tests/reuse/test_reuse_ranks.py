@@ -135,7 +135,10 @@ def ranks_on(board, count, *, patience=60.0, present=None):
     """The agreements of the ranks of a job; those that are not `present` do not use ejcache."""
     return [
         RankAgreement(
-            CoordinationClient(board, process=rank, processes=count), patience=patience, impatience=0.004, grace=0.02
+            CoordinationClient(board, process=rank, processes=count),
+            patience=patience,
+            silent_timeout=0.004,
+            grace=0.02,
         )
         for rank in (range(count) if present is None else present)
     ]
@@ -199,7 +202,7 @@ def test_a_rank_without_ejcache_makes_the_others_trace(absent):
 
 @pytest.mark.parametrize("dead", [0, 1])
 def test_a_dead_rank_makes_the_others_trace(dead):
-    """After the patience, and from then on after the impatience."""
+    """After the patience, and from then on after the timeout of silent ranks."""
     board = NoticeBoard()
     agreements = ranks_on(board, 3, patience=0.01)
     alive = [each for each in agreements if each.rank != dead]

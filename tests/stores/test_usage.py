@@ -193,13 +193,13 @@ class TestJournals:
         assert usage.write() is False
         usage.note("b", when=6.0)
         usage.add({"hits": 2, "misses": 1})
-        usage.write_or_leave()
+        usage.write_or_hand_over()
         objects.write = write
-        usage.write_or_leave()
+        usage.write_or_hand_over()
         later = Usage(objects, unsent=unsent)
         later.take_left()
         later.take_left()
-        later.write_or_leave()
+        later.write_or_hand_over()
         assert journals(objects) == [({"a": 5.0, "b": 6.0}, {"hits": 3, "misses": 1})]
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")

@@ -216,7 +216,7 @@ class Bucket(Closing):
         entries_only: objects with the names of entries are entries. A large one is then read to its end only if its
             header states its size.
         pace: how fast this process asks for objects below the URL.
-        tries_failed: how often one try of a request was throttled, failed or got no answer.
+        failed_tries: how often one try of a request was throttled, failed or got no answer.
         refusal: why the storage has refused to create an object; None while it has not. From then on, nothing is sent
             that it would refuse, too.
     """
@@ -241,7 +241,7 @@ class Bucket(Closing):
         self.breaker: CircuitBreaker | None = breaker
         self.pace = breaker.pace
         self.entries_only = False
-        self.tries_failed = 0
+        self.failed_tries = 0
         self.refusal: StoreReadOnlyError | None = None
         # From then on, a 403 stands for an absent object: these credentials may read, and perhaps not list.
         self._has_read = False
@@ -275,7 +275,7 @@ class Bucket(Closing):
     def read(self, name: str, *, length: int | None = None) -> Blob | None:
         """The object, or its first `length` bytes, or None; one request unless it is larger than `part_size`.
 
-        An object that is larger than objects of its name can be (`layout.max_size`) is returned cut off, so that what
+        An object that is larger than objects of its name can be (`max_size`) is returned cut off, so that what
         decodes it finds it damaged.
         """
         if length == 0:
@@ -478,7 +478,7 @@ class Bucket(Closing):
             try:
                 return attempt(timeout)
             except TransientError:
-                self.tries_failed += 1
+                self.failed_tries += 1
                 raise
 
         def operation() -> T:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.bucket.retry import Pace, ThrottledError
+from ejcache.bucket.retry import RateLimit, ThrottledError
 from ejcache.errors import (
     NoPermissionError,
     StoreError,
@@ -94,7 +94,7 @@ class CircuitBreaker:
         self._first_cooldown = cooldown
         self._clock = clock
         self._jitter = jitter
-        self.pace = Pace()
+        self.pace = RateLimit()
         self._in_a_row = 0
         self._retry_at: float | None = None
         self._cooldown = cooldown

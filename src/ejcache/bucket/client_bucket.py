@@ -44,7 +44,7 @@ from ejcache.errors import (
     StoreUnavailableError,
 )
 from ejcache.util.budget import current_budget
-from ejcache.util.lifecycle import AtExit, ExitPhase, exit_before_finalizers, is_ending, track_forks
+from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, run_exit_phases_first, track_forks
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.threads import DaemonPool, submit
 
@@ -83,7 +83,7 @@ class ClientBucket(Bucket):
     ) -> None:
         super().__init__(url, policy=policy)
         self._options = dict(options or {})
-        self._made: _Making | None = None
+        self._made: _ClientStartup | None = None
         self._closer: weakref.finalize[[Any, Any], ClientBucket] | None = None
         self._lock = threading.Lock()
         _clients.add(self)
@@ -129,16 +129,16 @@ class ClientBucket(Bucket):
     async def _finish(fs: Any) -> None:
         """Close the connections of the file system. Runs on the loop."""
 
-    def _start(self) -> _Making | None:
+    def _start(self) -> _ClientStartup | None:
         """Begin to make the file system, without waiting for it; None if the program is ending and has none."""
         with self._lock:
             loop = _loop.get() if self._made is None and not is_ending() else None
             if loop is not None:
-                self._made = _Making(self._load, self._make, loop)
+                self._made = _ClientStartup(self._load, self._make, loop)
                 # A store that is dropped without being closed must not leave unclosed sessions, which aiohttp reports.
                 self._closer = weakref.finalize(self, _close, self._made.future, self._finish)
                 self._closer.atexit = False
-                exit_before_finalizers()
+                run_exit_phases_first()
             return self._made
 
     def _prepare(self, make_seconds: float = math.inf) -> Any:
@@ -230,8 +230,8 @@ class ClientBucket(Bucket):
             raise
 
 
-class _Making:
-    """A file system that another thread is making."""
+class _ClientStartup:
+    """The client while another thread imports and connects it."""
 
     def __init__(
         self,

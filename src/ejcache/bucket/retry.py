@@ -5,7 +5,7 @@ Exponential Backoff and Jitter, AWS Architecture Blog, 2015), because the proces
 must not all come back at the same time.
 
 Storage that asks to slow down (429, SlowDown, 503) works, and has too much to do: a thousand hosts may be starting. All
-threads of the process then keep to one pace (`Pace`). If it wants to be asked again only after the budget has ended
+threads of the process then keep to one `RateLimit`. If it wants to be asked again only after the budget has ended
 (`Retry-After`), the operation ends at once.
 """
 
@@ -108,8 +108,8 @@ def seconds_of(retry_after: object) -> float:
     return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() and len(text) < 9 else 0.0
 
 
-class Pace:
-    """How fast this process asks one storage: as fast as it likes, until the storage asks it to slow down.
+class RateLimit:
+    """Limits how fast this process asks one storage, from when the storage answers 429 or 503.
 
     Each "slow down" doubles the time between two requests, each success shortens it, and soon it is gone. Safe for
     threads, which all keep to it: two of them that take the same turn do no harm.
@@ -181,7 +181,7 @@ class RetryPolicy:
         *,
         size: int = 0,
         budget: Budget | None = None,
-        pace: Pace | None = None,
+        pace: RateLimit | None = None,
     ) -> T:
         """Call `attempt(seconds it may take)` until it does not raise `TransientError`.
 
@@ -201,7 +201,7 @@ class RetryPolicy:
         """
         extra = size / self.bytes_per_second
         budget = budget or Budget(self.deadline)
-        pace = pace or Pace()
+        pace = pace or RateLimit()
         failure: TransientError | None = None
         started, tries = time.monotonic(), 0
         with budget.waiting():

@@ -165,7 +165,7 @@ class CachePolicy:
         tiers = self.tiers
         try:
             if tiers is not None:
-                local_only = local_only or self.is_known_to_be_quick(key, settings)
+                local_only = local_only or self.is_noted_as_quick(key, settings)
                 data, verified = tiers.get_verified(key, local_only=local_only, budget=budget)
             else:
                 data, verified, local_only = store.get(key), None, False
@@ -188,7 +188,7 @@ class CachePolicy:
         store.note_used(key, found.header.compile_seconds or worth_of_use(0.0), local_only=local_only)
         return Lookup(found)
 
-    def is_known_to_be_quick(self, key: str, settings: Settings) -> bool:
+    def is_noted_as_quick(self, key: str, settings: Settings) -> bool:
         """True if this host has noted that the program compiles too quickly for shared storage to be asked for it."""
         below = settings.floors.ask
         noted = self.tiers.local_note(key) if below > 0 and self.tiers is not None else None

@@ -69,7 +69,7 @@ class Compilation:
         device_ids: the ids of the program's devices, in their order.
         ranks: the processes that take part in the program, ascending.
         is_multi_process: there are several.
-        for_others: the client has no devices: the result is stored, and another process loads it.
+        devices_absent: the client has no devices; the result is stored, and another process loads it.
         has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
         module: the lowered program, if it spans processes.
         is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
@@ -95,7 +95,7 @@ class Compilation:
         cache: CachePolicy,
         device_ids: tuple[int, ...],
         ranks: tuple[int, ...],
-        for_others: bool = False,
+        devices_absent: bool = False,
         has_profile: bool = False,
         module: Any = None,
     ) -> None:
@@ -106,7 +106,7 @@ class Compilation:
         self.device_ids = device_ids
         self.ranks = ranks
         self.is_multi_process = len(ranks) > 1
-        self.for_others = for_others
+        self.devices_absent = devices_absent
         self.has_profile = has_profile
         self.module = module
         self.is_drifted = False
@@ -160,7 +160,7 @@ class Compilation:
     @property
     def texts(self) -> tuple[str, ...]:
         """The keys under which an executable of the program may be stored, the best one first."""
-        return tuple(filter(None, (self.text, self.key.cross_text)))
+        return tuple(filter(None, (self.text, self.key.untuned_key)))
 
     @property
     def is_optimised(self) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.preload.preloader import Preloader
-    from ejcache.jax_integration.program import CompileTarget
+    from ejcache.jax_integration.program import Placement
 
 OWN: Final = 0
 """The number of the candidate that is the program's own key. All others stand in for it."""
@@ -51,7 +51,7 @@ def _what_stands_in(compilation: Compilation) -> Iterator[str]:
             compilation.report_failure("look for another variant", exc)
             return
     else:
-        others = (compilation.key.cross_text,)
+        others = (compilation.key.untuned_key,)
     for text in others:
         # `warm` stores a tuned executable where it has the devices, so an untuned one does not count as a hit for it.
         if text and not (f"-{CROSS}-" in text and stores_only()):
@@ -70,36 +70,36 @@ class EntryLoader:
         self._preloader = preloader
         self._sources = (preloader.take, self._stored, self._stored_by_hosts_like_this)
 
-    def find(self, compilation: Compilation, target: CompileTarget) -> Loaded | None:
+    def find(self, compilation: Compilation, placement: Placement) -> Loaded | None:
         """The first candidate that this process can load. `miss` gets the reason why its own key gives nothing."""
         for number, text in enumerate(candidates(compilation)):
-            found = self.load(compilation, text, target)
+            found = self.load(compilation, text, placement)
             if isinstance(found, Loaded):
                 return found if number == OWN else found._replace(candidate=number)
             if number == OWN:
                 compilation.miss = found
         return None
 
-    def load_candidate(self, compilation: Compilation, number: int, target: CompileTarget) -> Loaded | None:
+    def load_candidate(self, compilation: Compilation, number: int, placement: Placement) -> Loaded | None:
         """The candidate of this number, or None if this process cannot load it."""
         for text in itertools.islice(candidates(compilation), number, number + 1):
-            found = self.load(compilation, text, target)
+            found = self.load(compilation, text, placement)
             if isinstance(found, Loaded):
                 return found._replace(candidate=number)
         return None
 
-    def load(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | Miss:
+    def load(self, compilation: Compilation, text: str, placement: Placement) -> Loaded | Miss:
         """The executable of one candidate, from the first source that has it, or why the store gives none."""
         reason = Miss.ABSENT
         for source in self._sources:
-            found = source(compilation, text, target)
+            found = source(compilation, text, placement)
             if isinstance(found, Loaded):
                 self.origins.loaded(found.executable, compilation, found.key)
                 return found
             reason = found or reason
         return reason
 
-    def _stored(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | Miss:
+    def _stored(self, compilation: Compilation, key: str, placement: Placement) -> Loaded | Miss:
         if key in compilation.unloadable:
             return Miss.REJECTED
         began = time.monotonic()
@@ -121,7 +121,7 @@ class EntryLoader:
             return Miss.SUSPECTED
         executable, place = None, load_journal.begin(header)
         try:
-            executable = seam.load_executable(looked.entry.raw, target)
+            executable = seam.load_executable(looked.entry.raw, placement)
         except Exception as exc:
             # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
             compilation.unloadable.add(key)
@@ -132,10 +132,10 @@ class EntryLoader:
             loaded = compilation.spent("loaded", read)
         return Loaded(executable, key, header, looked.entry.raw, loaded - began)
 
-    def _stored_by_hosts_like_this(self, compilation: Compilation, text: str, target: CompileTarget) -> Loaded | None:
+    def _stored_by_hosts_like_this(self, compilation: Compilation, text: str, placement: Placement) -> Loaded | None:
         """Return what hosts of this kind have stored beside an entry that XLA refuses to load on them."""
         if text not in compilation.unloadable:
             return None
-        key = alternative_key(text, target.backend)
-        found = self._preloader.take(compilation, key, target) or self._stored(compilation, key, target)
+        key = alternative_key(text, placement.backend)
+        found = self._preloader.take(compilation, key, placement) or self._stored(compilation, key, placement)
         return found if isinstance(found, Loaded) else None

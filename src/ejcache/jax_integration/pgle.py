@@ -77,7 +77,7 @@ def fallbacks(compilation: Compilation) -> tuple[str, ...]:
     if compilation.profile is not None:
         return ()
     plain = compilation.key.of_variant(PLAIN)
-    texts = plain.text, compilation.key.of_variant(PROFILING).text, plain.cross_text
+    texts = plain.text, compilation.key.of_variant(PROFILING).text, plain.untuned_key
     return tuple(filter(None, texts))
 
 
@@ -136,7 +136,7 @@ def _agreed(compilation: Compilation, choice: str, profile: Profile | None) -> s
         agreement.topic(f"variant/{compilation.key.name}/{short_digest(repr(compilation.device_ids))}"),
         participants=compilation.ranks,
         mine={"key": compilation.text, "choice": choice, "profile": profile.digest if profile is not None else ""},
-        decide=lambda said: _common(said, len(compilation.ranks)),
+        decide=lambda said: _agreed_variant(said, len(compilation.ranks)),
         about=compilation.key.name,
     )
     return decision if decision in {_ENTRY, _PROFILE} else _NEITHER
@@ -163,7 +163,7 @@ def _stored_profile(compilation: Compilation) -> Profile | None:
     return Profile(found.raw, percentile, runs, devices, from_store=True)
 
 
-def _common(said: dict[int, Any], ranks: int) -> str:
+def _agreed_variant(said: dict[int, Any], ranks: int) -> str:
     """Return what all ranks can do: nothing if one did not answer, or if they see different things."""
     views = {(each["choice"], each["profile"], each["key"]) for each in said.values()}
     if len(said) != ranks or len(views) != 1:

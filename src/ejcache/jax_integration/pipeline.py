@@ -37,7 +37,7 @@ from ejcache.jax_integration.compilation import Compilation, KeyText
 from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
 from ejcache.jax_integration.lookup import OWN, EntryLoader
 from ejcache.jax_integration.lowering.key import (
-    TinyPrograms,
+    QuickPrograms,
     UnkeyableError,
     is_worth_requests,
     make_key,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.program import CompileTarget, KeyRequest, LoweredProgram
+    from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
     from ejcache.jax_integration.publishing import Publisher
     from ejcache.jax_integration.ranks.agreement import RankAgreement
     from ejcache.jax_integration.xla_caches import XlaCaches
@@ -94,7 +94,7 @@ class Compiler:
         self._close = reset
         self._checked: set[str] = set()
         self._watching = False
-        self._tiny = TinyPrograms()
+        self._quick = QuickPrograms()
         self._last: tuple[Settings, str] | None = None
         self.preloader = Preloader(settings=settings, cache=cache)
         self._entries = EntryLoader(self.preloader)
@@ -201,30 +201,30 @@ class Compiler:
 
     # -- a hit -----------------------------------------------------------------------------------------------------
 
-    def read(self, key: str, target: CompileTarget) -> tuple[Any, float | None]:
+    def read(self, key: str, placement: Placement) -> tuple[Any, float | None]:
         """The loaded executable and the seconds that it took to compile, or (None, None)."""
         compilation = _compilation_of(key)
         if compilation is None:
             return None, None
-        if compilation.for_others:
+        if compilation.devices_absent:
             compilation.miss = look_for_others(compilation)
             return None, None
         if compilation.cache.tiers is not None:
-            compilation.is_local_only = self._tiny.is_quick(compilation) and not is_forbidden()
+            compilation.is_local_only = self._quick.is_quick(compilation) and not is_forbidden()
         compilation.begin_lookup()
-        found = self._entries.find(compilation, target)
+        found = self._entries.find(compilation, placement)
         if compilation.is_multi_process:
-            found = self._agreed(compilation, target, found)
+            found = self._agreed(compilation, placement, found)
         if found is not None and compilation.settings.check_contents and self._wants_check(compilation, found):
             compilation.to_check = StoredExecutable(found)
             compilation.miss = Miss.CHECKED
             found = None
         if found is None:
             return None, None
-        self._count_hit(compilation, target, found)
+        self._count_hit(compilation, placement, found)
         return found.executable, found.header.compile_seconds
 
-    def _agreed(self, compilation: Compilation, target: CompileTarget, found: Loaded | None) -> Loaded | None:
+    def _agreed(self, compilation: Compilation, placement: Placement, found: Loaded | None) -> Loaded | None:
         """Return what all ranks of the program use: they load an executable only if every one of them can."""
         agreement = self._agreement()
         if agreement is None:
@@ -235,10 +235,10 @@ class Compiler:
             compilation,
             agreement,
             found,
-            load=lambda number: self._entries.load_candidate(compilation, number, target),
+            load=lambda number: self._entries.load_candidate(compilation, number, placement),
         )
 
-    def _count_hit(self, compilation: Compilation, target: CompileTarget, found: Loaded) -> None:
+    def _count_hit(self, compilation: Compilation, placement: Placement, found: Loaded) -> None:
         if found.header.variant == CROSS:
             compilation.cache.warn(
                 "cross",
@@ -246,7 +246,7 @@ class Compiler:
                 "with the GPU stores such programs tuned",
             )
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
-        self.preloader.note(compilation, target, found)
+        self.preloader.note(compilation, placement, found)
         program = ProgramRecord(
             name=compilation.key.name,
             time=time.time(),
@@ -294,7 +294,7 @@ class Compiler:
     def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
         """Compile a program that spans processes on the first of them, and load its result on the others."""
         compilation, coordination = _compilation_of(key), coordination_client()
-        if compilation is None or coordination is None or compilation.for_others or compilation.is_drifted:
+        if compilation is None or coordination is None or compilation.devices_absent or compilation.is_drifted:
             return self.compile(key, program)
         from ejcache.jax_integration.ranks.share_binary import share
 
@@ -317,11 +317,11 @@ class Compiler:
 
     def _compile_once(self, compilation: Compilation, program: LoweredProgram) -> Any:
         """Compile, or load what another thread, process or host is compiling now."""
-        target = program.target
+        placement = program.placement
         if (
             compilation.to_check is not None
             # Who wants the executable itself cannot take another process's.
-            or (compilation.for_others and not stores_only())
+            or (compilation.devices_absent and not stores_only())
             or compilation.text in compilation.unloadable
             or _holds_callbacks(program)
             # The ranks of one program meet in it; they must not wait for each other here.
@@ -342,10 +342,10 @@ class Compiler:
             return own[0]
 
         def lookup() -> Loaded | None:
-            if compilation.for_others:
+            if compilation.devices_absent:
                 look_for_others(compilation)
                 return None
-            found = self._entries.load(compilation, compilation.text, target)
+            found = self._entries.load(compilation, compilation.text, placement)
             return found if isinstance(found, Loaded) else None
 
         try:
@@ -372,7 +372,7 @@ class Compiler:
         if not isinstance(made, Loaded):
             return made
         waited()
-        self._count_hit(compilation, target, made)
+        self._count_hit(compilation, placement, made)
         seam.record_hit(program.name, compilation.text, made.header.compile_seconds, made.seconds)
         return made.executable
 
@@ -382,14 +382,14 @@ class Compiler:
         self._refuse_if_forbidden(compilation, program)
         started = time.monotonic()
         with progress_of(program.name):
-            if compilation.for_others:
+            if compilation.devices_absent:
                 executable = compile_for_others(compilation, program)
             else:
                 executable = seam.compile_executable(program)
         seconds = compilation.seconds["compiled"] = time.monotonic() - started
-        if compilation.for_others:
+        if compilation.devices_absent:
             check_memory(executable)
-        self._tiny.note(compilation.key, seconds)
+        self._quick.note(compilation.key, seconds)
         self._entries.origins.compiled(executable)
         if "_xla_caches" in vars(self):
             self._tried("store what XLA's own caches hold", self._xla_caches.collect, None)
@@ -407,8 +407,8 @@ class Compiler:
             compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
             skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
             compilation.is_stored = skip in {None, Skip.DUPLICATE}
-            if skip in {None, Skip.QUICK, Skip.DUPLICATE} and not compilation.for_others:
-                self.preloader.note(compilation, program.target, seconds=seconds, stored=skip is not Skip.QUICK)
+            if skip in {None, Skip.QUICK, Skip.DUPLICATE} and not compilation.devices_absent:
+                self.preloader.note(compilation, program.placement, seconds=seconds, stored=skip is not Skip.QUICK)
         return executable
 
     def _refuse_if_forbidden(self, compilation: Compilation, program: LoweredProgram) -> None:
@@ -489,9 +489,9 @@ class Compiler:
 def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) -> Compilation:
     key = make_key(request, settings)
     participants = list(request.devices.flat)
-    for_others = not seam.can_load(request.backend)
+    devices_absent = not seam.can_load(request.backend)
     # The processes of absent devices take no part in compiling for them.
-    ranks = (process_index(),) if for_others else tuple(sorted({each.process_index for each in participants}))
+    ranks = (process_index(),) if devices_absent else tuple(sorted({each.process_index for each in participants}))
     optimised = request.profile_sentinel is not None
     return Compilation(
         key=key,
@@ -500,7 +500,7 @@ def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) ->
         device_ids=tuple([device.id for device in participants]),  # a generator takes longer
         ranks=ranks,
         module=request.module if len(ranks) > 1 else None,
-        for_others=for_others,
+        devices_absent=devices_absent,
         has_profile=optimised and bool(request.options.executable_build_options.fdo_profile),
     )
 
@@ -509,7 +509,7 @@ def _choose_compiled(compilation: Compilation, program: LoweredProgram) -> None:
     if compilation.is_optimised:
         from ejcache.jax_integration.pgle import choose_compiled
 
-        choose_compiled(compilation, program.target.options)
+        choose_compiled(compilation, program.placement.options)
 
 
 def _compilation_of(key: str) -> Compilation | None:
@@ -519,7 +519,7 @@ def _compilation_of(key: str) -> Compilation | None:
 
 def _holds_callbacks(program: LoweredProgram) -> bool:
     """True if the program calls Python functions that this JAX cannot restore with an executable."""
-    return bool(program.target.callbacks) and not seam.callbacks_are_cacheable()
+    return bool(program.placement.callbacks) and not seam.callbacks_are_cacheable()
 
 
 def _program_in_words(key: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.preload.run_profile import ProgramUse
 
 
-class CompileTarget(NamedTuple):
+class Placement(NamedTuple):
     """The devices and options that an executable is compiled or loaded for.
 
     Attributes:
@@ -53,12 +53,12 @@ class LoweredProgram(NamedTuple):
     Attributes:
         module: the MLIR module.
         name: its name, as JAX has it.
-        target: where it is to run.
+        placement: where it is to run.
     """
 
     module: Any
     name: str
-    target: CompileTarget
+    placement: Placement
 
 
 class Loaded(NamedTuple):

@@ -159,7 +159,7 @@ class Publisher:
 
     def _write(self, compilation: Compilation, program: LoweredProgram, record: ProgramRecord, raw: bytes) -> Written:
         cache, settings, profile = compilation.cache, compilation.settings, compilation.profile
-        backend = program.target.backend
+        backend = program.placement.backend
         where = _stored_key(compilation, program)
         extra: dict[str, Any] = {
             "details": shortened(record.details),
@@ -243,7 +243,7 @@ def _stored_key(compilation: Compilation, program: LoweredProgram) -> str:
     """Return what the result is stored under."""
     if compilation.text in compilation.unloadable:
         # Hosts that cannot load each other's entries would replace them for ever, so ours goes beside the other.
-        return alternative_key(compilation.text, program.target.backend)
+        return alternative_key(compilation.text, program.placement.backend)
     return compilation.text
 
 
@@ -297,7 +297,7 @@ _OPTIONS: Final = (
 def notes(program: LoweredProgram) -> dict[str, str]:
     """The version of JAX, and its settings and compile options that are not at their default, as texts."""
     settings = changed_trace_settings()
-    build = program.target.options.executable_build_options
+    build = program.placement.options.executable_build_options
     options = {name: value for name in _OPTIONS if (value := _small(getattr(build, name, None)))}
     return {"jax": jax.__version__, "settings": _lines(settings), "options": _lines(options)}
 

@@ -94,7 +94,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
     name = seam.module_name(lowered.compiler_ir("stablehlo"))
     cache = active()
     if cache is None:
-        return _told(Warmed(name, NOT_STORED, why_not_stored(Skip.DISABLED), 0.0))
+        return _announce(Warmed(name, NOT_STORED, why_not_stored(Skip.DISABLED), 0.0))
     before = cache.stats()
     began = time.monotonic()
     with storing_only(current[0].memory if current else 0) as storing, _no_callbacks(current is not None):
@@ -105,7 +105,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
             size = int(after.amounts.get("bytes_written", 0) - before.amounts.get("bytes_written", 0))
         except AlreadyStoredError:
             outcome, size = (HIT, ""), 0
-    return _told(Warmed(name, *outcome, time.monotonic() - began, size, storing.peak, storing.memory))
+    return _announce(Warmed(name, *outcome, time.monotonic() - began, size, storing.peak, storing.memory))
 
 
 def _current() -> tuple[DeviceTarget, Sequence[Any]] | None:
@@ -133,7 +133,7 @@ def _no_callbacks(for_target: bool) -> Iterator[None]:  # noqa: FBT001 (private)
 
 
 @contextlib.contextmanager
-def told(listener: Callable[[Warmed], None]) -> Iterator[None]:
+def on_each_program(listener: Callable[[Warmed], None]) -> Iterator[None]:
     """In this block, `listener` is called with the outcome of each `warm` in this process."""
     _listeners.append(listener)
     try:
@@ -145,7 +145,7 @@ def told(listener: Callable[[Warmed], None]) -> Iterator[None]:
 _listeners: Final[list[Callable[[Warmed], None]]] = []
 
 
-def _told(warmed: Warmed) -> Warmed:
+def _announce(warmed: Warmed) -> Warmed:
     for listener in _listeners:
         listener(warmed)
     return warmed
@@ -238,7 +238,7 @@ def key_of(lowered: Any) -> str | None:
     Args:
         lowered: what `jax.jit(function).lower(…)` returns, whether or not it was compiled.
     """
-    asked = _asked(lowered)
+    asked = _candidate_requests(lowered)
     return next(_stored(asked), asked[-1].text) if asked else None
 
 
@@ -250,10 +250,10 @@ def would_hit(lowered: Any) -> bool:
     Args:
         lowered: what `jax.jit(function).lower(…)` returns.
     """
-    return next(_stored(_asked(lowered)), None) is not None
+    return next(_stored(_candidate_requests(lowered)), None) is not None
 
 
-def _asked(lowered: Any) -> list[Compilation]:
+def _candidate_requests(lowered: Any) -> list[Compilation]:
     """Return what JAX would look up, the best first; nothing if the program would be compiled without the cache."""
     enable_by_default()
     if active() is None:

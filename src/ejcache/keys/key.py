@@ -91,7 +91,7 @@ class CacheKey(NamedTuple):
     size: int = 0
 
     @property
-    def cross_text(self) -> str:
+    def untuned_key(self) -> str:
         """The key of the plain program as it was compiled without its devices; empty where that is the same."""
         return self.of_variant(CROSS).text if self.variant == PLAIN and self.platform in _AUTOTUNED else ""
 

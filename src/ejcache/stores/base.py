@@ -198,7 +198,7 @@ class Store(Closing):
         """The damage of the store's own structures, one sentence each; with `fix` it is repaired."""
         return []
 
-    def tries_failed(self) -> int:
+    def failed_tries(self) -> int:
         """Return how often this process was asked to slow down, or got a failure or no answer."""
         return 0
 

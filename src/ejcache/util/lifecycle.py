@@ -122,7 +122,7 @@ def track_forks(thing: T) -> T:
     return thing
 
 
-def exit_before_finalizers() -> None:
+def run_exit_phases_first() -> None:
     """Have the phases run before the finalizers (`weakref.finalize`) of the process; call it when there is one.
 
     All finalizers run at the place that the first one has in `atexit`'s order. Those of fsspec's file systems would

@@ -85,7 +85,7 @@ def _serve(
     began = time.monotonic()
     name = str(getattr(function, "__name__", ""))
     try:
-        with warm_start.told(lambda warmed: answer(**warmed._asdict())):
+        with warm_start.on_each_program(lambda warmed: answer(**warmed._asdict())):
             if "shapes" in request:
                 args, kwargs = warm_start.abstract_call(parse_call(request["shapes"]))
                 warm_start.warm(getattr(function, "exported", function), *args, **kwargs)

@@ -47,14 +47,14 @@ def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any
 
     It stays the plain one if all that XLA would measure was measured before.
     """
-    if not compilation.key.cross_text:
+    if not compilation.key.untuned_key:
         return seam.compile_executable(program)
-    target = program.target
-    measured = autotune_directory(target.options)
+    placement = program.placement
+    measured = autotune_directory(placement.options)
     if measured and any(path.is_file() for path in Path(measured).rglob("*")):
-        options = with_overrides(target.options, {"xla_gpu_require_complete_aot_autotune_results": True})
+        options = with_overrides(placement.options, {"xla_gpu_require_complete_aot_autotune_results": True})
         try:
-            return seam.compile_executable(program._replace(target=target._replace(options=options)))
+            return seam.compile_executable(program._replace(placement=placement._replace(options=options)))
         except Exception as exc:
             # If it is the program that does not compile, the compilation below says so.
             log.debug("ejcache: %s is not tuned: %s", program.name, exc)

@@ -33,7 +33,7 @@ from ejcache.jax_integration.lowering.components import (
     environment_components,
     native_libraries,
 )
-from ejcache.jax_integration.lowering.key import Described, described
+from ejcache.jax_integration.lowering.key import AbsentHost, described
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import backends
 from ejcache.jax_integration.seam.backends import coordination_client
@@ -83,7 +83,7 @@ def target(name: str) -> Iterator[Sequence[Any]]:
             )
     client = devices[0].client
     version = found.platform_version or str(client.platform_version)
-    with described(client, Described(version, found.cpu)):
+    with described(client, AbsentHost(version, found.cpu)):
         _current.append((found, devices))
         try:
             yield devices

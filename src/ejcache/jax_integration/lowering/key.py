@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
 
 
-_TINY: Final = 512
+_SMALLEST: Final = 512
 """Bytes of a program's canonical form below which it has one operation, or a few simple ones."""
 _SMALL: Final = 6000
 """Bytes below which it compiles in well under a second."""
 _LEAST_FLOOR: Final = Floors().publish
 """Seconds. With a lower floor for what other hosts get, small programs are published too."""
 _EVIDENCE: Final = 3
-"""How many tiny programs must have compiled here: an accelerator may need seconds for each."""
+"""How many of the smallest programs must have compiled here: an accelerator may need seconds for each."""
 
 
 def is_worth_requests(compilation: Compilation) -> bool:
@@ -59,29 +59,29 @@ def is_worth_requests(compilation: Compilation) -> bool:
     return compilation.settings.floors.publish < _LEAST_FLOOR or compilation.key.size >= _SMALL
 
 
-class TinyPrograms:
-    """How long the tiny programs of this process took to compile. Safe for threads."""
+class QuickPrograms:
+    """Learns how long the smallest programs of this process take to compile, and so which are quick. Thread-safe."""
 
     def __init__(self) -> None:
-        # Of each platform: how many there were, and the seconds of the slowest. A thread that overwrites what another
-        # one has counted makes the answer yes come later.
+        # Of each platform: how many there were, and the seconds of the slowest. If two threads write at once, one count
+        # is lost, and the answer is True one program later.
         self._known: dict[str, tuple[int, float]] = {}
 
     def note(self, key: CacheKey, seconds: float) -> None:
-        """Remember that this program compiled in so many seconds, if it is tiny."""
-        if 0 < key.size < _TINY:
+        """Remember that this program compiled in so many seconds, if it is one of the smallest."""
+        if 0 < key.size < _SMALLEST:
             count, slowest = self._known.get(key.platform, (0, 0.0))
             self._known[key.platform] = (count + 1, max(slowest, seconds))
 
     def is_quick(self, compilation: Compilation) -> bool:
         """True if the program surely compiles in less than the floor for other hosts, so that no host publishes it.
 
-        Once a tiny program of its platform took longer, the answer is False as long as the process lives. It is also
-        False for a program of several processes, which agree about what they find, and for PGLE's variants.
+        Once one of the smallest programs of its platform took longer, the answer is False as long as the process lives.
+        It is also False for a program of several processes, which agree about what they find, and for PGLE's variants.
         """
         key = compilation.key
         count, slowest = self._known.get(key.platform, (0, 0.0))
-        if count < _EVIDENCE or slowest >= _LEAST_FLOOR or not 0 < key.size < _TINY:
+        if count < _EVIDENCE or slowest >= _LEAST_FLOOR or not 0 < key.size < _SMALLEST:
             return False
         is_plain = key.variant == PLAIN and not compilation.is_multi_process
         return is_plain and compilation.settings.floors.publish >= _LEAST_FLOOR
@@ -180,8 +180,8 @@ _OF_THE_API: Final = "PJRT C API\n"
 """What jaxlib 0.10 puts before the version of a plug-in's client, unless the client has no devices."""
 
 
-class Described(NamedTuple):
-    """What a client of absent devices cannot say of the process that will have them.
+class AbsentHost(NamedTuple):
+    """The host of absent devices, as far as keys say something of it.
 
     Attributes:
         platform_version: what the client of that process says.
@@ -192,12 +192,12 @@ class Described(NamedTuple):
     cpu: str
 
 
-_described: Final[dict[int, tuple[Any, Described]]] = {}
+_described: Final[dict[int, tuple[Any, AbsentHost]]] = {}
 """Clients, by their identity, because not every object that takes the place of one can be hashed."""
 
 
 @contextlib.contextmanager
-def described(backend: Any, description: Described) -> Iterator[None]:
+def described(backend: Any, description: AbsentHost) -> Iterator[None]:
     """In this block, the keys of this client's programs are made as by the process that will run them."""
     _described[id(backend)] = backend, description
     try:

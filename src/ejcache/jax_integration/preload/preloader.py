@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.preload.loader import BackgroundLoader, Preloaded
-    from ejcache.jax_integration.program import CompileTarget
+    from ejcache.jax_integration.program import Placement
     from ejcache.settings.table import Settings
 
 
@@ -224,21 +224,21 @@ class Preloader:
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def take(self, compilation: Compilation, key: str, target: CompileTarget) -> Loaded | None:
+    def take(self, compilation: Compilation, key: str, placement: Placement) -> Loaded | None:
         """Return what was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
-        if not compilation.settings.preload or not self._is_concerned(compilation, target):
+        if not compilation.settings.preload or not self._is_concerned(compilation, placement):
             return None
         started = time.monotonic()
         try:
-            ahead = self._take(compilation, key, target, started)
+            ahead = self._take(compilation, key, placement, started)
         except Exception as exc:
             log.debug("ejcache: preload could not take %s: %s", key, exc)
             ahead = None
         compilation.spent("waited" if ahead is None else "loaded", started)
         return ahead
 
-    def _take(self, compilation: Compilation, key: str, target: CompileTarget, started: float) -> Loaded | None:
-        run = self._run_of(target.backend)
+    def _take(self, compilation: Compilation, key: str, placement: Placement, started: float) -> Loaded | None:
+        run = self._run_of(placement.backend)
         if run is not None and not run.planned.is_set() and "://" in compilation.cache.url:
             self._wait_for_plan(run, compilation, key)
         loader = self._loader
@@ -247,7 +247,7 @@ class Preloader:
         ahead = loader.take(key)
         if ahead is None:
             return None
-        if ahead.header is None or not _answers(ahead, target):
+        if ahead.header is None or not _answers(ahead, placement):
             self._count(preload_unused=1)
             return None
         waited = time.monotonic() - started
@@ -272,7 +272,7 @@ class Preloader:
     def note(
         self,
         compilation: Compilation,
-        target: CompileTarget,
+        placement: Placement,
         found: Loaded | None = None,
         *,
         seconds: float = 0.0,
@@ -282,7 +282,7 @@ class Preloader:
 
         Args:
             compilation: of the program.
-            target: what it was loaded or compiled for.
+            placement: what it was loaded or compiled for.
             found: the entry, if it was loaded.
             seconds: that compiling took, if it was compiled.
             stored: whether there is an entry now.
@@ -290,19 +290,19 @@ class Preloader:
         if not compilation.settings.preload:
             return
         was_taken = found is not None and found.ahead is not None and not self._closed
-        if was_taken or self._is_concerned(compilation, target):
+        if was_taken or self._is_concerned(compilation, placement):
             try:
-                self._note(compilation, target, found, seconds=seconds, stored=stored)
+                self._note(compilation, placement, found, seconds=seconds, stored=stored)
             except Exception as exc:
                 log.debug("ejcache: preload could not note %s: %s", compilation.text, exc)
 
     def _note(
-        self, compilation: Compilation, target: CompileTarget, found: Loaded | None, *, seconds: float, stored: bool
+        self, compilation: Compilation, placement: Placement, found: Loaded | None, *, seconds: float, stored: bool
     ) -> None:
-        run = self._run_of(target.backend)
+        run = self._run_of(placement.backend)
         if run is None:
             # This JAX makes backends in another way, so that nobody was told of this one.
-            self.begin(target.backend)
+            self.begin(placement.backend)
             run = self._runs[-1]
         if found is not None:
             key, compiled = found.key, found.header.compile_seconds
@@ -324,14 +324,14 @@ class Preloader:
                 seconds=loaded,
                 quick=quick,
                 stored=stored,
-                options=without_cache_paths(seam.raw_options(target.options)) if stored else b"",
-                devices=tuple(device.id for device in target.devices) if stored else (),
+                options=without_cache_paths(seam.raw_options(placement.options)) if stored else b"",
+                devices=tuple(device.id for device in placement.devices) if stored else (),
             )
         self._noted_at = time.monotonic()
 
-    def _is_concerned(self, compilation: Compilation, target: CompileTarget) -> bool:
+    def _is_concerned(self, compilation: Compilation, placement: Placement) -> bool:
         settings = compilation.settings
-        if self._closed or target.callbacks or compilation.is_multi_process:
+        if self._closed or placement.callbacks or compilation.is_multi_process:
             return False
         if self._wanted is None or self._wanted[0] is not settings:
             self._wanted = settings, _is_wanted(settings)  # once there is a backend, a process joins no job
@@ -402,7 +402,7 @@ class Preloader:
 
             def wanted(key: str) -> bool:
                 # What another host compiled quickly is stored there only.
-                return loader.is_wanted(key) and not policy.is_known_to_be_quick(key, settings)
+                return loader.is_wanted(key) and not policy.is_noted_as_quick(key, settings)
 
             for key, found in shared.prefetch(keys, requests=_REQUESTS, wanted=wanted):
                 loader.now_ready(key, found=found)
@@ -456,11 +456,11 @@ def _is_wanted(settings: Settings) -> bool:
     )
 
 
-def _answers(preloaded: Preloaded, target: CompileTarget) -> bool:
+def _answers(preloaded: Preloaded, placement: Placement) -> bool:
     """True if JAX would load the very same now."""
-    if not (preloaded.client is target.backend and bool(preloaded.devices == target.devices)):
+    if not (preloaded.client is placement.backend and bool(preloaded.devices == placement.devices)):
         return False
-    options, recorded = seam.raw_options(target.options), preloaded.use.options
+    options, recorded = seam.raw_options(placement.options), preloaded.use.options
     # Most have no paths to take out, and looking for them takes longer than comparing.
     return recorded == options or recorded == without_cache_paths(options)
 

@@ -36,10 +36,10 @@ _PATIENCE: Final = 15.0
 while another one has not."""
 _LEAD: Final = 2.0
 """So many seconds sooner the lowest rank decides without those that are missing: the others wait for its decision."""
-_IMPATIENCE: Final = 0.1
+_SILENT_TIMEOUT: Final = 0.1
 """Seconds that a rank waits for all ranks together that did not answer last time: they are gone, or late.
 
-Short, because every program pays it again. A rank that was only late is noticed by `_forgive`.
+Short, because every program pays it again. A rank that was only late is noticed by `_readmit_late_ranks`.
 """
 _GRACE: Final = 1.0
 """Seconds that a rank waits once for the others to say that they use ejcache. They say so when they have a backend, and
@@ -57,7 +57,7 @@ class RankAgreement:
     Args:
         coordination: the job's coordination service.
         patience: seconds until a rank that does not answer is counted as silent.
-        impatience: seconds for all silent ranks together, from then on.
+        silent_timeout: seconds for all silent ranks together, from then on.
         grace: seconds until a rank that has not said that it uses ejcache is taken for one that does not.
     """
 
@@ -66,13 +66,13 @@ class RankAgreement:
         coordination: CoordinationClient,
         *,
         patience: float = _PATIENCE,
-        impatience: float = _IMPATIENCE,
+        silent_timeout: float = _SILENT_TIMEOUT,
         grace: float = _GRACE,
     ) -> None:
         self._coordination = coordination
         self.rank = coordination.process
         self._patience = patience
-        self._impatience = impatience
+        self._silent_timeout = silent_timeout
         self._grace = grace
         self._present: set[int] = {self.rank}
         self._silent: dict[int, str] = {}  # the ranks that did not answer, and the topic on which they did not
@@ -118,7 +118,7 @@ class RankAgreement:
         """
         lowest = participants[0]
         try:
-            self._forgive()
+            self._readmit_late_ranks()
             self._await_presence(participants)
             if self.rank == lowest:
                 said = self._collect(topic, participants[1:], about)
@@ -158,7 +158,7 @@ class RankAgreement:
 
     def _follow(self, topic: str, lowest: int, about: str) -> Any:
         is_news = lowest not in self._silent
-        patience = self._patience if is_news else self._impatience
+        patience = self._patience if is_news else self._silent_timeout
         decision = self._coordination.get(
             f"{topic}/decision",
             timeout=patience if lowest in self._present else 0.0,
@@ -179,10 +179,13 @@ class RankAgreement:
         return json.loads(decision) if decision is not None else None
 
     def _collect(self, topic: str, ranks: tuple[int, ...], about: str) -> dict[int, Any]:
-        """Collect what `ranks` publish: silent ones together within the impatience, others within the patience."""
+        """Collect what `ranks` publish: silent ones together within the silent_timeout, others within the patience."""
         start = time.monotonic()
         said: dict[int, Any] = {}
-        for silent, patience in ((False, max(self._patience - _LEAD, self._patience / 2)), (True, self._impatience)):
+        for silent, patience in (
+            (False, max(self._patience - _LEAD, self._patience / 2)),
+            (True, self._silent_timeout),
+        ):
             group = [rank for rank in ranks if rank in self._present and (rank in self._silent) is silent]
             for rank in group:
                 value = self._coordination.get(
@@ -228,7 +231,7 @@ class RankAgreement:
                 missing,
             )
 
-    def _forgive(self) -> None:
+    def _readmit_late_ranks(self) -> None:
         """Stop counting a rank as silent if it has come to its earlier topic after all: it was only late."""
         silent = dict(self._silent)
         for topic in set(silent.values()):

@@ -65,7 +65,7 @@ def share(
         received = None
         if value is not None and value != WITHDRAWN:
             received = entry.decode(value, key=name, kind="executable")
-            executable = seam.load_executable(received.raw, program.target)
+            executable = seam.load_executable(received.raw, program.placement)
             origins.loaded(executable, compilation, compilation.text)
     except Exception as exc:
         compilation.report_failure("receive an executable from another process", exc)

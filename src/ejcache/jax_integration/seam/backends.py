@@ -33,7 +33,7 @@ from jax._src import xla_bridge
 from jax._src.lib import _jax, xla_client
 
 from ejcache.errors import StoreUnavailableError, UsageError
-from ejcache.jax_integration.program import CompileTarget
+from ejcache.jax_integration.program import Placement
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import LONG_WAIT, log, say_waiting
 
@@ -97,7 +97,7 @@ def raw_options(options: Any) -> bytes:
     return bytes(options.SerializeAsString())
 
 
-def target_of(client: Any, options: bytes, devices: Sequence[int]) -> CompileTarget | None:
+def placement_of(client: Any, options: bytes, devices: Sequence[int]) -> Placement | None:
     """Return what JAX would load an executable for; None if the client lacks a device, or the options are for others.
 
     Raises whatever XLA raises for options that it cannot read.
@@ -116,7 +116,7 @@ def target_of(client: Any, options: bytes, devices: Sequence[int]) -> CompileTar
     if build.device_assignment is None or build.num_replicas * build.num_partitions != len(devices):
         return None
     assigned = _jax.DeviceList(tuple(by_id[device] for device in devices))
-    return CompileTarget(client, assigned, parsed)
+    return Placement(client, assigned, parsed)
 
 
 @functools.lru_cache(maxsize=8)
@@ -136,10 +136,10 @@ def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence
         options: from `raw_options`.
         devices: ids, in the order of the device assignment.
     """
-    target = target_of(client, options, devices)
-    if target is None:
+    placement = placement_of(client, options, devices)
+    if placement is None:
         return None
-    return client.deserialize_executable(serialized, target.devices, target.options), target.devices
+    return client.deserialize_executable(serialized, placement.devices, placement.options), placement.devices
 
 
 Devices = Sequence[Any]

@@ -43,7 +43,7 @@ from jax._src.lib.mlir import ir
 from jax.experimental import serialize_executable as jax_serialization
 from jaxlib import _hlo
 
-from ejcache.jax_integration.program import CompileTarget, KeyRequest, LoweredProgram
+from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
 from ejcache.jax_integration.seam import durations, registries
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames, without_our_frames
 
@@ -107,8 +107,8 @@ _USED: Final[dict[Any, tuple[str, ...]]] = {
 }
 
 
-class Hooks(Protocol):
-    """What takes the place of JAX's cache: `pipeline.Compiler`."""
+class CompileCache(Protocol):
+    """The functions of `jax._src.compiler` that ejcache replaces; `pipeline.Compiler` has them."""
 
     def make_key(self, request: KeyRequest) -> str | None:
         """The key of this compilation, or None to compile it without the cache."""
@@ -116,7 +116,7 @@ class Hooks(Protocol):
     def contains(self, key: str) -> bool:
         """True if there is an entry under `key`."""
 
-    def read(self, key: str, target: CompileTarget) -> Any:
+    def read(self, key: str, placement: Placement) -> Any:
         """The loaded executable and its compile time in seconds, or (None, None)."""
 
     def compile(self, key: str, program: LoweredProgram) -> Any:
@@ -190,7 +190,7 @@ _BY_EJCACHE: Final = "set by ejcache"
 class _Replacements:
     """The functions that replace JAX's, as methods of the same names: those in `_PARAMETERS` get one dictionary."""
 
-    def __init__(self, hooks: Hooks, compile_options: Any) -> None:
+    def __init__(self, hooks: CompileCache, compile_options: Any) -> None:
         self._hooks = hooks
         self._compile_options = compile_options
         self._options_known = compile_options.__code__.co_names
@@ -224,7 +224,7 @@ class _Replacements:
         return self._hooks.contains(given["cache_key"])
 
     def _cache_read(self, given: dict[str, Any]) -> Any:
-        return self._hooks.read(given["cache_key"], _target(given))
+        return self._hooks.read(given["cache_key"], _placement(given))
 
     def _compile_and_write_cache(self, given: dict[str, Any]) -> Any:
         return self._hooks.compile(given["cache_key"], _program(given))
@@ -254,8 +254,8 @@ def _with_names(function: Any, parameters: str) -> Any:
     return called
 
 
-def _target(given: dict[str, Any]) -> CompileTarget:
-    return CompileTarget(
+def _placement(given: dict[str, Any]) -> Placement:
+    return Placement(
         backend=given["backend"],
         devices=given["executable_devices"],
         options=given["compile_options"],
@@ -264,10 +264,10 @@ def _target(given: dict[str, Any]) -> CompileTarget:
 
 
 def _program(given: dict[str, Any]) -> LoweredProgram:
-    return LoweredProgram(given["computation"], given["module_name"], _target(given))
+    return LoweredProgram(given["computation"], given["module_name"], _placement(given))
 
 
-def install(hooks: Hooks) -> None:
+def install(hooks: CompileCache) -> None:
     """Put `hooks` in the place of JAX's cache; `mismatches` must be empty."""
     with _lock:
         if _originals:
@@ -286,7 +286,7 @@ def install(hooks: Hooks) -> None:
         _patch_pickler(hooks)
 
 
-def _patch_pickler(hooks: Hooks) -> None:
+def _patch_pickler(hooks: CompileCache) -> None:
     """Let `jax.experimental.serialize_executable` serialise what was loaded from the cache.
 
     This stays after `uninstall`, because executables that were loaded before do.
@@ -368,16 +368,16 @@ def signature(module: Any) -> str:
 
 def compile_executable(program: LoweredProgram) -> Any:
     """Compile as JAX does."""
-    target = program.target
+    placement = program.placement
     return jax_compiler.backend_compile_and_load(
-        target.backend, program.module, target.devices, target.options, target.callbacks
+        placement.backend, program.module, placement.devices, placement.options, placement.callbacks
     )
 
 
-def load_executable(serialized: bytes, target: CompileTarget) -> Any:
+def load_executable(serialized: bytes, placement: Placement) -> Any:
     """Deserialise; raises XLA's own error if it refuses to load the bytes."""
-    callbacks = (target.callbacks,) if target.callbacks else ()  # JAX 0.10 takes none at all
-    return target.backend.deserialize_executable(serialized, target.devices, target.options, *callbacks)
+    callbacks = (placement.callbacks,) if placement.callbacks else ()  # JAX 0.10 takes none at all
+    return placement.backend.deserialize_executable(serialized, placement.devices, placement.options, *callbacks)
 
 
 def executable_identity(executable: Any) -> tuple[object, object]:

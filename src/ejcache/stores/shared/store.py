@@ -81,9 +81,9 @@ class SharedStore(Store):
         """Begin to make the client of the bucket."""
         self.bucket.prepare()
 
-    def tries_failed(self) -> int:
+    def failed_tries(self) -> int:
         """Return how often this process was asked to slow down, or got a failure or no answer."""
-        return self.bucket.tries_failed
+        return self.bucket.failed_tries
 
     def contains(self, key: str) -> bool:
         """True if `get` would find an entry; one request."""
@@ -185,7 +185,7 @@ class SharedStore(Store):
     def close(self) -> None:
         """Write what was used and counted, and release the connections; the next use opens them again."""
         if not self.read_only:
-            self.usage.write_or_leave()
+            self.usage.write_or_hand_over()
         self.bucket.close()
 
     def _check_writable(self) -> None:

@@ -420,7 +420,7 @@ class Usage:
         self._number += 1
         return f"{USED}{time.strftime('%Y-%m-%d', time.gmtime())}/{self._name}-{self._number - 1}"
 
-    def write_or_leave(self) -> None:
+    def write_or_hand_over(self) -> None:
         """`write` if this process can make a request; otherwise leave to another process what was not written."""
         breaker = self._bucket.breaker
         is_refused = breaker is not None and breaker.is_open
@@ -557,4 +557,4 @@ def _read_limited(objects: Bucket, name: str) -> Blob | None:
     return objects.read(name, length=MAX_BASELINE + 1)
 
 
-_everyone: Final = AtExit(ExitPhase.COUNTERS, Usage.write_or_leave)
+_everyone: Final = AtExit(ExitPhase.COUNTERS, Usage.write_or_hand_over)

@@ -209,7 +209,7 @@ class TieredStore(Store):
                 missing.append(key)
         if not missing:
             return
-        failed = self.shared.tries_failed()
+        failed = self.shared.failed_tries()
         stopped = threading.Event()
 
         def fetch(key: str) -> tuple[str, bool]:
@@ -221,7 +221,7 @@ class TieredStore(Store):
             except StoreError as exc:
                 log.debug("%s is not prefetched: %s", key, exc)
                 stopped.set()
-            if self.shared.tries_failed() != failed:
+            if self.shared.failed_tries() != failed:
                 stopped.set()
             return key, found is not None
 

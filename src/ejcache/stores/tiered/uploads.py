@@ -86,7 +86,7 @@ class PendingUploads:
             if self._presence is not None:
                 (self._directory / self._presence.token / key_digest(key)).unlink(missing_ok=True)
 
-    def stands(self, key: str) -> bool:
+    def exists(self, key: str) -> bool:
         """True if the marker of `key` is there."""
         presence = self._presence
         return presence is not None and (self._directory / presence.token / key_digest(key)).exists()
@@ -422,7 +422,7 @@ class Uploads:
 
     def _carry(self, key: str, upload: _Upload) -> bool:
         """Upload one entry; False if it has to be tried again."""
-        if upload.data is not None and upload.marked and self._markers is not None and not self._markers.stands(key):
+        if upload.data is not None and upload.marked and self._markers is not None and not self._markers.exists(key):
             return True  # another process of this host has deleted the entry
         try:
             data = upload.data if upload.data is not None else self._local.call(lambda store: store.peek(key))
