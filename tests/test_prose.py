@@ -1,0 +1,153 @@
+"""What prose names exists: modules and functions in docstrings and in ARCHITECTURE.md, and how docstrings begin."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "ejcache"
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax trees of the package, by their paths below it."""
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def test_docstrings_begin_with_a_verb():
+    """The docstring of a function says what it does: of a predicate, when it is true."""
+    nouns = {"Whether", "What", "How", "Which", "Where", "When", "As", "Of"}
+    found = [
+        f"{path}:{node.lineno}: {node.name}: {text.splitlines()[0]}"
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (text := ast.get_docstring(node))
+        and text.split()[0] in nouns
+    ]
+    assert found == []
+
+
+def docstrings() -> list[tuple[str, str]]:
+    """Every docstring of the package with the path of its module, and two pages for those who change it."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        (path, text)
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and (text := ast.get_docstring(node))
+    ]
+    return [*found, *((name, (ROOT / name).read_text()) for name in ("ARCHITECTURE.md", "CONTRIBUTING.md"))]
+
+
+FOREIGN = frozenset(
+    {
+        "cache_key.py",
+        "compiler.py",
+        "core.py",
+        "custom_partitioning.py",
+        "ffi.py",
+        "interpreters/mlir.py",
+        "interpreters/pxla.py",
+        "jax/experimental/topologies.py",
+        "lax/linalg.py",
+        "lru_cache.py",
+        "mesh.py",
+        "pjit.py",
+        "random/prng.py",
+        "source_info_util.py",
+        "stages.py",
+        "traceback_util.py",
+        "tree_util.py",
+        "xla_bridge.py",
+        "xla_transform.py",
+    }
+)
+"""Modules of JAX that prose names."""
+OBJECTS = frozenset({"cache", "settings"})
+"""Names of modules that prose also has for objects, and not for the modules."""
+
+
+def test_modules_that_prose_names_exist():
+    """The name or the end of a path of a module, in backquotes, is that of a file of this repository."""
+    folders = ("src", "tests", "tools", "bench", "examples")
+    files = {path.relative_to(ROOT).as_posix() for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    missing = [
+        f"{origin}: {name}"
+        for origin, text in docstrings()
+        for name in re.findall(r"`(?:\.\./)?([\w/]+\.py)`", text)
+        if name not in FOREIGN and not any(f"/{path}".endswith(f"/{name}") for path in files)
+    ]
+    assert missing == []
+
+
+def test_names_in_modules_that_prose_names_exist():
+    """`module.name` in backquotes, where `module` is one of ours, is a name that this module has."""
+    modules: dict[str, set[str]] = {}
+    for path, tree in trees().items():
+        stem = Path(path).parent.name if path.endswith("__init__.py") else Path(path).stem
+        names = modules.setdefault(stem, set())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.ImportFrom):
+                names.update(alias.asname or alias.name for alias in node.names)
+        for folder in Path(path).parents:
+            modules.setdefault(folder.name, set()).update({stem} | names)
+    missing = [
+        f"{origin}: {module}.{name}"
+        for origin, text in docstrings()
+        for module, name in re.findall(r"`([a-z_]+)\.([A-Za-z_]\w*)(?:\(\))?`", text)
+        if module in modules.keys() - OBJECTS and name not in modules[module] | {"py", "jsonl", "toml"}
+    ]
+    assert missing == []
+
+
+def test_the_table_of_changes_names_files():
+    """Each row of ARCHITECTURE's table "Where a change begins" names at least one file or folder, and all exist."""
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Where a change begins")[2].partition("\n## ")[0]
+    rows = [
+        line.split("|")[2] for line in text.splitlines() if line.startswith("| ") and not line.startswith("| change")
+    ]
+    assert len(rows) >= 12
+    for row in rows:
+        paths = re.findall(r"`([\w./]+(?:\.py|/))`", row)
+        assert paths, row
+        for path in paths:
+            assert "/" not in path or (PACKAGE / path).exists() or (ROOT / path).exists(), path
+
+
+PRIVATE_ACCESSES = 157
+"""How often tests may read or replace a private attribute of an object or module that is not theirs. Lower it."""
+
+
+PUBLIC = frozenset({"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"})
+"""Names that Python documents: of named tuples, `os` and `sys`."""
+
+
+def private_accesses(source: str) -> list[str]:
+    """The names `x._name` of something but `self` and `cls`, and those in texts that monkeypatch takes."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") not in {"self", "cls"}:
+            found.append(node.attr)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"monkeypatch.setattr", "monkeypatch.delattr"}:
+            texts = [str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant)]
+            found += [part for text in texts for part in text.split(".")]
+    return [name for name in found if re.match(r"_[^_]", name) and name not in PUBLIC]
+
+
+def test_tests_know_few_private_names():
+    """A test uses what a module offers: private names of others are counted, and never more than before."""
+    counts = {
+        path.relative_to(ROOT).as_posix(): len(private_accesses(path.read_text()))
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+    }
+    total = sum(counts.values())
+    most = sorted(counts.items(), key=lambda item: -item[1])[:10]
+    assert total <= PRIVATE_ACCESSES, f"{total} accesses; most in {most}"
