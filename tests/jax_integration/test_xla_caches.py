@@ -15,7 +15,7 @@ from forking import Forked
 from helpers import SUPPORT, local_documents
 
 from ejcache.jax_integration.xla_caches import AUTOTUNE, KERNELS, Mirror, XlaFiles, merge_kernels
-from ejcache.keys.options import Field, join, split
+from ejcache.keys.protobuf import Field, join, split
 from ejcache.stores.documents import Documents
 
 SEEN = f"""

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ejcache.keys.modules import UndescribedError, function_digest
+from ejcache.keys.python_functions import UndescribedError, function_digest
 
 NUMBER = 2
 WORDS = ("sine", frozenset({"a", "b"}), -0.0)
@@ -110,7 +110,7 @@ def test_what_may_depend_on_more_is_refused(text, names, words):
 def test_the_digest_is_that_of_every_process():
     """Another process with another hash seed says the same of the same source."""
     program = (
-        "from ejcache.keys.modules import function_digest\n"
+        "from ejcache.keys.python_functions import function_digest\n"
         "def f(x): return x in {'a', 'b', 'c', 'd'}, (lambda y: {'k': y})\n"
         "print(function_digest(f))"
     )

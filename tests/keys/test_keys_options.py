@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ejcache.keys import options
-from ejcache.keys.options import Field, canonical_options, canonical_topology, edit, join, split, without_cache_paths
+from ejcache.keys.options import canonical_options, canonical_topology, without_cache_paths
+from ejcache.keys.protobuf import Field, edit, join, split
 
 PROGRAM = """
     import sys

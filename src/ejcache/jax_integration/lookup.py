@@ -2,8 +2,8 @@
 
 `find` goes through the candidates, and for each of them through the sources; the first executable that XLA loads is the
 hit. The candidates are made only of what all ranks of a program know alike, so that a number names one of them
-(`ranks/common_hit.py`). A process that waits for another one, or that has agreed with other ranks on one candidate, goes
-through the sources of that one (`load`).
+(`ranks/common_hit.py`). A process that waits for another one, or that has agreed with other ranks on one candidate,
+goes through the sources of that one (`load`).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from ejcache import entry
 from ejcache.cache.opening import find_xla_caches
 from ejcache.errors import EntryError, InvalidKeyError, StoreError, UsageError
 from ejcache.jax_integration.lowering.key import compiler_environment
-from ejcache.keys.options import join, split
+from ejcache.keys.protobuf import join, split
 from ejcache.stores.documents import check_path
 from ejcache.util.files import (
     UnsafeFileError,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ejcache.keys.options import Field
+    from ejcache.keys.protobuf import Field
     from ejcache.settings.table import Settings
     from ejcache.stores.documents import Documents
 

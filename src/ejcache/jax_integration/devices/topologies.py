@@ -6,7 +6,8 @@ import contextlib
 from typing import Final
 
 from ejcache.errors import EjcacheError
-from ejcache.keys.options import Field, canonical_gpu_topology, edit, join, split
+from ejcache.keys.options import canonical_gpu_topology
+from ejcache.keys.protobuf import Field, edit, join, split
 
 _GPU_MEMORY: Final = (9, 2, 8, 1, 14)
 """Where a topology has the bytes of a GPU: topology, its value, target configuration, device, its memory."""

@@ -30,7 +30,7 @@ from ejcache.jax_integration.lowering.modules import digest_module
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.registries import Registered, own_batch_targets, registered
 from ejcache.keys.key import PLAIN, CacheKey
-from ejcache.keys.modules import UndescribedError, function_digest
+from ejcache.keys.python_functions import UndescribedError, function_digest
 from ejcache.settings.table import Floors
 from ejcache.util.tuples import NamedTuple
 

@@ -6,7 +6,7 @@
 * A shared tier that failed is not asked for a while (`CircuitBreaker`), and is probed in the background.
 * Damaged bytes never get from one tier to the other. Who finds them calls `quarantine`, which handles both tiers.
 
-`uploads` and `pending` describe when an entry is uploaded, and by which process if this one is killed; `host_notes`
+`uploads` describes when an entry is uploaded, and by which process if this one is killed; `host_notes`
 describes the entries for which the shared tier is not asked.
 """
 
