@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.blocks import forbid_compile
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.devices.targets import target
-    from ejcache.jax_integration.warm_start import key_of, warm, would_hit
+    from ejcache.jax_integration.key_questions import key_of, would_hit
+    from ejcache.jax_integration.warm_start import warm
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
@@ -95,7 +96,8 @@ _MODULES: Final = {
     "jax_integration.decorator": ("ejit",),
     "jax_integration.devices.targets": ("target",),
     "jax_integration.blocks": ("forbid_compile",),
-    "jax_integration.warm_start": ("key_of", "warm", "would_hit"),
+    "jax_integration.key_questions": ("key_of", "would_hit"),
+    "jax_integration.warm_start": ("warm",),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "settings.resolve": ("Settings",),
     "stores.base": ("EntryInfo", "Store"),

@@ -47,7 +47,7 @@ from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.backends import coordination_client, process_index
+from ejcache.jax_integration.seam.job import coordination_client, process_index
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.keys.key import CROSS, PGLE, parse_any_key
 from ejcache.settings.values import Origin

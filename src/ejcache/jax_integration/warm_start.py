@@ -1,4 +1,4 @@
-"""`warm` compiles a program before a run needs it; `key_of` and `would_hit` say what a compilation would look up."""
+"""`warm`: compiles a program and stores it, before a run needs it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import jax.numpy as jnp
 from ejcache.cache.counters import Skip
 from ejcache.errors import UsageError
 from ejcache.jax_integration.activate import active, enable_by_default
-from ejcache.jax_integration.blocks import AlreadyStoredError, AskedError, asking, storing_only
+from ejcache.jax_integration.blocks import AlreadyStoredError, storing_only
 from ejcache.jax_integration.call_shapes import Arguments, ArrayShape
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.tracing import ask_for_keys
 from ejcache.misses.explanation import why_not_stored
 from ejcache.util.tuples import NamedTuple
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.cache.counters import Stats
-    from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.devices.targets import DeviceTarget
 
 
@@ -223,52 +221,3 @@ def read_exported(path: str) -> Any:
         return export.deserialize(bytearray(Path(path).read_bytes()))
     except Exception as exc:
         raise UsageError(f"{path} holds no function that jax.export of this JAX reads: {exc}") from exc
-
-
-def key_of(lowered: Any) -> str | None:
-    """The key under which the cache keeps the executable of a lowered program; None if it cannot keep it.
-
-        lowered = jax.jit(train_step).lower(state_shapes, batch)
-        ejcache.key_of(lowered)
-
-    Nothing is compiled, read or counted. In a block of `ejcache.target`, the key is the one that the process with those
-    devices will ask for. If the cache has another variant that JAX would load, such as one that was optimised with a
-    profile, it is the key of that. The first call in a process enables the cache for the process as `@ejit` does.
-
-    Args:
-        lowered: what `jax.jit(function).lower(…)` returns, whether or not it was compiled.
-    """
-    asked = _candidate_requests(lowered)
-    return next(_stored(asked), asked[-1].text) if asked else None
-
-
-def would_hit(lowered: Any) -> bool:
-    """True if the cache has an executable of a lowered program, so that compiling it now would be a hit.
-
-    The entry is not read, so a damaged one counts. Everything else is as in `key_of`.
-
-    Args:
-        lowered: what `jax.jit(function).lower(…)` returns.
-    """
-    return next(_stored(_candidate_requests(lowered)), None) is not None
-
-
-def _candidate_requests(lowered: Any) -> list[Compilation]:
-    """Return what JAX would look up, the best first; nothing if the program would be compiled without the cache."""
-    enable_by_default()
-    if active() is None:
-        return []
-    with asking() as asked:
-        try:
-            ask_for_keys(getattr(lowered, "lowered", lowered))  # Equinox's holds JAX's
-        except AskedError:
-            return asked
-    return []
-
-
-def _stored(asked: list[Compilation]) -> Iterator[str]:
-    """The keys of those that the cache has."""
-    for compilation in asked:
-        for text in compilation.texts:
-            if compilation.cache.contains(text, compilation.settings):
-                yield text

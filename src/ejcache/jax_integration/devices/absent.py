@@ -33,7 +33,7 @@ def check_memory(executable: Any) -> None:
     storing = stores_only()
     if storing is None:
         return
-    from ejcache.jax_integration.seam.backends import peak_memory
+    from ejcache.jax_integration.seam.topologies import peak_memory
 
     storing.peak = peak_memory(executable)
     if 0 < storing.memory < storing.peak:

@@ -35,8 +35,8 @@ from ejcache.jax_integration.lowering.components import (
 )
 from ejcache.jax_integration.lowering.key import AbsentHost, described
 from ejcache.jax_integration.ranks.agreement import RankAgreement
-from ejcache.jax_integration.seam import backends
-from ejcache.jax_integration.seam.backends import coordination_client
+from ejcache.jax_integration.seam import topologies
+from ejcache.jax_integration.seam.job import coordination_client
 from ejcache.jax_integration.seam.patch import jaxlib_version, topology_bytes
 from ejcache.stores.documents import check_path, open_documents
 from ejcache.util.log import log
@@ -126,7 +126,7 @@ def _named(name: str) -> DeviceTarget:
         return DeviceTarget(name, "tpu", memory=_HBM.get(rest.partition(":")[0], 0) << 30)
     model, _, shape = rest.partition(":")
     if kind == "gpu" and model in GPUS and re.fullmatch(r"(\d+x)?\d+", shape):
-        runtime = backends.runtime_version()
+        runtime = topologies.runtime_version()
         return DeviceTarget(name, "gpu", platform_version=f"cuda {runtime}", memory=GPUS[model].memory, assumed=True)
     raise NotFoundError(
         f"there is no target {name}: accepted are saved ones, tpu:CHIP:SHAPE[:CHIPS OF A HOST] as in tpu:v5e:4x4:2x2, "
@@ -146,15 +146,15 @@ def devices_of(found: DeviceTarget) -> Sequence[Any]:
             devices_of(DeviceTarget("tpu:v5e:2x2", "tpu"))
         elif found.platform != "cpu":
             devices_of(DeviceTarget("gpu:h100:1", "gpu"))
-        return backends.absent_devices(found.platform, found.topology)
+        return topologies.absent_devices(found.platform, found.topology)
     _, model, shape, *bounds = found.name.split(":")
     if found.platform == "tpu":
         numbers = [int(number) for number in bounds[0].split("x")] if bounds else []
         hosts = {"chips_per_host_bounds": (numbers + [1] * _BOUNDS)[:_BOUNDS]} if numbers else {}
-        return backends.named_devices("tpu", f"{model}:{shape}", hosts)
-    config = target_config(GPUS[model], runtime=backends.runtime_version())
+        return topologies.named_devices("tpu", f"{model}:{shape}", hosts)
+    config = target_config(GPUS[model], runtime=topologies.runtime_version())
     grid = "x".join(f"1x1x{shape}".split("x")[-3:])
-    return backends.named_devices("cuda", model, {"topology": grid, "target_config": config})
+    return topologies.named_devices("cuda", model, {"topology": grid, "target_config": config})
 
 
 def components_here(platform: str, *, with_devices: bool = False) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The monkey patch of JAX's persistent cache, and everything else that touches JAX's internals.
+"""The monkey patch of JAX's persistent cache: functions of `jax._src.compiler` that ejcache replaces.
 
 JAX decides what to do with its persistent cache in `jax._src.compiler`: `compile_or_get_cached` asks
 `_get_cache_key` (eligibility and key), `_is_executable_in_cache` (PGLE preference), `_share_fdo_profiles` (PGLE over
@@ -9,18 +9,6 @@ read. Everything around them (donation, shardings, monitoring events, PGLE, modu
 `mismatches` says whether this JAX has the functions and flags that the patch expects. If not, nothing is replaced.
 
 Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `cache_key.py`, `config.py`.
-
-Tracebacks show none of our frames, as they show none of JAX's, and misses name the line of the user's program.
-
-JAX removes from tracebacks the frames of files that were registered with it (`traceback_util`), where an exception
-leaves one of its public functions. That leaves two cases to us. JAX filters subclasses of `Exception` only, so an
-interrupt during a compilation would show every function between JAX and XLA. And functions such as
-`lower(…).compile()` are not filtered at all. So our frames are cut out where an exception leaves our code.
-
-`JAX_TRACEBACK_FILTERING=off` shows all of them. With `tracebackhide` JAX marks its own frames for IPython, and ours are
-cut out all the same.
-
-Read for this: jax 0.10.2 and 0.12.0.1, `traceback_util.py`, `source_info_util.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,63 @@
+"""Devices of a topology, which a process can compile for without having them: a part of the seam.
+
+Read for this: jax 0.10.2 and 0.12.0.1, `jax/experimental/topologies.py` and `xla_bridge.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ejcache.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def absent_devices(platform: str, topology: bytes) -> Sequence[Any]:
+    """The devices of a serialised topology.
+
+    Raises:
+        UsageError: this JAX cannot read one, or has no compiler for its platform.
+    """
+    from jax.experimental import topologies
+
+    read = getattr(topologies.TopologyDescription, "deserialize", None)
+    if read is None:
+        raise UsageError("this JAX cannot read a saved topology; JAX 0.11 or later can")
+    try:
+        return list(read(topology).devices)
+    except Exception as exc:
+        raise UsageError(f"this JAX has no compiler for a topology of {platform}: {exc}") from exc
+
+
+def named_devices(platform: str, name: str, options: Mapping[str, Any]) -> Sequence[Any]:
+    """The devices of a topology that the platform's plug-in knows by name.
+
+    Raises:
+        UsageError: there is no such topology, or no plug-in.
+    """
+    from jax.experimental import topologies
+
+    try:
+        return list(topologies.get_topology_desc(name, platform, **options).devices)
+    except Exception as exc:
+        raise UsageError(f"this installation does not know the topology {name} of {platform}: {exc}") from exc
+
+
+def runtime_version() -> int:
+    """The version of the CUDA runtime that the plug-in was built with, as CUDA counts; 0 without a plug-in."""
+    for module in ("jax_cuda13_plugin", "jax_cuda12_plugin"):
+        try:
+            versions = __import__(f"{module}._versions", fromlist=["_versions"])
+            return int(versions.cuda_runtime_build_version())
+        except (ImportError, AttributeError, RuntimeError):
+            continue
+    return 0
+
+
+def peak_memory(executable: Any) -> int:
+    """Bytes of a device's memory that a run of the executable needs at its peak; 0 if XLA does not say."""
+    stats = executable.get_compiled_memory_stats()
+    peak = int(getattr(stats, "peak_memory_in_bytes", 0) or 0)
+    whole = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+    return peak or int(whole - stats.alias_size_in_bytes)
