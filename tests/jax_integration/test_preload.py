@@ -79,8 +79,8 @@ def settle():
     """Wait until this process loads nothing in the background, and plans nothing."""
     preloader = activate._session.compiler.preloader
     assert preloader._scheduler.drain(patience=WAIT, limit=WAIT)
-    if preloader._loader is not None:
-        assert preloader._loader._scheduler.drain(patience=WAIT, limit=WAIT)
+    if preloader.loader is not None:
+        assert preloader.loader._scheduler.drain(patience=WAIT, limit=WAIT)
     return preloader
 
 
@@ -223,7 +223,7 @@ def test_unused_programs_are_released_and_leave_the_profile(directory):
             run([1])
         assert (amounts(cache)["loaded"], amounts(cache)["hits"]) == (loaded, 1)
         assert amounts(cache).get("unused", 0) == loaded - 1
-        assert preloader._loader.held == 0
+        assert preloader.loader.held == 0
 
 
 def test_the_memory_that_is_held_stays_below_its_limit(directory, loads, monkeypatch):
@@ -238,7 +238,7 @@ def test_the_memory_that_is_held_stays_below_its_limit(directory, loads, monkeyp
         assert loads.programs == 2
         for factor in range(1, 7):
             run([factor])
-            assert preloader._loader.held <= limit
+            assert preloader.loader.held <= limit
             settle()
         assert amounts(cache)["hits"] == 6
 
@@ -253,7 +253,7 @@ def test_what_nobody_asks_for_is_released(directory, monkeypatch):
         while amounts(cache).get("unused") != 1:
             assert time.monotonic() < deadline
             time.sleep(0.001)
-        assert preloader._loader.held == 0
+        assert preloader.loader.held == 0
         run([1])
         assert cache.stats().hits == 1
 
@@ -266,7 +266,7 @@ def test_what_is_being_loaded_when_nobody_has_asked_for_long_is_released(directo
     monkeypatch.setattr("ejcache.jax_integration.preload.loader.cores", lambda: 4)
     with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
-        loader = activate._session.compiler.preloader._loader
+        loader = activate._session.compiler.preloader.loader
         released = threading.Event()
         monkeypatch.setattr(loader, "_release", lambda: (type(loader)._release(loader), released.set()))
         loader._release_if_idle()
@@ -493,7 +493,7 @@ def test_a_forked_child_preloads_nothing_and_works(program):
         pid = os.fork()
         if pid == 0:
             preloader = ejcache.jax_integration.activate._session.compiler.preloader
-            os._exit(0 if preloader._loader is None and preloader._closed else 1)
+            os._exit(0 if preloader.loader is None and preloader._closed else 1)
         assert os.waitpid(pid, 0)[1] == 0
     """
     program()

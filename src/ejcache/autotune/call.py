@@ -208,7 +208,7 @@ class Call(abc.ABC):
         return starts
 
     def _proposed(self) -> tuple[Any, ...]:
-        """What the rules of the operation propose, if they were made of calls like this one."""
+        """Return what the rules of the operation propose, if they were made of calls like this one."""
         rules = self.store().rules(self.key.operation, self.key.version)
         return () if rules is None or rules.outside(self.key) else rules.portfolio
 

@@ -306,7 +306,7 @@ class Chooser:
         return None
 
     def _by_rules(self, call: Call) -> Choice | None:
-        """What the rules of the operation say, where they are good enough without a measurement."""
+        """Return what the rules of the operation say, where they are good enough without a measurement."""
         key = call.key
         rules = self.store.rules(key.operation, key.version)
         if rules is None:

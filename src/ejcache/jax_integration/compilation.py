@@ -130,7 +130,7 @@ class Compilation:
         self._budget = None
 
     def budget(self) -> Budget:
-        """How long storage is waited for in all its lookups. A hit of this host makes none."""
+        """Return how long storage is waited for in all its lookups. A hit of this host makes none."""
         if self._budget is None:
             several = self.is_multi_process
             self._budget = Budget(_RANKS_SECONDS, every_second=True) if several else Budget(_ALONE_SECONDS)

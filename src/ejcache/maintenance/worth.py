@@ -34,7 +34,7 @@ def worth_of_use(compile_seconds: float) -> float:
 
 
 def worth_of_bytes(start: bytes) -> float:
-    """What one use of an entry is worth, by its beginning."""
+    """Return what one use of an entry is worth, by its beginning."""
     found = _SECONDS.search(start, 0, _START)
     return worth_of_use(float(found[1]) if found is not None else 0.0)
 

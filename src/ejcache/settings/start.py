@@ -23,7 +23,7 @@ def main_file() -> str:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """What tells a file or directory from all others; None if there is none."""
+    """Return what tells a file or directory from all others; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

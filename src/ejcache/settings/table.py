@@ -258,7 +258,7 @@ class Settings:
 
     @cached_property
     def floors(self) -> Floors:
-        """What `Floors.of` says of them."""
+        """Return what `Floors.of` says of them."""
         return Floors.of(self)
 
     @cached_property

@@ -366,7 +366,7 @@ class Record:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the measurement had no end: its process was killed, or a candidate hung."""
+        """True if the measurement had no end: its process was killed, or a candidate hung."""
         return self.source is not Source.PINNED and bool(self.measurement.get(INTERRUPTED))
 
     @property

@@ -166,7 +166,7 @@ class Preloader:
         self._runs: list[_Run] = []
         self._policy: CachePolicy | None = None
         self._wanted: tuple[Settings, bool] | None = None
-        self._loader: BackgroundLoader | None = None
+        self.loader: BackgroundLoader | None = None
         self._profile_key = ""
         self._before: RunProfile | None = None  # the profile as it was when this run began
         self._stored = RunProfile()
@@ -219,8 +219,8 @@ class Preloader:
         self._scheduler.stop()
 
     def _close_loader(self) -> None:
-        if self._loader is not None:
-            self._loader.close()
+        if self.loader is not None:
+            self.loader.close()
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Preloader:
         run = self._run_of(placement.backend)
         if run is not None and not run.planned.is_set() and "://" in compilation.cache.url:
             self._wait_for_plan(run, compilation, key)
-        loader = self._loader
+        loader = self.loader
         if loader is None:
             return None
         ahead = loader.take(key)
@@ -388,12 +388,12 @@ class Preloader:
                 if use.quick and shared.local_note(use.key) is None:
                     shared.note_local(use.key, use.quick)
         planned = [use for use in uses if use.stored]
-        if planned and self._loader is None:
+        if planned and self.loader is None:
             from ejcache.jax_integration.preload.loader import BackgroundLoader
 
-            self._loader = BackgroundLoader(policy, settings)
+            self.loader = BackgroundLoader(policy, settings)
         run.planned.set()
-        loader = self._loader
+        loader = self.loader
         if not planned or loader is None:
             return
         loader.plan(client, planned, ready=shared is None)
@@ -441,7 +441,7 @@ class Preloader:
     def after_fork_in_child(self) -> None:
         """Preload nothing and write nothing: the profile is the parent's."""
         self._closed = True
-        self._loader = None
+        self.loader = None
 
 
 def _is_wanted(settings: Settings) -> bool:

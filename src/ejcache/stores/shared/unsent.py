@@ -82,7 +82,7 @@ class UnsentUses:
                     append_regular(self._path, line)
 
     def is_due(self) -> bool:
-        """Whether so much was left, or so long ago, that a process should send it even if it asks for nothing else."""
+        """True if so much was left, or so long ago, that a process should send it even if it asks for nothing else."""
         lines = self._lines()
         if sum(map(len, lines)) >= _DUE_BYTES:
             return True
