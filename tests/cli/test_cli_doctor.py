@@ -303,7 +303,7 @@ def test_one_advice_is_printed_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(doctor_module, "check_directory", found)
     said = ejcache("doctor", tmp_path)
-    assert "  directory, trust: open it\n" in said.out
+    assert "  directory, trust:  open it\n" in said.out
     assert said.out.count("open it") == 1
 
 
