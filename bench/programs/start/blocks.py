@@ -14,11 +14,16 @@ RATE, DECAY, BETA_1, BETA_2 = 3e-4, 0.01, 0.9, 0.95
 
 def calls(size: int) -> list[Any]:
     """The first step of a training run."""
+    given = arguments(size)
+    return [lambda: jax.jit(train_step)(*given)]
+
+
+def arguments(size: int) -> tuple[Any, Any]:
+    """What the step takes."""
     parameters = _parameters(size)
     zeros = jax.tree.map(np.zeros_like, parameters)
     state = {"parameters": parameters, "mean": zeros, "square": zeros, "count": np.float32(0)}
-    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (BATCH, LENGTH + 1), dtype=np.int32)
-    return [lambda: jax.jit(train_step)(state, tokens)]
+    return state, np.random.default_rng(1).integers(0, VOCABULARY, (BATCH, LENGTH + 1), dtype=np.int32)
 
 
 def train_step(state: Any, tokens: Any) -> Any:
