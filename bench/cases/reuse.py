@@ -49,9 +49,9 @@ def reuse(context: Context, outcome: Outcome) -> None:
             outcome.line(f"{name}: {what}", {who: summarize(run[field] for run in runs) for who, runs in found.items()})
         keys = [(a["processor"], b["processor"]) for a, b in zip(found[REUSED], found[TRACED], strict=True)]
         ratio, interval = paired_ratio(keys)
-        outcome.ratio(
-            f"{name}: {KEY}, {REUSED} ÷ {TRACED}", ratio, at_most(0.05) if work == 0 else None, interval=interval
-        )
+        is_bar = not work and not context.quick
+        what = f"{name}: {KEY}, {REUSED} ÷ {TRACED}"
+        outcome.ratio(what, ratio, at_most(0.05) if is_bar else None, interval=interval)
         whole = [(a["process"], b["process"]) for a, b in zip(found[TRACED], found[REUSED], strict=True)]
         ratio, interval = paired_ratio(whole)
         outcome.ratio(f"{name}: whole process, {TRACED} ÷ {REUSED}", ratio, bar, interval=interval)
