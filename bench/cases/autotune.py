@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.context import child_environment
@@ -16,8 +19,6 @@ from bench.outcome import OURS, Bar, at_least, at_most
 from bench.registry import case
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bench.context import Context
     from bench.outcome import Outcome
 
@@ -105,6 +106,37 @@ def choice(context: Context, outcome: Outcome) -> None:
     outcome.ratio("the 30 % faster one is chosen", 100 * answer["30 %"]["chosen"] / trials, at_least(95), unit="%")
     outcome.ratio("the 1 % faster one is chosen", 100 * answer["1 %"]["chosen"] / trials, at_most(0), unit="%")
     outcome.note(f"{trials} trials each.")
+
+
+_REPLAYED = Path(__file__).parents[1] / "data" / "convolution.json.gz"
+_NEAR_ENOUGH = {("history", 16): 1.09, ("history", 32): 1.06, ("history", 64): 1.04}
+"""The time ÷ the optimum that we promise where other devices were searched before."""
+
+
+@case("tuned-replay", title="the search replayed over all times of a kernel on six GPUs: time ÷ optimum", order=117)
+def replay(context: Context, outcome: Outcome) -> None:
+    """Cold, with what was measured on the five other GPUs, and at random; geometric means over GPUs and seeds."""
+    seeds, budgets = context.pick(10, 1), context.pick([16, 32, 64, 128, 256], [16, 32])
+    command = [sys.executable, "tools/replay_search.py", str(_REPLAYED), "--json", "--seeds", str(seeds)]
+    command += ["--budgets", ",".join(map(str, budgets))]
+    # Small matrices: threads of the linear algebra would only wait for each other.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, cwd=_REPLAYED.parents[2], capture_output=True, check=True, timeout=3000.0
+    )
+    rows = json.loads(done.stdout)["results"]
+    means: dict[tuple[str, int], float] = {}
+    for start, budget in itertools.product(("history", "cold", "random"), budgets):
+        found = [row["slowdown"] for row in rows if (row["start"], row["budget"]) == (start, budget)]
+        means[start, budget] = statistics.geometric_mean(found)
+        bar = _NEAR_ENOUGH.get((start, budget))
+        outcome.ratio(f"{start}, {budget} measured", means[start, budget], None if bar is None else at_most(bar))
+        near = sum(slowdown <= 1.05 for slowdown in found) / len(found)
+        outcome.ratio(f"{start}, {budget} measured: runs within 5 %", 100 * near, unit="%")
+    for start, budget in itertools.product(("history", "cold"), budgets):
+        ratio = means[start, budget] / means["random", budget]
+        outcome.ratio(f"{start} ÷ random, {budget} measured", ratio, at_most(1))
+    outcome.note(f"{seeds} seeds on each GPU.")
 
 
 _HARD_CELLS = {"5 % faster, busy": 75.0, "rivals 1 % apart, busy": 75.0}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
+import tracemalloc
 from collections import Counter
 
 import jax.numpy as jnp
@@ -33,20 +35,35 @@ def large(values, checked):
     )
 
 
+def searched(space, limit):
+    """A search of so many configurations, whose valley is at three fifths of each axis."""
+    search = Search(space, starts=[space.space.default], limit=limit, patience=False)
+    while asked := search.ask():
+        assert all(config["axis0"] <= 8 for config in asked)
+        values = len(space.space.axes["axis0",])
+        search.tell({canonical_json(c): 1 + sum(abs(math.log(v / 0.6 / values)) for v in c.values()) for c in asked})
+    return search
+
+
 def test_a_thousand_million_points_cost_what_a_thousand_do():
-    """The search asks the constraints about as often, and finds the valley of the larger space."""
-    counts = []
+    """The search asks constraints as often, holds as much memory, and finds the valley of the larger space."""
+    counts, peaks, found = [], [], []
     for values in (2, 10):
         checked = []
         space = large(values, checked).of_call((8,), {})
-        search = Search(space, starts=[space.space.default], limit=128, patience=False)
-        while asked := search.ask():
-            assert all(config["axis0"] <= 8 for config in asked)
-            times = {canonical_json(c): 1 + sum(abs(math.log(v / 0.6 / values)) for v in c.values()) for c in asked}
-            search.tell(times)
+        searched(space, 8)
+        checked.clear()
+        tracemalloc.start()
+        try:
+            search = searched(space, 128)
+            peaks.append(tracemalloc.get_traced_memory()[1] - sys.getsizeof(checked))
+        finally:
+            tracemalloc.stop()
         assert len(search.times) == 128
         counts.append(len(checked))
-    assert counts[1] < 4 * counts[0]
+        found.append(search)
+    assert counts[1] < 1.5 * counts[0], counts
+    assert peaks[1] < 2 * peaks[0] + 2**20, peaks
     assert min(search.times.values()) < 0.5 * search.times[canonical_json(space.space.default)]
 
 
@@ -129,6 +146,44 @@ def test_a_candidate_says_where_it_came_from(tmp_path):
     store.publish(record)
     shown = ejcache("show", "--tuned", record.key.digest, "--dir", tmp_path, "--json").json["candidates"]
     assert {canonical_json(item["configuration"]): item["origin"] for item in shown} == found
+
+
+PROGRAM = """
+import jax, jax.numpy as jnp
+from ejcache.autotune import Space, Tuner, autotuned, implementations, powers_of_two
+
+blocks = Space(
+    {"block": powers_of_two(2, 16), "inner": {"fast": [False, True]}},
+    default={"block": 2, "inner": {"fast": False}},
+    constraints=[lambda config, x: x.shape[0] % config["block"] == 0],
+)
+quick = Tuner(sample_seconds=0.0005, rounds=8, confirm=False)
+
+@autotuned(configs=blocks, name="space", tuner=quick)
+def in_blocks(x, *, block, inner):
+    return 2 * x.reshape(block, -1).reshape(x.shape)
+
+@implementations({"doubled": lambda x: x + x, "blocks": in_blocks}, name="several", tuner=quick)
+def several(x): ...
+
+if __name__ == "__main__":
+    jax.jit(lambda x: in_blocks(x) + several(x))(jnp.ones(24))
+"""
+
+
+def test_the_command_tunes_a_space_and_its_implementations(tmp_path, run_forked):
+    """`ejcache tune` finds the calls of both, and the constraints hold for what is measured."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    place = tmp_path / "place"
+    run_forked("from ejcache.cli.main import main; main()", "tune", "--dir", place, "program.py")
+    store = AutotuneStore(str(place), seeds=())
+    records = {found.record.key.operation: found.record for found in store.records()}
+    store.close()
+    assert set(records) == {"space", "several"}
+    assert {item.configuration["block"] for item in records["space"].candidates} == {2, 4, 8}
+    tried = [item.configuration for item in records["several"].candidates]
+    assert {item["implementation"] for item in tried} == {"doubled", "blocks"}
+    assert {item["configuration"]["block"] for item in tried if item["configuration"]} == {2, 4, 8}
 
 
 def test_spaces_that_cannot_be_are_refused():

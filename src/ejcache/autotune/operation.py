@@ -7,6 +7,7 @@ import functools
 import hashlib
 import inspect
 import math
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ R = TypeVar("R")
 _CONFIG: Final = "config"
 _GUESS_SECONDS: Final = 1.0
 _REMEMBERED_CALLS: Final = 10_000
+_DRAWN: Final = 64
+"""Configurations of a space that are candidates where several implementations compete."""
 
 
 class Options(TypedDict, total=False):
@@ -485,7 +488,8 @@ def implementations(
 
     Args:
         choices: the implementations by name, functions of the same arguments. The configurations of one that
-            `autotuned` made are candidates, too; what it has recorded by itself is not used. The first is the default.
+            `autotuned` made are candidates, too, of a `Space` some random ones; what it has recorded by itself is not
+            used. The first is the default.
         name: of the operation, as for `autotuned`.
         version: of the operation, as for `autotuned`.
         **options: the other arguments of `autotuned`, but for `configs`.
@@ -503,8 +507,12 @@ def implementations(
         if not isinstance(function, Autotuned):
             return [Implementation(which)]
         call = function.bound(args, kwargs)
+        space = call.space()
+        # The same ones in every process, because a record says among which configurations it chose.
+        drawn = None if space is None else space.drawn(random.Random(0), _DRAWN)  # noqa: S311 (not a secret)
+        listed = call.candidates() if drawn is None else [item for item, _ in drawn]
         # Its own default comes first, so that the default of the first implementation is that of the operation.
-        return [Implementation(which, item) for item in (call.default(), *call.candidates())]
+        return [Implementation(which, item) for item in (call.default(), *listed)]
 
     def configs(*args: Any, **kwargs: Any) -> list[Implementation]:
         return [item for which in held for item in candidates_of(which, args, kwargs)]

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
 
+    from ejcache.autotune.measure.search import Located
+
     Point = tuple[int, ...]
 
 
@@ -18,8 +20,7 @@ class ListedSpace:
     """Configurations, JSON values, of which the search measures some."""
 
     def __init__(self, configurations: Sequence[Any]) -> None:
-        self._configurations = list(configurations)
-        flat = [flattened(item) for item in self._configurations]
+        flat = [flattened(item) for item in configurations]
         names = sorted(set(flat[0]).intersection(*flat[1:]))
         values = {name: sorted({item[name] for item in flat}, key=order) for name in names}
         names = [name for name in names if len(values[name]) > 1]
@@ -28,26 +29,33 @@ class ListedSpace:
         self._points: dict[str, Point] = {}
         # Several configurations are at one point if they differ in names that not all have.
         self._at: dict[Point, list[Any]] = {}
-        for configuration, item in zip(self._configurations, flat, strict=True):
+        self._located: list[tuple[Any, Point]] = []
+        for configuration, item in zip(configurations, flat, strict=True):
             point = tuple(steps[name][item[name]] for name in names)
             self._points[canonical_json(configuration)] = point
             self._at.setdefault(point, []).append(configuration)
+            self._located.append((configuration, point))
 
     def place(self, configuration: Any) -> tuple[float, ...] | None:
         """The steps on each axis, as shares of its length."""
         point = self._points.get(canonical_json(configuration))
         if point is None:
             return None
-        return tuple(step / (size - 1) for step, size in zip(point, self._sizes, strict=True))
+        return self._share(point)
 
-    def near(self, configuration: Any) -> list[Any]:
-        """One or two steps on each axis, and one step on each pair of axes."""
+    def near(self, configuration: Any, generator: random.Random, count: int) -> list[Located]:
+        """One or two steps on each axis, and one step on each pair of axes: so many of these, at random."""
         point = self._points[canonical_json(configuration)]
-        return [found for near in around(point) for found in self._at.get(near, ())]
+        found = [(each, self._share(near)) for near in around(point) for each in self._at.get(near, ())]
+        return generator.sample(found, count) if len(found) > count else found
 
-    def drawn(self, generator: random.Random, count: int) -> list[Any]:
+    def drawn(self, generator: random.Random, count: int) -> list[Located]:
         """Up to so many configurations."""
-        return generator.sample(self._configurations, min(count, len(self._configurations)))
+        found = generator.sample(self._located, min(count, len(self._located)))
+        return [(configuration, self._share(point)) for configuration, point in found]
+
+    def _share(self, point: Point) -> tuple[float, ...]:
+        return tuple(step / (size - 1) for step, size in zip(point, self._sizes, strict=True))
 
 
 def around(point: Sequence[int]) -> Iterator[Point]:

@@ -3,15 +3,21 @@
 The search begins with the default and, where records of the operation exist, with the few configurations that cover
 them best; else with some random ones. After that, a model of all times says which neighbours of the best ones and
 which random configurations may be faster still: a Gaussian process over the axes (Rasmussen and Williams, Gaussian
-Processes for Machine Learning, 2006, chapter 2), whose lower confidence bound is the score. What records say of other
-devices and shapes is where the model begins, and counts less the more has been measured here.
+Processes for Machine Learning, 2006, chapter 2), whose lower confidence bound is the score.
+
+Of each record a model of its own says what it expects of any configuration. What the records expect together is where
+the model of this search begins, and how they differ is a part of its covariance: a record that expects what is
+measured here soon counts more than the others. How far records are trusted at all is what makes the times measured here
+likeliest, and some of what is tried is chosen without them.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ejcache.autotune.records.json_values import canonical_json
@@ -22,11 +28,16 @@ if TYPE_CHECKING:
     Times = Mapping[str, float]
     """Seconds by the canonical JSON of a configuration; infinite for one that failed."""
 
+    Place = tuple[float, ...]
+    Located = tuple[Any, Place]
+    """A configuration and its coordinates."""
 
-PORTFOLIO: Final = 8
+
+PORTFOLIO: Final = 5
 RANDOM_STARTS: Final = 4
 _BATCH: Final = 4
 _LEADERS: Final = 6
+_NEAR: Final = 80
 _RANDOM: Final = 300
 _WORST: Final = 2.3
 """Logarithm of the slowdown from which on it does not matter how slow a configuration is, or why it failed."""
@@ -35,15 +46,31 @@ _BOLDNESS: Final = 4.0
 _CAUTION: Final = 0.3
 """The boldness for one configuration in two, while nothing better is found: those near the best are tried, too."""
 
+_INFORMED: Final = 2.0
+"""The boldness where records say what to expect."""
+
+_ALONE: Final = 16
+"""When so many are measured, some configurations are chosen without records, which may all be of other kinds."""
+
 _REACH: Final = 0.4
 """How far a time says something of others, in axes of the space."""
 
 _NARROW: Final = 0.25
 """Records have many times, each of which says less of others."""
 
+_REACHES: Final = (0.25, 0.5, 1.0)
+_DIFFERENCES: Final = (0.0, 1.2, 4.0)
+_TRUSTS: Final = (0.0, 0.5, 1.0)
+"""Shares of the reach, and weights of what records differ in and of what they expect: what fits best counts."""
+
+_VARIANCE: Final = 0.1
+_BELIEF: Final = 5.0
+"""The variance of the times that is expected, and how many times that expectation is worth."""
+
 _NOISE: Final = 1e-3
-_HISTORY: Final = 1_000
-_FORGOTTEN: Final = 40
+_NOISE_OF_RECORDS: Final = 1e-2
+_MOST_RECORDS: Final = 32
+_MOST_TIMES: Final = 1_000
 _GAIN: Final = 0.01
 """A search goes on as long as it finds what is faster by this share."""
 
@@ -51,13 +78,13 @@ _GAIN: Final = 0.01
 class Landscape(Protocol):
     """The configurations, JSON values, that can be measured, and how they lie to each other."""
 
-    def place(self, configuration: Any) -> tuple[float, ...] | None:
+    def place(self, configuration: Any) -> Place | None:
         """The coordinates, between 0 and 1 on each axis; None for a configuration that is not in the space."""
 
-    def near(self, configuration: Any) -> list[Any]:
-        """Neighbours on one and on two axes."""
+    def near(self, configuration: Any, generator: random.Random, count: int) -> list[Located]:
+        """Up to so many neighbours on one and on two axes, at random."""
 
-    def drawn(self, generator: random.Random, count: int) -> list[Any]:
+    def drawn(self, generator: random.Random, count: int) -> list[Located]:
         """Up to so many random configurations, some of them twice."""
 
 
@@ -67,7 +94,10 @@ def portfolio(history: Sequence[Times], *, most: int = PORTFOLIO) -> list[str]:
     What is covered is the logarithm of the slowdown, summed over the records: how much slower the best of them is
     than the best configuration that a record has.
     """
-    slow = [found for times in history if (found := _slowdowns(times))]
+    return _covering([found for times in history if (found := _slowdowns(times))], most)
+
+
+def _covering(slow: Sequence[Times], most: int) -> list[str]:
     left = sorted({text for times in slow for text in times})
     now = [_WORST] * len(slow)
     chosen: list[str] = []
@@ -129,18 +159,16 @@ class Search:
         self._fewest = enough // 2 if history else enough
         self._most_idle = max(1, enough // 2)
         self._random = random.Random(seed)  # noqa: S311 (not a secret)
-        self._places: dict[str, tuple[float, ...]] = {}
+        self._places: dict[str, Place] = {}
         self._configurations: dict[str, Any] = {}
+        self._near: dict[str, dict[str, Located]] = {}
         self._asked: set[str] = set()
         self._best, self._since = math.inf, 0
+        self._model = _Model(history, self)
         queue = [text for start in starts if (text := self._known(start)) is not None]
-        if history:
-            queue += [text for text in portfolio(history) if self._known_text(text) is not None]
-        else:
-            queue += self._draw(RANDOM_STARTS)
+        queue += self._model.portfolio() if history else self._kept(self._draw(RANDOM_STARTS))
         self._queue = list(dict.fromkeys(queue))
         self.starts = tuple(self._queue)
-        self._model = _History(history, self)
 
     def ask(self) -> list[Any]:
         """The configurations to measure next; empty at the end."""
@@ -165,11 +193,7 @@ class Search:
         if self.stopped_at is None and len(self.times) >= self._fewest and self._since >= self._most_idle:
             self.stopped_at = len(self.times)
 
-    def place(self, text: str) -> tuple[float, ...]:
-        """The coordinates of a configuration that the search knows."""
-        return self._places[text]
-
-    def place_of(self, text: str) -> tuple[float, ...] | None:
+    def place_of(self, text: str) -> Place | None:
         """The coordinates of any configuration, as canonical JSON; None if it is not in the space."""
         return self._places[text] if self._known_text(text) is not None else None
 
@@ -185,94 +209,201 @@ class Search:
     def _known_text(self, text: str) -> str | None:
         return text if text in self._places else self._known(json.loads(text))
 
-    def _draw(self, count: int) -> list[str]:
-        found = [self._known(item) for item in self._space.drawn(self._random, count)]
-        return [text for text in found if text is not None]
+    def _kept(self, found: Mapping[str, Located]) -> list[str]:
+        """The texts of configurations, which are remembered from now on."""
+        for text, (configuration, place) in found.items():
+            self._configurations[text], self._places[text] = configuration, place
+        return [*found]
+
+    def _draw(self, count: int) -> dict[str, Located]:
+        return {canonical_json(item[0]): item for item in self._space.drawn(self._random, count)}
 
     def _promising(self) -> list[str]:
         """The configurations that the model thinks best of, one after the other."""
         leaders = sorted(self.times, key=self.times.__getitem__)[:_LEADERS]
-        pool = dict.fromkeys(self._draw(_RANDOM))
-        for leader in leaders:
-            if self.times[leader] < math.inf:
-                near = (self._known(item) for item in self._space.near(self._configurations[leader]))
-                pool |= dict.fromkeys(text for text in near if text is not None)
-        pool |= dict.fromkeys(self._model.best)
-        open_to_try = [text for text in pool if text not in self.times and text not in self._asked]
-        if not open_to_try or not self.times:
-            return open_to_try[:_BATCH]
+        # A leader is one for some time, and its neighbours stay the same.
+        self._near = {
+            leader: self._near.get(leader) or self._neighbours(leader)
+            for leader in leaders
+            if self.times[leader] < math.inf
+        }
+        pool = self._draw(_RANDOM)
+        for near in self._near.values():
+            pool |= near
+        pool |= {text: (self._configurations[text], self._places[text]) for text in self._model.best}
+        for text in (*self.times, *self._asked):
+            pool.pop(text, None)
+        if not pool or not self.times:
+            return self._kept(dict(islice(pool.items(), _BATCH)))
         known = [*self.times]
         slow = _slowdowns(self.times) or dict.fromkeys(known, _WORST)
-        weight = max(0.0, 1 - (len(known) - len(self.starts)) / _FORGOTTEN)
-        slowdowns = [slow.get(text, _WORST) for text in known]
-        idle = 2 * self._since >= self._most_idle
-        return self._model.chosen(known, slowdowns, open_to_try, weight=weight, cautious=idle)
+        chosen = self._model.chosen(
+            {text: self._places[text] for text in known},
+            [slow.get(text, _WORST) for text in known],
+            {text: place for text, (_, place) in pool.items()},
+            cautious=2 * self._since >= self._most_idle,
+        )
+        return self._kept({text: pool[text] for text in chosen})
+
+    def _neighbours(self, leader: str) -> dict[str, Located]:
+        return {
+            canonical_json(item[0]): item
+            for item in self._space.near(self._configurations[leader], self._random, _NEAR)
+        }
 
 
-class _History:
-    """What records say of each configuration, and a model of what was measured beside that."""
+class _Record:
+    """What one record says of each configuration, and expects of others."""
 
-    def __init__(self, history: Sequence[Times], search: Search) -> None:
+    def __init__(self, slow: Times, places: Any) -> None:
         import numpy as np
 
+        self.slow = slow
+        self._places = places
+        values = np.asarray([*slow.values()])
+        self._mean = float(values.mean())
+        kernel = _kernel(places, places, share=_NARROW) + _NOISE_OF_RECORDS * np.eye(len(values))
+        self._weights = np.linalg.solve(kernel, values - self._mean)
+
+    def expected(self, places: Any) -> Any:
+        """The logarithms of the slowdown at some coordinates."""
+        import numpy as np
+
+        found = self._mean + _kernel(places, self._places, share=_NARROW) @ self._weights
+        return np.clip(found, 0.0, _WORST)
+
+
+class _Model:
+    """What to expect of configurations, given records and what was measured."""
+
+    def __init__(self, history: Sequence[Times], search: Search) -> None:
         self._search = search
+        self._records: list[_Record] = []
         said: dict[str, list[float]] = {}
-        for times in history:
-            for text, slow in _slowdowns(times).items():
-                if search.place_of(text) is not None:
-                    said.setdefault(text, []).append(slow)
+        for times in history[:_MOST_RECORDS]:
+            slow = {text: value for text, value in _slowdowns(times).items() if search.place_of(text) is not None}
+            fastest = sorted(slow, key=slow.__getitem__)[:_MOST_TIMES]
+            if len(fastest) > 1:
+                places = _array([search.place_of(text) for text in fastest])
+                self._records.append(_Record({text: slow[text] for text in fastest}, places))
+            for text in fastest:
+                said.setdefault(text, []).append(slow[text])
         means = {text: sum(values) / len(values) for text, values in said.items()}
-        ranked = sorted(means, key=means.__getitem__)[:_HISTORY]
-        self.best = ranked[: _RANDOM // 2]
-        self._expected: dict[str, float] = {}
-        self._points = self._weights = None
-        if ranked:
-            values = np.asarray([means[text] for text in ranked])
-            self._mean = float(values.mean())
-            self._points = self._places(ranked)
-            noise = np.asarray([0.05 / len(said[text]) for text in ranked])
-            kernel = _kernel(self._points, self._points, share=_NARROW)
-            self._weights = np.linalg.solve(kernel + np.diag(noise), values - self._mean)
+        self._said = sorted(means, key=means.__getitem__)[:_MOST_TIMES]
+        self.best = self._said[: _RANDOM // 2]
+
+    def portfolio(self) -> list[str]:
+        """The few configurations that cover the records best; what one does not say is what it expects."""
+        if not self._said:
+            return []
+        places = _array([self._search.place_of(text) for text in self._said])
+        filled = [
+            dict(zip(self._said, record.expected(places).tolist(), strict=True)) | dict(record.slow)
+            for record in self._records
+        ]
+        return _covering(filled, PORTFOLIO)
 
     def chosen(
-        self, known: Sequence[str], slow: Sequence[float], among: Sequence[str], *, weight: float, cautious: bool
+        self, known: Mapping[str, Place], slow: Sequence[float], among: Mapping[str, Place], *, cautious: bool
     ) -> list[str]:
         """Choose from `among` those with the lowest confidence bounds, given the slowdowns of the known."""
         import numpy as np
 
-        prior = weight * self._prior([*known, *among])
-        measured, expected = np.asarray(slow) - prior[: len(known)], prior[len(known) :]
-        mean, spread = float(measured.mean()), max(float(measured.std()), 0.1)
-        points, others = self._places(known), self._places(among)
-        doubtful = 1 - 0.6 * weight if self._points is not None else 1.0
+        places, others, measured = _array([*known.values()]), _array([*among.values()]), np.asarray(slow)
+        count, everything = len(known), np.vstack([places, others])
+        # A column for each record.
+        expected = np.asarray([record.expected(everything) for record in self._records]).T.reshape(len(everything), -1)
+        alone = _Fit(places, measured, np.zeros((count, 0)), alone=True)
+        models = [_Bounds(alone, others, np.zeros((len(others), 0)), np.zeros(len(others)))]
+        if self._records:
+            mean = expected.mean(1)
+            differences = (expected - mean[:, None]) / math.sqrt(len(self._records))
+            fits = (
+                (
+                    _Fit(places, measured - trust * mean[:count], weight * differences[:count], share=share),
+                    weight,
+                    trust,
+                )
+                for share, weight, trust in itertools.product(_REACHES, _DIFFERENCES, _TRUSTS)
+            )
+            fit, weight, trust = max(fits, key=lambda each: each[0].likelihood)
+            models.append(_Bounds(fit, others, weight * differences[count:], trust * mean[count:]))
         picked: list[int] = []
-        for number in range(min(_BATCH, len(among))):
-            root = np.linalg.cholesky(_kernel(points, points) + _NOISE * np.eye(len(points)))
-            cross = np.linalg.solve(root, _kernel(points, others))
-            found = mean + cross.T @ np.linalg.solve(root, measured - mean)
-            doubt = spread * np.sqrt(np.maximum(1e-9, 1 - (cross * cross).sum(0)))
-            score = found + expected - doubtful * (_CAUTION if cautious and number % 2 else _BOLDNESS) * doubt
+        for number in range(min(_BATCH, len(others))):
+            by_itself = not self._records or (count >= _ALONE and number == _BATCH - 1)
+            boldness = _CAUTION if cautious and number % 2 else _BOLDNESS
+            score = models[0].bound(boldness) if by_itself else models[-1].bound(_INFORMED)
             score[picked] = math.inf
-            best = int(np.argmin(score))
-            picked.append(best)
-            # As if it had been measured, so that the next one is not its neighbour.
-            points, measured = np.vstack([points, others[best]]), np.append(measured, found[best])
-        return [among[index] for index in picked]
+            picked.append(int(score.argmin()))
+            for model in models:
+                model.take(picked[-1])
+        texts = [*among]
+        return [texts[index] for index in picked]
 
-    def _prior(self, texts: Sequence[str]) -> Any:
+
+class _Fit:
+    """How well a Gaussian process fits what was measured.
+
+    Args:
+        places: where it was measured.
+        measured: the logarithms of the slowdown, less what was expected.
+        differences: of the records, weighted; their products are a part of the covariance.
+        share: of the reach.
+        alone: there are no records.
+    """
+
+    def __init__(
+        self, places: Any, measured: Any, differences: Any, *, share: float = 1.0, alone: bool = False
+    ) -> None:
         import numpy as np
 
-        if self._points is None:
-            return np.zeros(len(texts))
-        if missing := [text for text in texts if text not in self._expected]:
-            kernel = _kernel(self._places(missing), self._points, share=_NARROW)
-            self._expected |= dict(zip(missing, (self._mean + kernel @ self._weights).tolist(), strict=True))
-        return np.asarray([self._expected[text] for text in texts])
+        count = len(places)
+        self.places, self.differences, self.share = places, differences, share
+        covariance = _kernel(places, places, share=share) + differences @ differences.T
+        self.root = np.linalg.cholesky(covariance + _NOISE * np.eye(count))
+        one, rest = np.linalg.solve(self.root, np.stack([np.ones(count), measured], axis=1)).T
+        # Without records, the plain mean and spread: it errs towards what is not known yet.
+        self.mean = float(measured.mean()) if alone else float(one @ rest) / float(one @ one)
+        self.rest = rest - self.mean * one
+        # As if some times had been measured before, which have the variance that is expected.
+        likely = (float(self.rest @ self.rest) + _BELIEF * _VARIANCE) / (count + _BELIEF)
+        self.variance = max(float(measured.std()), 0.1) ** 2 if alone else likely
+        self.likelihood = -0.5 * (count + _BELIEF) * math.log(self.variance) - float(np.log(np.diag(self.root)).sum())
 
-    def _places(self, texts: Sequence[str]) -> Any:
+
+class _Bounds:
+    """What a fit expects of other configurations, and how sure it is of that."""
+
+    def __init__(self, fit: _Fit, others: Any, differences: Any, expected: Any) -> None:
         import numpy as np
 
-        return np.asarray([self._search.place(text) for text in texts], dtype=float).reshape(len(texts), -1)
+        self._fit, self._others, self._differences = fit, others, differences
+        covariance = _kernel(others, fit.places, share=fit.share) + differences @ fit.differences.T
+        self._cross = np.linalg.solve(fit.root, covariance.T)
+        self._expected = fit.mean + expected + self._cross.T @ fit.rest
+        self._doubt = 1 + (differences * differences).sum(1) - (self._cross * self._cross).sum(0)
+
+    def bound(self, boldness: float) -> Any:
+        """The lower confidence bound of each."""
+        import numpy as np
+
+        return self._expected - boldness * np.sqrt(self._fit.variance * np.maximum(1e-9, self._doubt))
+
+    def take(self, index: int) -> None:
+        """Be as sure as if one had been measured and were as expected, so that the next one is not its neighbour."""
+        import numpy as np
+
+        between = _kernel(self._others, self._others[index : index + 1], share=self._fit.share)[:, 0]
+        between += self._differences @ self._differences[index] - self._cross.T @ self._cross[:, index]
+        row = between / math.sqrt(max(1e-9, float(self._doubt[index])) + _NOISE)
+        self._doubt = self._doubt - row * row
+        self._cross = np.vstack([self._cross, row])
+
+
+def _array(places: Sequence[Place | None]) -> Any:
+    import numpy as np
+
+    return np.asarray(places, dtype=float).reshape(len(places), -1)
 
 
 def _kernel(one: Any, other: Any, *, share: float = 1.0) -> Any:

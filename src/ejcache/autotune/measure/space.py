@@ -13,8 +13,9 @@ from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from ejcache.autotune.measure.search import Located
 
 _TRIES: Final = 20
 """Random configurations that are drawn for each one that is wanted, because constraints may refuse many."""
@@ -109,21 +110,29 @@ class CallSpace:
             _step(values, value) / (len(values) - 1) for (_, values), value in zip(self._axes, found, strict=True)
         )
 
-    def near(self, configuration: Any) -> list[Any]:
-        """Up to two steps on each axis, and one on each pair of axes."""
+    def near(self, configuration: Any, generator: random.Random, count: int) -> list[Located]:
+        """Up to two steps on each axis, and one on each pair of axes: so many of these, at random."""
         found = _values(configuration, dict(self._axes)) or []
         point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
-        inside = (
+        inside = [
             near
             for near in around(point)
             if all(0 <= step < len(values) for step, (_, values) in zip(near, self._axes, strict=True))
-        )
-        return [item for near in inside if self.allows(item := self._at(near))]
+        ]
+        generator.shuffle(inside)
+        return list(itertools.islice(self._located(inside), count))
 
-    def drawn(self, generator: random.Random, count: int) -> list[Any]:
+    def drawn(self, generator: random.Random, count: int) -> list[Located]:
         """Up to so many random configurations."""
         points = (tuple(generator.randrange(len(values)) for _, values in self._axes) for _ in range(_TRIES * count))
-        return list(itertools.islice((item for point in points if self.allows(item := self._at(point))), count))
+        return list(itertools.islice(self._located(points), count))
+
+    def _located(self, points: Iterable[Sequence[int]]) -> Iterator[Located]:
+        """The configurations at those points that fulfil the constraints, each of which is asked once."""
+        for point in points:
+            if self.allows(configuration := self._at(point)):
+                places = (step / (len(values) - 1) for step, (_, values) in zip(point, self._axes, strict=True))
+                yield configuration, tuple(places)
 
     def _at(self, point: Sequence[int]) -> Any:
         made: dict[str, Any] = {}
