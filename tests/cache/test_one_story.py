@@ -46,7 +46,7 @@ PRELOADED = """
 import time
 cache = ejcache.enable(sys.argv[1], min_compile_seconds=0, preload=True)
 jax.devices()
-while "waits" in sys.argv and not cache.stats().to_dict()["preloaded"]["loaded"]:
+while "waits" in sys.argv and not cache.stats().to_dict()["preload"]["loaded"]:
     time.sleep(0.01)
 jax.jit(step)(x)
 tell()

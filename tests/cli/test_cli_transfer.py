@@ -49,23 +49,26 @@ def copied(*arguments) -> tuple[int, int]:
 
 
 def test_push_and_pull(bucket, cache, tmp_path):
-    """Entries go to a bucket and come to another host, byte for byte, each in one request after one listing."""
+    """Entries go to a bucket and come to another host, byte for byte, each in one request after one listing.
+
+    One more request is the journal, which says what they are worth.
+    """
     bucket.clear_requests()
     assert copied("push", URL, "--dir", cache) == (3, 0)
     asked = Counter((record.method, record.path.split("/")[1]) for record in bucket.requests)
-    assert asked == {("GET", "storage"): 1, ("POST", "upload"): 3}
+    assert asked == {("GET", "storage"): 1, ("POST", "upload"): 3 + 1}
     assert copied("pull", URL, "--dir", tmp_path / "other") == (3, 0)
     assert held(cache) == held(URL) == held(tmp_path / "other")
 
 
 def test_again_copies_nothing(bucket, cache):
-    """Entries that the target has are neither read nor sent."""
+    """Entries that the target has are neither read nor sent: one is new, and the journal says what it is worth."""
     copied("push", URL, "--dir", cache)
     with LocalStore(cache) as store:
         put(store, key_text("jit_new"))
     bucket.clear_requests()
     assert copied("push", URL, "--dir", cache) == (1, 3)
-    assert sum(record.method == "POST" for record in bucket.requests) == 1
+    assert sum(record.method == "POST" for record in bucket.requests) == 1 + 1
     said = ejcache("push", URL, "--dir", cache)
     assert "copied 0 entries" in said.out
     assert "4 entries already there" in said.out

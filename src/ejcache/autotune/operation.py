@@ -474,6 +474,13 @@ class Implementation:
     configuration: Any = None
 
 
+def _some_of(call: BoundCall) -> list[Any]:
+    """The candidates of a call; of a space some, the same in every process, because a record has their digest."""
+    if (space := call.space()) is None:
+        return call.candidates()
+    return [item for item, _ in space.drawn(random.Random(0), _DRAWN)]  # noqa: S311 (not a secret)
+
+
 def implementations(
     choices: Mapping[str, Callable[..., Any]], *, name: str | None = None, version: int | str = 1, **options: Any
 ) -> Callable[[Callable[P, R]], Autotuned[P, R]]:
@@ -506,13 +513,9 @@ def implementations(
         function = held[which]
         if not isinstance(function, Autotuned):
             return [Implementation(which)]
-        call = function.bound(args, kwargs)
-        space = call.space()
-        # The same ones in every process, because a record says among which configurations it chose.
-        drawn = None if space is None else space.drawn(random.Random(0), _DRAWN)  # noqa: S311 (not a secret)
-        listed = call.candidates() if drawn is None else [item for item, _ in drawn]
         # Its own default comes first, so that the default of the first implementation is that of the operation.
-        return [Implementation(which, item) for item in (call.default(), *listed)]
+        call = function.bound(args, kwargs)
+        return [Implementation(which, item) for item in (call.default(), *_some_of(call))]
 
     def configs(*args: Any, **kwargs: Any) -> list[Implementation]:
         return [item for which in held for item in candidates_of(which, args, kwargs)]
