@@ -91,7 +91,7 @@ INNER_LEVELS = {
         "asked_again": 1,
         "signatures": 1,
         "texts": 1,
-        "operations": 1,
+        "single_operations": 1,
         "history": 1,
         "advise": 2,
         "guard": 3,
@@ -359,7 +359,7 @@ def test_package_imports_nothing_at_once():
 @pytest.mark.parametrize(
     ("path", "source", "said"),
     [
-        ("stores/base.py", "from ejcache.maintenance.plan import Plan", "stores is not above maintenance"),
+        ("stores/base.py", "from ejcache.maintenance.eviction_plan import Plan", "stores is not above maintenance"),
         ("stores/base.py", "from ejcache import cache", "stores is not above cache"),
         ("stores/base.py", "from ..maintenance import plan", "stores is not above maintenance"),
         ("stores/base.py", "import ejcache", "stores is not above __init__"),

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from ejcache.maintenance.eviction import run_pass
-from ejcache.maintenance.plan import EvictionPolicy
+from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.stores.opening import open_bucket
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ejcache.cache.starts import ProgramRecord
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport
-    from ejcache.maintenance.plan import EvictionPolicy
+    from ejcache.maintenance.eviction_plan import EvictionPolicy
     from ejcache.misses.explanation import Explanation
     from ejcache.misses.nearest import Known
     from ejcache.settings.table import Settings
@@ -166,7 +166,7 @@ def prune(
         StoreError: the cache cannot be listed.
     """
     from ejcache.maintenance.eviction import EvictionReport, run_pass
-    from ejcache.maintenance.plan import EvictionPolicy
+    from ejcache.maintenance.eviction_plan import EvictionPolicy
 
     asked = EvictionPolicy(
         max_size=None if max_size is None else parse_limit(max_size, setting="max_size"),
@@ -200,7 +200,7 @@ def clear(url: Url | None = None) -> EvictionReport:
         StoreError: the cache cannot be listed.
     """
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
-    from ejcache.maintenance.plan import EvictionPolicy
+    from ejcache.maintenance.eviction_plan import EvictionPolicy
 
     with _opened(url, write=True) as opened:
         if opened.store is None:
@@ -244,7 +244,7 @@ class _OpenedCache:
 
     def completed(self, asked: EvictionPolicy) -> EvictionPolicy:
         """`asked`, or without a rule the limits that are stored with a shared cache, and the order stored with it."""
-        from ejcache.maintenance.plan import policy_of, read_limits
+        from ejcache.maintenance.eviction_plan import policy_of, read_limits
 
         stored = read_limits(self.bucket) or {} if self.bucket is not None else {}
         policy = policy_of(stored, evict="cost" if asked.by_cost else "lru")

@@ -15,7 +15,7 @@ from helpers import run_program
 
 from ejcache.cli.programs import warm_worker
 from ejcache.errors import SettingError, UsageError
-from ejcache.jax_integration.call_shapes import ArrayShape, parse_call
+from ejcache.jax_integration.shape_grammar import ArrayShape, parse_call
 
 # What a shell has put in the background ignores Ctrl-C.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"

@@ -28,7 +28,7 @@ from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import EjcacheError
 from ejcache.maintenance.eviction import run_pass
-from ejcache.maintenance.plan import EvictionPolicy
+from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.settings.resolve import resolve
 from ejcache.stores.opening import open_store
 

@@ -402,7 +402,7 @@ def test_prune_may_spare_what_pgle_made(populated, tmp_path):
 def test_a_profile_is_as_recent_as_its_program():
     """Nobody reads it until it is needed, and it is to be there then."""
     from ejcache.keys.key import CacheKey, profile_key
-    from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
+    from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import EntryInfo
 
     used, unused = (CacheKey(name="jit_f", platform="cpu", components={"computation": text}) for text in "ab")

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ejcache.jax_integration.lowering.modules import digest_module, module_text
-from ejcache.keys.modules import base_name, content_name, function_order, strip_mosaic_config
+from ejcache.keys.canonical_modules import base_name, content_name, function_order, strip_mosaic_config
 
 ir = pytest.importorskip("jaxlib.mlir.ir")
 

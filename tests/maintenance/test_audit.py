@@ -12,7 +12,7 @@ from ejcache.bucket.files import FileBucket
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.audit import Problem, audit, audit_structure
 from ejcache.maintenance.eviction import EvictionPass, ScannedStore, run_pass
-from ejcache.maintenance.plan import EvictionPolicy
+from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore

@@ -10,7 +10,7 @@ import pytest
 
 from ejcache.errors import SettingError
 from ejcache.keys.key import parse_any_key
-from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy, Reason
+from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy, Reason
 from ejcache.stores.base import EntryInfo
 
 NOW = 1_000_000.0

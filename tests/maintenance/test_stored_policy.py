@@ -8,7 +8,7 @@ import pytest
 from memory_bucket import MemoryBucket
 
 from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError
-from ejcache.maintenance.plan import (
+from ejcache.maintenance.eviction_plan import (
     POLICY,
     EffectivePolicy,
     EvictionPolicy,

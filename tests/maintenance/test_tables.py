@@ -12,8 +12,8 @@ from helpers import python_command, run_program, uses
 from store_suite import ODD_KEYS
 
 from ejcache.errors import EntryCorruptError, StoreError
+from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.journals import Listing, TemporaryTables
-from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
 from ejcache.stores.base import EntryInfo, EntryUse
 from ejcache.stores.shared.usage import decode_journal, encode_ordered
 

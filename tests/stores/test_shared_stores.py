@@ -13,7 +13,7 @@ from store_sharing import ProcessTests, PromptStore
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.maintenance.eviction import ScannedStore, run_pass
-from ejcache.maintenance.plan import EvictionPolicy
+from ejcache.maintenance.eviction_plan import EvictionPolicy
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from ejcache.advice.asked_again import compiled_twice, made_anew
 from ejcache.advice.evidence import Texts, asks_of, by_function, misses_by_key
 from ejcache.advice.findings import KINDS, LARGE_CONSTANT, Advice
 from ejcache.advice.history import slower_since
-from ejcache.advice.operations import single_operations
 from ejcache.advice.signatures import shape_varies, weak_type
+from ejcache.advice.single_operations import single_operations
 from ejcache.advice.texts import large_constant, repeated_block, static_number
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ejcache.cli.copying import open_for_writing, planned, report, store_of
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
-from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
+from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.transfer import Transferred, put_with_worth, transfer
 from ejcache.util.files import open_regular
 from ejcache.util.text import plural

@@ -16,8 +16,8 @@ from ejcache.cache.counters import Skip
 from ejcache.errors import UsageError
 from ejcache.jax_integration.activate import active, enable_by_default
 from ejcache.jax_integration.blocks import AlreadyStoredError, storing_only
-from ejcache.jax_integration.call_shapes import Arguments, ArrayShape
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.shape_grammar import Arguments, ArrayShape
 from ejcache.misses.explanation import why_not_stored
 from ejcache.util.tuples import NamedTuple
 

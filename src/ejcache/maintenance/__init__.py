@@ -1,1 +1,1 @@
-"""Looking after a store: what to evict (`plan`), evicting (`eviction`), and checking every entry (`audit`)."""
+"""Looking after a store: what to evict (`eviction_plan`), evicting (`eviction`), and checking every entry (`audit`)."""

@@ -29,8 +29,8 @@ from ejcache.bucket.base import (
 from ejcache.coordination.leases_shared import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
+from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.journals import Listed, Listing, compact
-from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.start_records import merge_start_records
 from ejcache.stores.base import Clearable, EntryInfo
 from ejcache.stores.plain_jax import JaxBucket
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.bucket.base import BlobInfo
-    from ejcache.maintenance.plan import Deletion
+    from ejcache.maintenance.eviction_plan import Deletion
     from ejcache.stores.base import Store
     from ejcache.stores.plain_jax import JaxEntries
 

@@ -18,8 +18,8 @@ from ejcache.coordination.leases import LivenessDetector
 from ejcache.coordination.leases_shared import StoreLeases
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
+from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.journals import SNAPSHOT
-from ejcache.maintenance.plan import EvictionPolicy
 from ejcache.stores.shared.store import SharedStore
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.keys.key import reuse_module_key
 from ejcache.reuse.call import call_text
 from ejcache.reuse.declared import check_declared, declared_texts
-from ejcache.reuse.inputs import start
+from ejcache.reuse.inputs import known_starts
 from ejcache.reuse.log import note
 from ejcache.reuse.process import ProcessInputs, number, prepare, proven_by_this, same_program, stay_plain
 from ejcache.reuse.records import LARGEST_MODULE, RecordedFunction, read_module, witness, write_module
@@ -177,7 +177,7 @@ class ReusingCalls:
             vote.trace()
             raise
         try:
-            reason = vote.why_impossible or ("" if self._declared is not None else start.why_unknown())
+            reason = vote.why_impossible or ("" if self._declared is not None else known_starts.why_unknown())
             if reason:
                 stay_plain(reason)
                 return None

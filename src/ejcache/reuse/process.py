@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.keys.key import reuse_module_key
-from ejcache.reuse.inputs import start
+from ejcache.reuse.inputs import known_starts
 from ejcache.reuse.inputs.command_line import command_line
 from ejcache.reuse.inputs.environment import AT_START, environment
 from ejcache.reuse.inputs.machine import machine
@@ -100,7 +100,7 @@ class ProcessInputs:
         self.missed = self.advice = ""
         self._policy = policy
         self._settings = settings
-        self._main = start.MAIN or os.path.join(DIRECTORY, "__main__.py")  # noqa: PTH118
+        self._main = known_starts.MAIN or os.path.join(DIRECTORY, "__main__.py")  # noqa: PTH118
         ignored = settings.reuse_ignore
         ours = (policy.absolute_url, str(state_directory()))
         self._reader = ProjectReader(self._main, [e for e in ignored if not e.startswith(("-", "env:"))], ours=ours)
@@ -116,7 +116,7 @@ class ProcessInputs:
         self._changed = (
             self._reader.read(self._places).changed
             or changed_argument
-            or link_that_changed((start.MAIN_AS_GIVEN, *own))
+            or link_that_changed((known_starts.MAIN_AS_GIVEN, *own))
         )
         memo_of_host().write()
         self.key = document_key(label(self._main, self._reader.base), self._machine)
@@ -132,7 +132,7 @@ class ProcessInputs:
     def why_changed(self) -> str:
         """Why this process neither records nor reuses any more, as a sentence; empty if it may."""
         changed = self._changed or self._reader.changed_since()
-        return f"{changed} was changed after this process began" if changed else start.why_moved()
+        return f"{changed} was changed after this process began" if changed else known_starts.why_moved()
 
     def _inputs(self) -> StartInputs:
         """The inputs with those modules that were loaded meanwhile."""

@@ -58,7 +58,7 @@ def clear(
 
 def _clear_entries(keys: list[str] | None, directory: str | None, *, yes: bool, as_json: bool) -> int:
     from ejcache.maintenance.eviction import EvictionPass
-    from ejcache.maintenance.plan import EvictionPolicy
+    from ejcache.maintenance.eviction_plan import EvictionPolicy
 
     with open_cache(directory, write=True) as cache:
         if cache.store is None:

@@ -20,7 +20,7 @@ from ejcache.util.text import format_size, plural
 if TYPE_CHECKING:
     from ejcache.cli.cache import OpenCache
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
-    from ejcache.maintenance.plan import EvictionPlan, EvictionPolicy
+    from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import Store
     from ejcache.stores.plain_jax import JaxEntries
 
@@ -96,7 +96,7 @@ def _policy(
     keep: list[str] | None,
     keep_pgle: bool,
 ) -> EvictionPolicy:
-    from ejcache.maintenance.plan import EvictionPolicy
+    from ejcache.maintenance.eviction_plan import EvictionPolicy
     from ejcache.settings.resolve import resolve
 
     return EvictionPolicy(
@@ -115,7 +115,7 @@ def _policy(
 def _prune_entries(
     directory: str | None, given: EvictionPolicy, *, jax: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> int:
-    from ejcache.cli.orders import compare_orders, print_orders
+    from ejcache.cli.eviction_orders import compare_orders, print_orders
     from ejcache.maintenance.eviction import EvictionPass
 
     with open_cache(directory, write=not dry_run) as cache:
@@ -141,7 +141,7 @@ def _prune_entries(
 
 def _to_prune(cache: OpenCache, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
     """Return what is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
-    from ejcache.maintenance.plan import policy_of
+    from ejcache.maintenance.eviction_plan import policy_of
 
     stored = policy_of(cache.limits or {}, evict="cost" if given.by_cost else "lru")
     policy = given if given.has_criterion else stored

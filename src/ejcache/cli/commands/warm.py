@@ -130,7 +130,7 @@ def _calls(shapes: Sequence[str] | None) -> list[str] | None:
     Raises:
         UsageError: one of them cannot be read, or describes no call.
     """
-    from ejcache.jax_integration.call_shapes import parse_call
+    from ejcache.jax_integration.shape_grammar import parse_call
 
     if not shapes:
         return None

@@ -80,7 +80,7 @@ def _serve(
 ) -> None:
     """Compile what the request asks for, and answer for each program."""
     from ejcache.jax_integration import warm_start
-    from ejcache.jax_integration.call_shapes import parse_call
+    from ejcache.jax_integration.shape_grammar import parse_call
 
     began = time.monotonic()
     name = str(getattr(function, "__name__", ""))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jaxlib.mlir import ir, passmanager
 
-from ejcache.keys.modules import base_name, content_name, function_order, module_digest, strip_mosaic_config
+from ejcache.keys.canonical_modules import base_name, content_name, function_order, module_digest, strip_mosaic_config
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache.cli import output
 from ejcache.cli.listing import list_entries, read_facts
-from ejcache.maintenance.plan import EvictionPlan
+from ejcache.maintenance.eviction_plan import EvictionPlan
 from ejcache.stores.local.cost_order import weight
 from ejcache.util.text import format_size, plural
 
 if TYPE_CHECKING:
     from ejcache.cli.cache import OpenCache
-    from ejcache.maintenance.plan import EvictionPolicy
+    from ejcache.maintenance.eviction_plan import EvictionPolicy
 
 
 def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> list[dict[str, Any]]:
