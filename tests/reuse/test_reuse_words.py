@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import pytest
 from cli_helpers import ejcache
 
 import ejcache as package
 from ejcache.errors import UsageError
+from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
 from ejcache.reuse.declared import declared_texts
 from ejcache.reuse.inputs.command_line import command_line
 from ejcache.reuse.log import note
@@ -86,3 +88,11 @@ def test_ignored_arguments(monkeypatch, words, left):
     assert not changed
     assert found[1 : 1 + len(left)] == left
     assert found[1 + len(left)].startswith("switches ")
+
+
+def test_random_keys_of_an_unknown_kind_are_no_numbers():
+    """A stored program with keys of a generator that this JAX does not know is an error, and so it is traced."""
+    places = DevicePlaces(jax.devices()[0].client)
+    _, *others = places.encode_aval(jax.typeof(jax.numpy.zeros(3)))
+    with pytest.raises(ValueError, match="no random keys of the kind key<none>"):
+        places.decode_aval(["key<none>", *others])

@@ -112,7 +112,11 @@ class OperationFile:
         return open_documents(self.path.rpartition("/")[0] or ".")
 
     def read(self) -> dict[str, Any]:
-        """The entries as they were at most a second ago; none if the file cannot be read."""
+        """Return the entries as they were at most a second ago; after a read that failed, those of the last good one.
+
+        A file that is no JSON object, or is larger than `MAX_FILE_BYTES`, counts as empty. The caller must not change
+        the dictionary.
+        """
         if time.monotonic() - self._checked < _RECHECK_SECONDS:
             return self._held
         self._checked = time.monotonic()
@@ -144,7 +148,6 @@ class OperationFile:
             entries[key] = value
             return json.dumps(entries).encode()
 
-        self._checked = -1e9
         try:
             if self.documents.remote and "://" in self.documents.url:
                 return False
@@ -152,6 +155,7 @@ class OperationFile:
         except (EjcacheError, TypeError, ValueError) as exc:
             warn_once(self.path, "%s cannot be written: %s", self.path, exc)
             return False
+        self._checked = -1e9  # after the write: another thread may have read the file just before it
         return True
 
 

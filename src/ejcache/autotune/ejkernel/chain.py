@@ -55,10 +55,16 @@ def choose_for_executor(executor: Any, inv: Any, kernel: Any) -> Any:
 
 
 def choose(chain: Any, inv: Any, kernel: Any) -> Any:
-    """The configuration for one invocation.
+    """Return the configuration for one invocation: its override, an overlay of ejkernel's, or the chooser's choice.
+
+    A measurement that fails raises nothing: it is logged once, and the next best configuration or the kernel's own
+    guess is used.
 
     Raises:
-        ConfigurationMissingError: none was found, and the policy allows neither tuning nor guessing.
+        ConfigurationMissingError: none was found and the policy is `error`, or a guess was needed (tuning is off or
+            failed) and the kernel may not guess, or another process of the job found none.
+        CompileForbiddenError: it would have to be tuned where `forbid_compile` forbids compilations.
+        DisagreementError: this process cannot use the configuration that the other processes of the job use.
     """
     call = InvocationCall(chain, inv, kernel)
     if inv.override_cfg is not None:

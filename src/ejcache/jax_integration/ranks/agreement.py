@@ -7,10 +7,12 @@ So every rank publishes what it sees, the lowest rank decides from all of that, 
 
 Nothing here raises, and every wait has a deadline. No rank waits for one that has not enabled ejcache: all compile.
 If a rank times out waiting for the lowest rank, it publishes "no decision" itself, and every rank compiles, as it would
-without a cache. The coordination service keeps the first value of a name, so a rank that comes later, the lowest rank
-included, follows the decision that was published first.
+without a cache. The coordination service keeps the first value of a name. A rank that comes later follows that
+decision; the lowest rank, if it comes later with another decision, has none.
 
-`common_hit.py` decides so whether the ranks load a program, and `pgle.py` which variant of it they use.
+`common_hit.py` decides so whether the ranks load a program, `pgle.py` which variant of it they use, and
+`reuse/votes.py` whether they trace it; `devices/targets.py` gathers the topology of a job. Each of these says what no
+decision means: to compile, to trace, or an error.
 """
 
 from __future__ import annotations
@@ -106,14 +108,17 @@ class RankAgreement:
         decide: Callable[[dict[int, Any]], Any],
         about: str = "a program",
     ) -> Any:
-        """The decision of the lowest of `participants`, or None if there is none.
+        """Return the decision of the lowest of `participants`, or None if there is none.
+
+        None is also what a rank returns that alone cannot reach the service. The others do not learn of that: they may
+        follow a decision which this rank never reads. JAX ends a job when a process of it has lost the service.
 
         Args:
             topic: from `topic`, the same on every rank.
             participants: the ranks that take part, ascending, this one included.
             mine: what this rank publishes, as JSON.
             decide: makes the decision from what each rank published. Called on the lowest rank only. A rank that did
-                not answer in time is missing from its argument.
+                not answer in time is missing from its argument, so it has to check that all are there.
             about: the program, for the line about a long wait.
         """
         lowest = participants[0]
@@ -128,7 +133,7 @@ class RankAgreement:
                 return None
             return self._follow(topic, lowest, about)
         except Exception as exc:
-            # The service is gone, and the job with it.
+            # Usually the service is gone for all ranks, and the job with it.
             log.warning("ejcache: the ranks reached no agreement on %s, so this rank compiles: %s", topic, exc)
             return None
 

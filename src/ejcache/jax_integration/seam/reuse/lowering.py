@@ -232,7 +232,7 @@ def _is_known_call(name: str) -> bool:
 
 
 def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> Any:
-    """The `MeshComputation` that `encode_program` wrote.
+    """Return the `MeshComputation` that `encode_program` wrote.
 
     Raises a `ValueError` or another error of Python where it is none.
 
@@ -504,7 +504,10 @@ def dtype_text(dtype: Any) -> str:
 
 def _dtype(text: str) -> Any:
     if text.startswith("key<"):
-        return key_type(text[4:-1])
+        kind = key_type(text[4:-1])
+        if kind is None:  # `np.dtype(None)` is float64
+            raise ValueError(f"JAX has no random keys of the kind {text}")
+        return kind
     return jax.numpy.dtype(text)
 
 
