@@ -154,9 +154,10 @@ def test_merging_keeps_the_stronger_choice_and_all_evidence():
 
 
 def test_sources_rank_as_the_chain_says():
-    """Override, overlay, pinned, PGLE, tuned, imported, seed, similar, nearest, heuristic."""
+    """Override, overlay, pinned, PGLE, tuned, imported, seed, similar, rules, nearest, heuristic."""
     assert [s.value for s in sorted(Source, key=lambda s: s.rank)] == [
-        "override", "overlay", "pinned", "pgle", "tuned", "imported", "seed", "similar", "nearest", "heuristic",
+        "override", "overlay", "pinned", "pgle", "tuned", "imported", "seed", "similar", "rules",
+        "nearest", "heuristic",
     ]  # fmt: skip
 
 

@@ -134,6 +134,14 @@ if __name__ == "__main__":
 """
 
 
+def test_a_worker_that_learns_late_that_it_is_one(monkeypatch):
+    """A spawned worker that imported the recorder with the program's main module writes at once all the same."""
+    mine = Recorder()
+    monkeypatch.setattr("multiprocessing.process._parent_process", object())
+    mine.add(ProgramRecord(key="k0", outcome=HIT, time=1.0))
+    assert [each.key for record in decode_lines(recording.START_LOG.lines()) for each in record.programs] == ["k0"]
+
+
 def test_workers_that_a_pool_ends(tmp_path):
     """`with Pool()` ends its workers by a signal: what they loaded is recorded all the same."""
     program = tmp_path / "pool.py"

@@ -18,7 +18,7 @@ from jax.experimental import topologies
 
 import ejcache
 from ejcache.errors import CompileForbiddenError
-from ejcache.jax_integration import absent_devices as elsewhere
+from ejcache.jax_integration.devices import absent as elsewhere
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys import key as keys
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key

@@ -6,6 +6,7 @@ import pytest
 from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
 
 from ejcache.bucket.azure import AzureBucket
+from ejcache.bucket.breaker import forget_breakers
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.bucket.gcs import GcsBucket
@@ -155,6 +156,7 @@ class TestS3:
                 with pytest.raises(StoreUnavailableError, match="no bucket s3://elsewhere"):
                     call()
             elsewhere.close()
+        forget_breakers()
         gone = s3_bucket(server.url)
         with pytest.raises(StoreUnavailableError, match="3 tries"):
             gone.read("k")

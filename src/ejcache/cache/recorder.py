@@ -71,7 +71,7 @@ class Recorder:
         self._id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
         self._count = 0
         self._planned = False
-        self._ends_early = os.getpid() != _PARENT or _is_pool_worker()
+        self._is_fork = os.getpid() != _PARENT
 
     @property
     def id(self) -> str:
@@ -103,7 +103,8 @@ class Recorder:
                 self.tell(event)
 
     def _write_soon(self) -> None:
-        if self._ends_early:
+        # Asked only now: a spawned worker imports the program's main module before it knows that it has a parent.
+        if self._is_fork or _is_pool_worker():
             self.write()  # it may end without exit handlers: a forked child by `os._exit`
         elif not self._planned:
             self._planned = True

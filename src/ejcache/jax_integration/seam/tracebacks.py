@@ -74,7 +74,7 @@ def without_our_frames(function: Any) -> Any:
 _OF_MODELS: Final = frozenset({"__init__", "__call__", "setup"})
 """Methods that run because a line elsewhere makes or calls an object."""
 _RUNNERS: Final = frozenset(
-    "IPython _pytest absl click fire gradio hydra ipykernel pluggy pytest ray streamlit typer tyro xdist".split()  # noqa: SIM905
+    "IPython _pytest absl click execnet fire gradio hydra ipykernel pluggy pytest ray streamlit typer tyro xdist".split()  # noqa: SIM905
 )
 """Libraries that run programs: what they call is nobody's callback."""
 
@@ -88,6 +88,7 @@ def caller() -> str:
     """
     frame: FrameType | None = sys._getframe(1)
     library = via = inner = outer = ""
+    is_called_back = False
     while frame is not None:
         code = frame.f_code
         whose = _whose(code.co_filename)
@@ -102,8 +103,9 @@ def caller() -> str:
         elif whose and not (inner or outer):
             library = library or f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
             via = via or whose.strip("/")
-        elif whose and outer and not whose.startswith("/"):
-            inner, outer = inner or outer, ""
+        elif whose and outer and not whose.startswith("/") and not is_called_back:
+            # Once: a library further out, such as one that runs the whole program, says nothing of this line.
+            inner, outer, is_called_back = inner or outer, "", True
         frame = frame.f_back
     said = f"{inner}, from {outer}" if inner and outer else inner or outer
     return f"{said}, via {via}" if said and via else said or library
