@@ -18,6 +18,7 @@ from ejcache.jax_integration import activate
 from ejcache.jax_integration.preload import loader, preloader
 from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
 from ejcache.jax_integration.seam import backends
+from ejcache.keys.key import is_side_key
 from ejcache.stores.local.store import LocalStore
 
 WAIT = 60.0
@@ -212,6 +213,17 @@ def test_a_program_whose_turn_has_not_come_is_loaded_by_the_one_who_asks(directo
         settle()
         assert cache.stats().hits == 2
         assert amounts(cache)["hits"] == loads.programs == 1
+
+
+def test_what_is_loaded_and_not_asked_for_is_no_use(directory):
+    """`ls` and eviction see one use of what the program asked for, and none of what was only loaded."""
+    first_run(directory, [1, 2])
+    with start(directory):
+        settle()
+        run([1])
+    with LocalStore(directory) as store:
+        hits = [info.hits for info in store.entries() if not is_side_key(info.key)]
+    assert sorted(hits) == [0, 1]
 
 
 def test_unused_programs_are_released_and_leave_the_profile(directory):

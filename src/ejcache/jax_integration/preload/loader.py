@@ -25,7 +25,6 @@ from ejcache import entry
 from ejcache.errors import EntryError
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.seam import backends as seam
-from ejcache.maintenance.worth import worth_of_use
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
@@ -391,7 +390,7 @@ class EntryReader:
         if isinstance(held, entry.Entry):
             return held
         data = held if held is not None else store.get(key)
-        return self._decoded(store, key, data) if data is not None else None
+        return self._decoded(key, data) if data is not None else None
 
     def _read_from(self, store: Store, key: str) -> None:
         """Read the small entries that are expected from `key` on, if that was not tried before. With the lock held."""
@@ -405,13 +404,13 @@ class EntryReader:
         self._held = {**small}
         left = _MOST_DECODED
         for each, data in small.items():
-            found = self._decoded(store, each, data, most=left)
+            found = self._decoded(each, data, most=left)
             if found is not None:
                 self._held[each] = found
                 left -= len(found.raw)
 
-    def _decoded(self, store: Store, key: str, data: bytes, *, most: int = entry.MAX_RAW_SIZE) -> entry.Entry | None:
-        """The entry in `data`, which is used now; None if it is damaged, or its payload has more than `most` bytes."""
+    def _decoded(self, key: str, data: bytes, *, most: int = entry.MAX_RAW_SIZE) -> entry.Entry | None:
+        """Return the entry in `data`; None if it is damaged, or its payload has more than `most` bytes."""
         try:
             header = entry.verify(data, key=key, kind="executable")
             if header.raw_size > most:
@@ -420,5 +419,4 @@ class EntryReader:
         except EntryError:
             return None
         self._policy.tally.add(bytes_read=len(data))
-        store.note_used(key, worth_of_use(header.compile_seconds))
         return found

@@ -43,6 +43,7 @@ from ejcache.jax_integration.seam import backends as seam
 from ejcache.jax_integration.seam.job import coordination_client
 from ejcache.keys.key import run_profile_key
 from ejcache.keys.options import without_cache_paths
+from ejcache.maintenance.worth import worth_of_use
 from ejcache.stores.base import two_tiers
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import log
@@ -250,6 +251,9 @@ class Preloader:
         if ahead.header is None or not _answers(ahead, placement):
             self._count(preload_unused=1)
             return None
+        store = compilation.cache.opened(compilation.settings)
+        if store is not None:  # what is loaded and not asked for has no use, and becomes old
+            store.note_used(key, worth_of_use(ahead.header.compile_seconds))
         waited = time.monotonic() - started
         self._count(preload_hits=1, preload_seconds=max(0.0, ahead.seconds - waited))
         use = ahead.use._replace(size=ahead.header.raw_size, seconds=ahead.seconds, unused=0)

@@ -74,7 +74,10 @@ def without_our_frames(function: Any) -> Any:
 _OF_MODELS: Final = frozenset({"__init__", "__call__", "setup"})
 """Methods that run because a line elsewhere makes or calls an object."""
 _RUNNERS: Final = frozenset(
-    "IPython _pytest absl click execnet fire gradio hydra ipykernel pluggy pytest ray streamlit typer tyro xdist".split()  # noqa: SIM905
+    (
+        *("IPython", "_pytest", "absl", "click", "execnet", "fire", "gradio", "hydra", "ipykernel", "pluggy", "pytest"),
+        *("ray", "streamlit", "typer", "tyro", "xdist"),
+    )
 )
 """Libraries that run programs: what they call is nobody's callback."""
 
