@@ -658,12 +658,12 @@ main()
         """
 @jax.jit
 def forward(state, x):
-    for n in range(700):
-        x = jnp.tanh(x) + 1 / (n + 1)
-    return nnx.merge(graph, state)(x).sum()
+    for n in range(9000):
+        y = jnp.tanh(x) + 1 / (n + 1)
+    return nnx.merge(graph, state)(x + y).sum()
 
 forward(state, np.ones((4, 16), np.float32))  # <-
 """,
-        formerly=("range(700)", "range(30)"),
+        formerly=("range(9000)", "range(30)"),
     ),
 ]

@@ -37,7 +37,6 @@ def run(planted: Planted, place: Path) -> list[dict[str, Any]]:
         for _ in range(2 if len(commits) > 1 else 1):
             jax.clear_caches()
             recorder.after_fork_in_child()
-            recorder._at_once = False
             with ejcache.enable(str(place / "cache"), min_compile_seconds=0):
                 exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
     return [finding.to_dict() for finding in advise(read_starts(), recall_programs, least=0.0)]
