@@ -53,6 +53,13 @@ def test_ls(place):
     assert len(run("ls", "--dir", place, "--limit", "1", "--json").json["records"]) == 1
 
 
+def test_a_push_of_nothing_is_said(place, tmp_path):
+    """A name without a record, as one with a typing error, is no success: nothing would be shipped."""
+    done = run("push", tmp_path / "other", "--dir", place, "--name", "matmull")
+    assert (done.status, (tmp_path / "other").exists()) == (1, False)
+    assert f"{place} has no tuned record with --name matmull, so nothing was copied" in done.err
+
+
 @pytest.mark.parametrize(
     "command", [["ls"], ["show", "x"], ["stats"], ["why", "x"], ["prune", "--name", "x"], ["clear"], ["push", "other"]]
 )

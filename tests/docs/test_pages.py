@@ -37,6 +37,7 @@ SHOWN = (
     *CLOUDS,
     "jit_train_step was compiled",
     "[project.entry-points",
+    "[tool.setuptools.package-data]",
     "ejcache pull cache.tar",
     *("pip install ejcache", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
     *("EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),

@@ -36,6 +36,8 @@ def list_records(
     with open_autotune(directory) as store:
         found = strongest(store.records(), name=name, device=device)
         url = named_layer(store).documents.url
+        places = {layer.name: layer.documents.url for layer in store.layers}
+    held_in = list(dict.fromkeys(places.get(item.layer, url) for item in found)) or [url]
     shown = found[: count(limit, option="--limit")]
     if as_json:
         records = [record_fields(item) for item in shown]
@@ -45,7 +47,7 @@ def list_records(
     if rows:
         output.print_table(_COLUMNS, rows, right=("ms", "gain", "tried"), whole=("key",))
     hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
-    output.say(f"{plural(len(found), 'record')} in {url}{hidden}")
+    output.say(f"{plural(len(found), 'record')} in {', '.join(held_in)}{hidden}")
     return 0
 
 

@@ -38,12 +38,21 @@ def push_records(
     A record that the other store has already is merged with the copied one: the choice of the stronger source counts,
     and the measurements of both are kept. The rules of the operations replace those that are there. A package can ship
     the directory of such a store.
+
+    Raises:
+        NotFoundError: there is no such record.
     """
     with open_autotune(directory) as store:
         source = named_layer(store).documents.url
         check_different(source, url)
         records = [item.record for item in strongest(store.records(), name=name, device=device)]
         rules = _rules_of(named_layer(store), name)
+    if not records:
+        # A name with a typing error would look as if it were shipped.
+        chosen = "".join(
+            f" with {option} {value}" for option, value in (("--name", name), ("--device", device)) if value
+        )
+        raise NotFoundError(f"{source} has no tuned record{chosen}, so nothing was copied")
     target = RecordLayer("target", open_documents(url, read_only=dry_run))
     return _copy(records, rules, source, target, dry_run=dry_run, as_json=as_json)
 
