@@ -608,22 +608,22 @@ total = jnp.where(mask[:, None], targets, 0).sum()
         """
 @jax.jit
 def step(params, x):
-    for n in range(500):
-        x = jnp.sin(x) * 0.5 + n
-    return mlp(params, x)
+    for n in range(9000):
+        y = jnp.sin(x) * 0.5 + n
+    return mlp(params, x + y)
 
 step(params, np.ones((4, 16), np.float32))  # <-
 """,
-        formerly=("range(500)", "range(20)"),
+        formerly=("range(9000)", "range(20)"),
     ),
     _planted(
         "slower_since",
         "trainer",
         """
     def smoothed(self, params, x):
-        for n in range(600):
-            x = x - jnp.cos(x) / (n + 1)
-        return self.update(params, x)
+        for n in range(9000):
+            y = x - jnp.cos(x) / (n + 1)
+        return self.update(params, y)
 
     def fit(self, batches):
         step = jax.jit(self.smoothed)
@@ -632,7 +632,7 @@ step(params, np.ones((4, 16), np.float32))  # <-
 
 Trainer().fit([np.ones((4, 16), np.float32)])
 """,
-        formerly=("range(600)", "range(25)"),
+        formerly=("range(9000)", "range(25)"),
     ),
     _planted(
         "slower_since",
@@ -641,16 +641,16 @@ Trainer().fit([np.ones((4, 16), np.float32)])
 @jax.jit
 def evaluate(params, x):
     out = model.apply(params, x)
-    for n in range(1500):
-        out = jnp.exp(-out) * 0.5 - n
-    return out
+    for n in range(9000):
+        scaled = jnp.exp(-out) * 0.5 - n
+    return scaled
 
 def main():
     evaluate(params, np.ones((4, 16), np.float32))  # <-
 
 main()
 """,
-        formerly=("range(1500)", "range(10)"),
+        formerly=("range(9000)", "range(10)"),
     ),
     _planted(
         "slower_since",
