@@ -280,7 +280,7 @@ def jax_as_before(clean_environment: Path) -> Iterator[None]:
     if activate is not None:
         activate.disable()
         activate._disabled_by_program = False
-    logs = sys.modules.get("ejcache.cache.run_counts")
+    logs = sys.modules.get("ejcache.cache.appended_log")
     if logs is not None:
         # What the test compiled last belongs into its own log, whose directory its environment names.
         logs._write_now()

@@ -11,7 +11,7 @@ USER = """
 import json, os, sys
 import ejcache
 from ejcache.cache import recorder as recording
-from ejcache.cache.run_counts import AppendedLog
+from ejcache.cache.appended_log import AppendedLog
 from ejcache.cache.starts import HIT, ProgramRecord
 
 recording.START_LOG = AppendedLog("starts", limit=100)  # each line is too long for it

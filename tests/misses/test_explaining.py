@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import ejcache
 from ejcache import entry
+from ejcache.cache.appended_log import AppendedLog
 from ejcache.cache.recorder import START_LOG
-from ejcache.cache.run_counts import AppendedLog
 from ejcache.cache.starts import ProgramRecord
 from ejcache.cli.main import build
 from ejcache.keys.difference import Identity, environment_differences

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache._version import __version__
-from ejcache.cache.run_counts import AppendedLog, run_later
+from ejcache.cache.appended_log import AppendedLog, run_later
 from ejcache.cache.starts import HIT, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks

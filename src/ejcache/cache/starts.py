@@ -1,6 +1,6 @@
 """Start records: what each process of this user compiled and loaded on this host, how long that took, and why.
 
-    log      := lines in `starts.jsonl` of the user's directory (`run_counts.AppendedLog`); one process writes each
+    log      := lines in `starts.jsonl` of the user's directory (`appended_log.AppendedLog`); one process writes each
     line     := JSON object (version 1) of:
       v        1
       process  an object: id, host, pid, rank, ranks, program, began (seconds since the epoch), versions, settings;

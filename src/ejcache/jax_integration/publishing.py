@@ -17,10 +17,10 @@ import jax
 from jaxlib.mlir import ir
 
 from ejcache import entry
+from ejcache.cache.appended_log import write_later
 from ejcache.cache.counters import Skip
 from ejcache.cache.policy import CachePolicy, Written
 from ejcache.cache.recorder import recorder
-from ejcache.cache.run_counts import write_later
 from ejcache.cache.starts import STORED, ProgramRecord
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.lowering.key import alternative_key

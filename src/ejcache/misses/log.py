@@ -18,8 +18,8 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from ejcache.cache.appended_log import AppendedLog
 from ejcache.cache.recorder import START_LOG, recorder
-from ejcache.cache.run_counts import AppendedLog
 from ejcache.cache.starts import decode_line
 from ejcache.errors import MALFORMED
 from ejcache.keys.difference import Identity

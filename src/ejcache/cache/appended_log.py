@@ -1,0 +1,97 @@
+"""A log of lines in a file of this user on this host, that many processes append to and that stays small.
+
+A line is written by one append. When the file has reached its limit, it is renamed and replaces the one that was
+renamed before, so that there are at most two files.
+
+What a compilation leaves in a log is written behind the program (`write_later`): to make and to write the lines takes
+as long as to store a small executable. A killed process loses what it compiled last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from ejcache.settings.directories import state_directory
+from ejcache.util.files import append_regular, make_private, read_regular
+from ejcache.util.lifecycle import ExitPhase, at_exit
+from ejcache.util.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+_PATIENCE: Final = 5.0
+"""Seconds that a reader and an exit wait for one task of `write_later`."""
+_scheduler: Final = Scheduler(threads=1, name="ejcache-logs", early=True)
+
+
+def write_later(task: Callable[[], object]) -> None:
+    """Run `task`, which appends to logs, in the background: before this process reads a log, and before it exits."""
+    if not _scheduler.submit(task):
+        task()
+
+
+def run_later(seconds: float, task: Callable[[], object]) -> bool:
+    """Run `task` once, so many seconds from now, in the same background; False, and it never runs, during exit."""
+    return _scheduler.later(seconds, task)
+
+
+def _write_now() -> None:
+    if _scheduler.waiting:
+        _scheduler.drain(patience=_PATIENCE, limit=float("inf"))
+
+
+at_exit(ExitPhase.WRITE, _write_now)
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedLog:
+    """A log in the user's directory, which later runs read.
+
+    Attributes:
+        name: of the file, without its suffix.
+        limit: bytes after which the file is renamed.
+    """
+
+    name: str
+    limit: int
+
+    @property
+    def path(self) -> Path:
+        """Return where the lines are appended."""
+        return _path_in(state_directory(), self.name)
+
+    def append(self, line: bytes) -> None:
+        """Append a line, which holds no line break; does nothing if the file cannot be written."""
+        path = self.path
+        try:
+            try:
+                written = append_regular(path, line + b"\n")
+            except FileNotFoundError:
+                make_private(path.parent)
+                written = append_regular(path, line + b"\n")
+            # Another process may have renamed it meanwhile; renaming that process's fresh log would lose the renamed
+            # one.
+            if written.st_size > self.limit and path.stat().st_ino == written.st_ino:
+                path.replace(path.with_suffix(".old.jsonl"))
+        except OSError:
+            return
+
+    def lines(self) -> Iterator[bytes]:
+        """The lines, the latest first; none if the file cannot be read."""
+        _write_now()
+        path = self.path
+        for file in (path, path.with_suffix(".old.jsonl")):
+            try:
+                lines = read_regular(file, max_size=2 * self.limit).splitlines()
+            except OSError:
+                continue
+            yield from reversed(lines)
+
+
+@lru_cache(maxsize=16)
+def _path_in(directory: Path, name: str) -> Path:
+    return directory / f"{name}.jsonl"
