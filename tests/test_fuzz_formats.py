@@ -34,7 +34,7 @@ from ejcache.coordination.leases_shared import _LeaseRecord
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
 from ejcache.maintenance.archive import read_archive
-from ejcache.maintenance.eviction_plan import decode_policy, encode_policy, policy_of
+from ejcache.maintenance.stored_policy import decode_policy, encode_policy, policy_of
 from ejcache.stores.base import EntryUse
 from ejcache.stores.host_notes import decode_notes, encode_note
 from ejcache.stores.shared.usage import decode_counters, decode_journal, decode_told, encode_journal

@@ -244,7 +244,7 @@ class _OpenedCache:
 
     def completed(self, asked: EvictionPolicy) -> EvictionPolicy:
         """`asked`, or without a rule the limits that are stored with a shared cache, and the order stored with it."""
-        from ejcache.maintenance.eviction_plan import policy_of, read_limits
+        from ejcache.maintenance.stored_policy import policy_of, read_limits
 
         stored = read_limits(self.bucket) or {} if self.bucket is not None else {}
         policy = policy_of(stored, evict="cost" if asked.by_cost else "lru")

@@ -12,7 +12,7 @@ from cli_helpers import ejcache, key_text, put
 from ejcache.bucket.base import entry_name
 from ejcache.cache.starts import ProgramRecord
 from ejcache.keys.key import parse_key
-from ejcache.maintenance.eviction_plan import POLICY
+from ejcache.maintenance.stored_policy import POLICY
 from ejcache.misses.log import record_miss
 from ejcache.stores.opening import open_store
 

@@ -8,10 +8,10 @@ import pytest
 from memory_bucket import MemoryBucket
 
 from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError
-from ejcache.maintenance.eviction_plan import (
+from ejcache.maintenance.eviction_plan import EvictionPolicy
+from ejcache.maintenance.stored_policy import (
     POLICY,
     EffectivePolicy,
-    EvictionPolicy,
     change_limits,
     decode_policy,
     encode_policy,

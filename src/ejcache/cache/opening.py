@@ -61,8 +61,8 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     leave its usage, and would wait for the client when it ends.
     """
     from ejcache.bucket.breaker import StorageNote
-    from ejcache.maintenance.eviction_plan import EffectivePolicy
     from ejcache.maintenance.scheduler import attach
+    from ejcache.maintenance.stored_policy import EffectivePolicy
     from ejcache.stores.memory import MemoryStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.shared.unsent import UnsentUses

@@ -119,7 +119,7 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
     if not isinstance(store, SharedStore):
         return OpenCache(contents.url, store, contents.jax, limit, shared=contents.bucket is not None)
     from ejcache.maintenance.eviction import ScannedStore
-    from ejcache.maintenance.eviction_plan import read_limits
+    from ejcache.maintenance.stored_policy import read_limits
 
     limits = None
     try:

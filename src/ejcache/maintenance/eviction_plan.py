@@ -1,6 +1,4 @@
-"""The policy of a cache, where it is stored, and the plan of what to delete by it.
-
-What may stay in a cache, and which entries to delete in which order: a pure function of entries, time and policy.
+"""The plan of what to delete from a cache by a policy: a pure function of entries, time and policy.
 
 The rules of a policy, in the order in which they are applied:
 
@@ -24,39 +22,23 @@ with `keep_pgle` those that PGLE made, its profiles included. They count for the
 
 A bucket may hold more entries than fit into memory. So they are sorted and judged in temporary tables on disk, from
 which the plan is read.
-
-The policy that is stored with a shared cache. It takes precedence over the limits of the jobs that use the cache.
-
-    v1/policy.json := a JSON object: format, version, and the limits that are set: max_size (bytes), max_entries,
-                      older_than and unused_for (seconds); evict, "lru" or "cost", the order of eviction; shared,
-                      "group" or "everybody", of a directory that other users may write to (`util.access`)
-
-Version 1 is the first. A writer keeps the fields that it does not know. A policy that cannot be read, because it is
-damaged or of a later version, removes nothing; `ejcache config set` replaces a damaged one.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import json
-import logging
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
+from ejcache.errors import SettingError
 from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
-from ejcache.settings.values import eviction_order
 from ejcache.stores.base import EntryInfo
 from ejcache.util.lifecycle import Closing
-from ejcache.util.text import parse_age, parse_size, whole_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from ejcache.bucket.base import Bucket
+    from collections.abc import Iterable, Iterator
 
 
 class Reason(StrEnum):
@@ -300,173 +282,3 @@ class EvictionPlan(Closing):
     def close(self) -> None:
         """Delete the temporary table; this also happens when the last reference disappears."""
         self._tables.close()
-
-
-log = logging.getLogger("ejcache")
-
-POLICY: Final = "v1/policy.json"
-VERSION: Final = 1
-MAX_BYTES: Final = 64 << 10
-"""A larger object is not a policy, and is not read."""
-
-_FORMAT: Final = "ejcache-policy"
-_CACHED_SECONDS: Final = 600.0
-"""How long an answer is kept, so that a pod's processes do not all ask every minute."""
-_LARGEST: Final = 1 << 62
-_NONE: Final = frozenset({"", "none", "-1"})
-
-
-def _count(text: str) -> int:
-    number = whole_number(text)
-    if number is None:
-        raise SettingError("max_entries", text, LIMITS["max_entries"][1])
-    return number
-
-
-def _order(text: str) -> str:
-    try:
-        return eviction_order(text)
-    except ValueError as exc:
-        raise SettingError("evict", text, LIMITS["evict"][1]) from exc
-
-
-LIMITS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
-    "max_size": (lambda text: parse_size(text, setting="max_size"), "a number of bytes, or 10GB or 10GiB, or none"),
-    "max_entries": (_count, "a whole number, or none"),
-    "older_than": (lambda text: parse_age(text, setting="older_than"), "an age such as 90d, or none"),
-    "unused_for": (lambda text: parse_age(text, setting="unused_for"), "an age such as 30d, or none"),
-    "evict": (_order, "lru or cost, or none"),
-}
-"""The limits, and the order in which they are kept: how the text of each is parsed, and which texts are accepted."""
-
-
-def parse_limit(name: str, text: str) -> Any:
-    """The value of a limit as a person writes it; None for no limit.
-
-    Raises:
-        SettingError: there is no limit of this name, or it cannot have this value.
-    """
-    if name not in LIMITS:
-        raise SettingError("a limit of a shared cache", name, ", ".join(LIMITS))
-    return None if text.strip().lower() in _NONE else LIMITS[name][0](text.strip())
-
-
-def encode_policy(limits: Mapping[str, Any]) -> bytes:
-    """The bytes of a policy with these limits, and with fields that this version does not know."""
-    fields = {name: value for name, value in limits.items() if value is not None}
-    return (json.dumps({**fields, "format": _FORMAT, "version": VERSION}, indent=1, sort_keys=True) + "\n").encode()
-
-
-def decode_policy(data: bytes) -> dict[str, Any]:
-    """The limits in `data`, and the fields that this version does not know.
-
-    Raises:
-        EntryCorruptError: `data` is not a policy, or one of its limits is not a limit.
-        EntryVersionError: the policy is of a later version.
-    """
-    if len(data) > MAX_BYTES:
-        raise EntryCorruptError(f"larger than a policy may be ({MAX_BYTES} bytes)")
-    try:
-        fields = json.loads(data)
-        is_ours = fields.pop("format") == _FORMAT
-        version = fields.pop("version")
-    except MALFORMED as exc:
-        raise EntryCorruptError("not the policy of a cache") from exc
-    if not is_ours:
-        raise EntryCorruptError("not the policy of a cache")
-    if version != VERSION:
-        raise EntryVersionError(f"a policy of version {str(version)[:40]}; this code reads version {VERSION}")
-    if fields.get("evict", "lru") not in ("lru", "cost"):
-        raise EntryCorruptError("the policy's evict is neither lru nor cost")
-    for name in LIMITS.keys() - {"evict"}:
-        value = fields.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
-            raise EntryCorruptError(f"the policy's {name} is not a number from 0 to 2**62")
-    return dict(fields)
-
-
-def read_limits(objects: Bucket) -> dict[str, Any] | None:
-    """The limits that are stored with a cache, or None if there is no stored policy.
-
-    Raises:
-        EntryError: this version cannot read the stored policy.
-        StoreError: the storage failed.
-    """
-    blob = objects.read(POLICY, length=MAX_BYTES + 1)
-    return None if blob is None else decode_policy(blob.data)
-
-
-def change_limits(objects: Bucket, changes: Mapping[str, float | str | None]) -> dict[str, Any]:
-    """Store `changes` (None removes a limit), leave the other limits as they are, and return all of them.
-
-    A damaged policy is replaced. If several processes change the policy at once, every change is stored.
-
-    Raises:
-        EntryVersionError: the stored policy is of a later version; it is not changed.
-        StoreBusyError: other processes kept changing it.
-        StoreError: the storage failed.
-    """
-    limits: dict[str, Any] = {}
-
-    def changed(data: bytes | None) -> bytes:
-        try:
-            current = {} if data is None else decode_policy(data)
-        except EntryCorruptError:
-            current = {}
-        limits.clear()
-        limits.update((name, value) for name, value in {**current, **changes}.items() if value is not None)
-        return encode_policy(limits)
-
-    objects.update(POLICY, changed)
-    return limits
-
-
-def policy_of(limits: Mapping[str, Any], *, evict: str) -> EvictionPolicy:
-    """The rules of these limits; `evict` is the order where they name none."""
-    known: dict[str, Any] = {name: limits.get(name) for name in LIMITS if name != "evict"}
-    return EvictionPolicy(**known, by_cost=limits.get("evict", evict) == "cost")
-
-
-class EffectivePolicy:
-    """Call it for the policy of a cache: the stored one, or, without one, this job's limit; None removes nothing.
-
-    Args:
-        objects: of the cache.
-        max_size: this job's limit in bytes; -1 for none.
-        evict: this job's order of eviction.
-        clock: monotonic seconds.
-
-    Calling it raises StoreError if the storage fails.
-    """
-
-    def __init__(
-        self,
-        objects: Bucket,
-        *,
-        max_size: int,
-        evict: str = "lru",
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._objects = objects
-        self._max_size = max_size
-        self._evict = evict
-        self._clock = clock
-        self._read_at = float("-inf")
-        self._policy: EvictionPolicy | None = None
-
-    def __call__(self) -> EvictionPolicy | None:
-        if self._clock() - self._read_at > _CACHED_SECONDS:
-            self._policy = self._read()
-            self._read_at = self._clock()
-        return self._policy
-
-    def _read(self) -> EvictionPolicy | None:
-        try:
-            limits = read_limits(self._objects)
-        except EntryError as exc:
-            log.warning("ejcache: nothing is evicted, because %s cannot be read: %s", POLICY, exc)
-            return None
-        stored = policy_of(limits or {}, evict=self._evict)
-        if stored.has_criterion:
-            return stored
-        return replace(stored, max_size=self._max_size) if self._max_size > 0 else None

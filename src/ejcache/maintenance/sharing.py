@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ejcache.errors import StoreUnavailableError
-from ejcache.maintenance.eviction_plan import change_limits
+from ejcache.maintenance.stored_policy import change_limits
 from ejcache.util.access import share
 
 if TYPE_CHECKING:

@@ -211,7 +211,7 @@ def _change(
     *,
     as_json: bool,
 ) -> None:
-    from ejcache.maintenance.eviction_plan import LIMITS
+    from ejcache.maintenance.stored_policy import LIMITS
 
     if to not in (None, "user", "host", "cache"):
         raise SettingError("--to", to, "user, host or cache")
@@ -298,7 +298,7 @@ def _change_file(changes: Mapping[str, str | None], path: Path) -> Path:
 
 
 def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dict[str, Any]:
-    from ejcache.maintenance.eviction_plan import change_limits, parse_limit
+    from ejcache.maintenance.stored_policy import change_limits, parse_limit
     from ejcache.stores.opening import open_bucket
 
     parsed = {name: parse_limit(name, text or "none") for name, text in changes.items()}
@@ -324,7 +324,7 @@ def _location(settings: Settings) -> tuple[Location, bool]:
 
 def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | None:
     """The limits that are stored with a shared cache; None if it does not answer in time."""
-    from ejcache.maintenance.eviction_plan import read_limits
+    from ejcache.maintenance.stored_policy import read_limits
     from ejcache.stores.opening import open_bucket
 
     try:

@@ -141,7 +141,7 @@ def _prune_entries(
 
 def _to_prune(cache: OpenCache, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
     """Return what is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
-    from ejcache.maintenance.eviction_plan import policy_of
+    from ejcache.maintenance.stored_policy import policy_of
 
     stored = policy_of(cache.limits or {}, evict="cost" if given.by_cost else "lru")
     policy = given if given.has_criterion else stored
