@@ -68,8 +68,18 @@ def is_fork() -> bool:
     """True if this process is a copy of another one, which it left in the middle of a program."""
     if os.getpid() != PID:
         return True
+    return bool((status_field(6) or 0) & _FORKED_AND_NOT_STARTED)
+
+
+def status_field(place: int) -> int | None:
+    """Return a number that Linux states of this process (`/proc/self/stat`); None if it cannot be read, or elsewhere.
+
+    Args:
+        place: of the field, counted from the state of the process, which is 0 and the third of proc(5).
+    """
     try:
+        # The name of the program, in brackets before them, may hold spaces and brackets.
         fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return bool(int(fields[6]) & _FORKED_AND_NOT_STARTED)
+        return int(fields[place])
     except (OSError, ValueError, IndexError):
-        return False
+        return None

@@ -5,8 +5,8 @@ r"""What this host has noted of entries that are not on one shared storage.
     note    := digest " " ( millionths | "-" ) " " created "\n"
     digest  := the first 32 hexadecimal digits of the SHA-256 of a key
 
-A note says that the entry of a key is not on shared storage, and a number by which whoever made the note decides
-whether to ask the storage for it: the seconds that a program took to compile (`cache/policy.py`). `-` says that the
+A note says that the entry of a key is not on shared storage, and a number by which the caller decides whether to
+ask the storage for it: the seconds that a program took to compile (`cache/policy.py`). `-` says that the
 entry was published after all.
 
 Times are in seconds since the epoch. A line of another form, such as one that a killed process has cut short, is

@@ -6,10 +6,10 @@ import hashlib
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Final
 
 from ejcache.reuse.inputs.memo import memo_of_host
+from ejcache.settings.start import status_field
 
 LARGEST: Final = 16 << 20
 """Bytes of a file that counts by its content; a larger one counts by its size and the time of its last change."""
@@ -39,14 +39,10 @@ def content(path: str, status: os.stat_result | None = None) -> str:
 
 def _began() -> float:
     """Return when this process began, in seconds since the epoch; when this module was imported if nobody can say."""
-    if sys.platform == "linux":
-        try:
-            fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            ago = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-            return time.time() - ago
-        except (OSError, ValueError, IndexError):
-            pass
-    return time.time()
+    started = status_field(19) if sys.platform == "linux" else None
+    if started is None:
+        return time.time()
+    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK"))
 
 
 BEGAN: Final = _began()
