@@ -31,7 +31,7 @@ from ejcache.errors import (
     UsageError,
 )
 from ejcache.keys.key import module_text_key, parse_any_key
-from ejcache.maintenance.worth import worth_of_use
+from ejcache.maintenance.worth import LEAST_WORTH, worth_of_use
 from ejcache.stores.base import two_tiers
 from ejcache.stores.location import Location, display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
@@ -185,7 +185,8 @@ class CachePolicy:
                 self._quarantine_damaged(store, key, data, exc, settings)
             return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
         self.tally.add(bytes_read=len(data))
-        store.note_used(key, found.header.compile_seconds or worth_of_use(0.0), local_only=local_only)
+        # `worth_of_use`, without the call: every hit comes here.
+        store.note_used(key, max(LEAST_WORTH, found.header.compile_seconds), local_only=local_only)
         return Lookup(found)
 
     def is_noted_as_quick(self, key: str, settings: Settings) -> bool:
@@ -318,7 +319,7 @@ class CachePolicy:
             data = entry.encode(entry.Header(key=key, kind="module_text", created=time.time()), raw)
             if 0 < store.max_size < 100 * len(data):
                 return ""
-            store.put(key, data, worth=worth_of_use(0.0))
+            store.put(key, data, worth=LEAST_WORTH)
         except StoreError as exc:
             self.report_failure("write an entry", exc, settings, program=program)
             return ""
@@ -342,7 +343,7 @@ class CachePolicy:
             return None
         try:
             header = entry.verify(data, key=key, kind=kind)
-            store.note_used(key, worth_of_use(0.0))
+            store.note_used(key, LEAST_WORTH)
             return entry.decode(data, verified=header).raw if header.raw_size <= max_size else None
         except EntryError as exc:
             # The next write replaces it.
@@ -359,7 +360,7 @@ class CachePolicy:
             return False
         try:
             data = entry.encode(header._replace(created=time.time()), raw)
-            store.replace(header.key, data, worth=worth_of_use(0.0))
+            store.replace(header.key, data, worth=LEAST_WORTH)
         except StoreError as exc:
             self.report_failure("write an entry", exc, settings, program=header.name)
             return False

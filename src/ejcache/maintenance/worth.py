@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from ejcache.settings.table import Settings
 
-_BESIDE_SECONDS: Final = 0.01
-"""What a text or a profile counts for, which saves no compilation by itself."""
+LEAST_WORTH: Final = 0.01
+"""What a use of a text or a profile counts for, which saves no compilation by itself; no entry counts for less."""
 FORGETTING_SECONDS: Final = 86_400.0
 """An entry of a shared cache that was not used for so long counts half."""
 _START: Final = 8192
@@ -30,7 +30,7 @@ the header takes as long as a tenth of a put."""
 
 def worth_of_use(compile_seconds: float) -> float:
     """Return what one use of an entry is worth: the seconds of compiling that it saves."""
-    return max(_BESIDE_SECONDS, compile_seconds)
+    return max(LEAST_WORTH, compile_seconds)
 
 
 def worth_of_bytes(start: bytes) -> float:
