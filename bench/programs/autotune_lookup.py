@@ -28,13 +28,17 @@ def count_opens(event: str, _: Any) -> None:
 
 def fill(place: Path, key: RecordKey, number: int) -> None:
     """Records of other shapes of the same operation, and the one that is looked up."""
-    directory = place / Path(key.path).parent
-    directory.mkdir(parents=True)
     for i in range(number - 1):
         arguments = dict.fromkeys(("x", "y", "z"), f"float32[{i + 1},{i % 7 + 1}]")
         other = RecordKey(key.operation, key.version, key.device, key.environment, {"arguments": arguments})
-        (place / other.path).write_bytes(encode_record(Record(other, {"n": 1}, created=1.0)))
-    (place / key.path).write_bytes(encode_record(Record(key, {"n": 2}, created=1.0)))
+        write(place / other.path, Record(other, {"n": 1}, created=1.0))
+    write(place / key.path, Record(key, {"n": 2}, created=1.0))
+
+
+def write(path: Path, record: Record) -> None:
+    """Write a record where the store looks for it: each call has a folder."""
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode_record(record))
 
 
 def main() -> None:
