@@ -106,6 +106,15 @@ def open_like_directory(path: str | os.PathLike[str], flags: int, *, dir_fd: int
         OSError: it can be neither made nor opened.
     """
     mode = file_mode(os.path.dirname(path) or ".", dir_fd=dir_fd)  # noqa: PTH120 (a name below `dir_fd` has no path)
+    return open_with_mode(path, flags, mode, dir_fd=dir_fd)
+
+
+def open_with_mode(path: str | os.PathLike[str], flags: int, mode: int, *, dir_fd: int | None = None) -> int:
+    """Open as `os.open` does a file that may have to be made, and give it `mode` whatever the umask.
+
+    Raises:
+        OSError: it can be neither made nor opened.
+    """
     descriptor = os.open(path, flags, mode, dir_fd=dir_fd)
     if mode != 0o600 and os.fstat(descriptor).st_mode & 0o777 != mode:  # the umask took some
         with contextlib.suppress(OSError):  # another user's file has the permissions that it has
