@@ -39,7 +39,7 @@ def test_looking_at_the_package(run_python):
 
 def test_errors_and_base(run_python):
     """The contract is of the standard library alone."""
-    assert imported(run_python, "import ejcache.stores.base, ejcache.errors, ejcache.util.text") == []
+    assert imported(run_python, "import ejcache.stores.base, ejcache.errors, ejcache.util.units") == []
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from ejcache.errors import EntryError, SettingError
 from ejcache.stores.local.generations import REBUILDS
 from ejcache.stores.local.layout import declared_overhead
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
-from ejcache.util.text import format_size, parse_size
+from ejcache.util.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ejcache.settings.table import SETTINGS, Floors
-from ejcache.util.text import format_size
+from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from ejcache.settings.values import Setting

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
 from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import resolve_if_changed
-from ejcache.util.text import parse_age, parse_limit
+from ejcache.util.units import parse_age, parse_limit
 
 if TYPE_CHECKING:
     import os

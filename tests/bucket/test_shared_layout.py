@@ -12,7 +12,7 @@ from store_suite import ODD_KEYS
 
 from ejcache.bucket.base import entry_name, escape_key, key_of_name, process_name, unescape_key
 from ejcache.errors import InvalidKeyError
-from ejcache.util.text import MAX_KEY_BYTES, check_key
+from ejcache.util.store_keys import MAX_KEY_BYTES, check_key
 
 
 def valid(key):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ejcache.keys.key import PGLE, CacheKey, parse_key
-from ejcache.util.text import check_key
+from ejcache.util.store_keys import check_key
 
 BASE = {"computation": "c0", "flags": "f0", "jaxlib": "0.12.0", "platform_version": "p"}
 

@@ -24,7 +24,7 @@ from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import duration, print_report
 from ejcache.reports.trace import trace
-from ejcache.util.text import format_size
+from ejcache.util.units import format_size
 
 PROGRAM = """
 import sys, jax, jax.numpy as jnp, numpy as np, ejcache

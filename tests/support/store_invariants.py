@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ejcache.errors import InvalidKeyError
-from ejcache.util.text import check_key
+from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:
     from ejcache.stores.base import Store

@@ -23,7 +23,7 @@ from store_invariants import check_bound, check_everything, check_listing
 
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, Store
-from ejcache.util.text import MAX_KEY_BYTES
+from ejcache.util.store_keys import MAX_KEY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

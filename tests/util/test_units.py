@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ejcache.errors import SettingError
-from ejcache.util.text import format_age, format_size, parse_age, parse_size
+from ejcache.util.units import format_age, format_size, parse_age, parse_size
 
 HUGE = (
     "9" * 400,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.findings import COMPILED_TWICE, MADE_ANEW, MEASURED, Advice
 from ejcache.misses.difference import spelled
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.util.text import plural
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

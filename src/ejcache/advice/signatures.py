@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.evidence import Type, argument_types
 from ejcache.advice.findings import COUNTED, MEASURED, SHAPE_VARIES, WEAK_TYPE, Advice
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, REPEATED_BLOCK, STATIC_NUMBER, Advice
 from ejcache.advice.places import CallChains, common_place
 from ejcache.misses.difference import ELIDED
-from ejcache.util.text import format_size, plural
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from ejcache.bucket.retry import TransientError
-from ejcache.util.text import printable
+from ejcache.util.printable import printable
 
 MAX_DOCUMENT: Final = 8 << 20
 """Bytes of an answer that is no object. Azure's pages are the largest: 5,000 names, with a kilobyte about each."""

@@ -50,7 +50,7 @@ from ejcache.errors import (
     StoreUnavailableError,
 )
 from ejcache.util.lifecycle import Closing
-from ejcache.util.text import check_key, key_digest
+from ejcache.util.store_keys import check_key, key_digest
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:

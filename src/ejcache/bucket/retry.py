@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
 from ejcache.util.budget import Budget, current_budget
 from ejcache.util.log import LONG_WAIT, say_waiting
-from ejcache.util.text import plural
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from ejcache.cache.counters import Miss
 from ejcache.errors import UsageError
 from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import resolve_if_changed
-from ejcache.util.text import check_key
+from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

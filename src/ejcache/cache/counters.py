@@ -14,9 +14,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.text import plural
 from ejcache.util.threads import Tally
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

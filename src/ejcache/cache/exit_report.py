@@ -23,7 +23,7 @@ from ejcache.settings.values import REPORT_JSON, REPORT_LINE, REPORT_OFF
 from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log, warn_once
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -37,8 +37,8 @@ from ejcache.stores.location import Location, display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.text import format_size
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.transfer import Transferred, put_with_worth, transfer
 from ejcache.util.files import open_regular
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import typer
 
 from ejcache.cli import output
 from ejcache.errors import UsageError
-from ejcache.util.text import printable
+from ejcache.util.printable import printable
 
 
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:

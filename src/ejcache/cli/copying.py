@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ejcache.cli import output
 from ejcache.errors import NotAStoreError
 from ejcache.maintenance.transfer import CopyPlan
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,7 +10,7 @@ from ejcache.cli import output
 from ejcache.cli.listing import list_entries, read_facts
 from ejcache.maintenance.eviction_plan import EvictionPlan
 from ejcache.stores.local.cost_order import weight
-from ejcache.util.text import format_size, plural
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from ejcache.cli.cache import OpenCache

@@ -25,7 +25,7 @@ from ejcache.cli.options import examples, flag, option
 from ejcache.cli.output import hide_progress, print_json, say, warn
 from ejcache.errors import EjcacheError, NotFoundError, UsageError
 from ejcache.util.log import log
-from ejcache.util.text import printable
+from ejcache.util.printable import printable
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import typer
 
 from ejcache.cli.output import warn
 from ejcache.errors import SettingError
-from ejcache.util.text import bytes_meant_for_more, parse_age, parse_limit, whole_number
+from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -16,7 +16,8 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from ejcache.util.text import format_age, format_size, plural, printable
+from ejcache.util.printable import printable
+from ejcache.util.units import format_age, format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -34,7 +34,7 @@ from ejcache.util.files import make_below, open_like_directory
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.locks import exclusive, locked_descriptors, try_lock
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.text import key_digest
+from ejcache.util.store_keys import key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

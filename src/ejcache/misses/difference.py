@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache.keys.difference import ARROW, Difference
 from ejcache.misses.log import LARGE_CONSTANT
 from ejcache.util.files import read_regular
-from ejcache.util.text import plural
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

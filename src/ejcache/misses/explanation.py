@@ -33,7 +33,7 @@ from ejcache.misses.difference import (
 )
 from ejcache.misses.log import identity_of, read_misses
 from ejcache.misses.nearest import Known, nearest
-from ejcache.util.text import format_age
+from ejcache.util.units import format_age
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -16,7 +16,7 @@ from ejcache.cache.starts import decode_lines
 from ejcache.cli import output
 from ejcache.errors import NotFoundError, UsageError
 from ejcache.reports.model import build
-from ejcache.util.text import parse_age, plural
+from ejcache.util.units import parse_age, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

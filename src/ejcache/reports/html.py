@@ -13,7 +13,8 @@ from urllib.parse import quote
 from ejcache.cache.starts import PHASES
 from ejcache.reports.differences import SHOWN
 from ejcache.reports.sections import NUMBERS, duration, headline, sections
-from ejcache.util.text import plural, printable
+from ejcache.util.printable import printable
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.advice.evidence import is_of_jax
 from ejcache.misses.definitions import definition_of
 from ejcache.reports.causes import Cause, Causes, changed_components, grouped
-from ejcache.util.text import format_size
+from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.starts import PHASES
 from ejcache.cli import output
-from ejcache.util.text import format_size, plural
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,7 +29,7 @@ from ejcache.settings.directories import default_directory, may_exist, or_tempor
 from ejcache.settings.table import SETTINGS, Settings
 from ejcache.settings.values import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
 from ejcache.settings.values import text as plain_text
-from ejcache.util.text import ACCEPTED_SIZE
+from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import ejcache.settings.values as read
 from ejcache.settings.values import Origin, Setting, Value, declared, setting
-from ejcache.util.text import ACCEPTED_SIZE
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

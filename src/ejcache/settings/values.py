@@ -6,8 +6,8 @@ import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.util.text import ACCEPTED_SIZE, parse_size
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import ACCEPTED_SIZE, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.errors import StoreBusyError
 from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
-from ejcache.util.text import key_digest
+from ejcache.util.store_keys import key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.util.locks import ForkLock
-from ejcache.util.text import check_key
+from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -28,9 +28,9 @@ from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_url
 from ejcache.util.access import Access, decide_access
 from ejcache.util.log import warn_once
-from ejcache.util.text import parse_size
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,7 +19,7 @@ from ejcache.errors import NotFoundError, UsageError
 from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs
 from ejcache.settings.resolve import child_environment, environment_variable
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

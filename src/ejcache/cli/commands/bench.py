@@ -22,7 +22,7 @@ from ejcache.errors import EjcacheError
 from ejcache.settings.directories import default_directory
 from ejcache.settings.resolve import all_variables
 from ejcache.settings.table import SETTINGS
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

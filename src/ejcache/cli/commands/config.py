@@ -16,7 +16,7 @@ from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.settings.table import Floors
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_value
-from ejcache.util.text import format_age, format_size
+from ejcache.util.units import format_age, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

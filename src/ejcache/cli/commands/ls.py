@@ -18,7 +18,7 @@ from ejcache.cli.listing import (
     read_facts,
 )
 from ejcache.cli.options import Device, Dir, Json, Limit, Name, Tuned, count, flag
-from ejcache.util.text import format_size
+from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from ejcache.cli.listing import ListedEntry
 from ejcache.cli.options import Dir, DryRun, Json, Name, OlderThan, Tuned, Yes, age, count, flag, option, size
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
-from ejcache.util.text import format_size, plural
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from ejcache.cli.cache import OpenCache

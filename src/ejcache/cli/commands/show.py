@@ -21,7 +21,7 @@ from ejcache.cli.options import Dir, Json, Key, Tuned
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
 from ejcache.keys.key import parse_any_key
-from ejcache.util.text import format_size
+from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from ejcache.cli.cache import OpenCache

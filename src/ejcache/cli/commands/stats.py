@@ -11,7 +11,7 @@ from ejcache.cli.listing import Totals, list_entries
 from ejcache.cli.options import Dir, Json, Tuned, flag
 from ejcache.errors import UsageError
 from ejcache.keys.key import PGLE
-from ejcache.util.text import format_age, format_size, plural
+from ejcache.util.units import format_age, format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

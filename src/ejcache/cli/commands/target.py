@@ -9,7 +9,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, flag
-from ejcache.util.text import format_size
+from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.devices.targets import DeviceTarget

@@ -12,7 +12,7 @@ from ejcache.cli.listing import Totals
 from ejcache.cli.options import Dir, Json, argument, flag
 from ejcache.cli.programs.verify_reuse import verify_reuse
 from ejcache.errors import UsageError
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

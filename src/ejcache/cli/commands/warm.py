@@ -15,8 +15,8 @@ from ejcache.cli.commands.target import find_devices
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, Readable, argument, option, positive
 from ejcache.cli.programs.warm_worker import EXPORTED, FAILED
 from ejcache.errors import EjcacheError, UsageError
-from ejcache.util.text import format_size
 from ejcache.util.threads import cores
+from ejcache.util.units import format_size
 from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
 
 if TYPE_CHECKING:

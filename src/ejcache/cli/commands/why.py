@@ -13,7 +13,8 @@ from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.reuse.log import latest_notes
-from ejcache.util.text import parse_age, printable
+from ejcache.util.printable import printable
+from ejcache.util.units import parse_age
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,7 +32,7 @@ from ejcache.cli.tuned.records import (
     strongest,
 )
 from ejcache.errors import NotFoundError, UsageError
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ from ejcache.cli import output
 from ejcache.cli.options import count
 from ejcache.cli.tuned.records import find_record, named_layer, open_autotune, record_fields, recorded_key, strongest
 from ejcache.errors import EjcacheError, NotFoundError
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

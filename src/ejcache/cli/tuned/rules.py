@@ -9,7 +9,7 @@ from ejcache.autotune.records.json_values import canonical_json
 from ejcache.cli import output
 from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 from ejcache.errors import NotFoundError, StoreError
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 from ejcache.errors import EjcacheError, NotFoundError, StoreError, StoreReadOnlyError, UsageError
 from ejcache.stores.documents import open_documents
 from ejcache.stores.location import Location, LocationKind
-from ejcache.util.text import plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

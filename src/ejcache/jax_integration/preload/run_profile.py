@@ -29,7 +29,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, EntryCorruptError, InvalidKeyError
-from ejcache.util.text import check_key
+from ejcache.util.store_keys import check_key
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

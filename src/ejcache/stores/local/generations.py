@@ -25,7 +25,7 @@ from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import UnsafeFileError, file_mode, make_below, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
 from ejcache.util.log import log
-from ejcache.util.text import is_key
+from ejcache.util.store_keys import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.manager import ConnectionManager
 from ejcache.stores.local.values import digest_of
 from ejcache.util.log import warn_once
-from ejcache.util.text import check_key, is_key
+from ejcache.util.store_keys import check_key, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

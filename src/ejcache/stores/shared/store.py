@@ -20,7 +20,7 @@ from ejcache.bucket.base import (
 from ejcache.errors import StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.stores.shared.usage import Usage
-from ejcache.util.text import check_key, key_digest
+from ejcache.util.store_keys import check_key, key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -24,7 +24,7 @@ from ejcache.errors import MALFORMED, StoreBusyError
 from ejcache.stores.base import EntryUse
 from ejcache.util.files import append_regular, make_below, read_regular
 from ejcache.util.locks import exclusive
-from ejcache.util.text import check_key
+from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -55,7 +55,7 @@ from ejcache.errors import (
 )
 from ejcache.stores.base import EntryUse
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
-from ejcache.util.text import check_key
+from ejcache.util.store_keys import check_key
 from ejcache.util.threads import in_parallel
 from ejcache.util.tuples import NamedTuple
 

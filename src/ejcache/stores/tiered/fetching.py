@@ -23,7 +23,7 @@ from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, Store
 from ejcache.util import locks
 from ejcache.util.budget import current_budget
 from ejcache.util.files import make_below, write_atomically
-from ejcache.util.text import key_digest
+from ejcache.util.store_keys import key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

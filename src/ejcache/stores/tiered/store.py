@@ -28,7 +28,7 @@ from ejcache.util.budget import spending
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.text import check_key
+from ejcache.util.store_keys import check_key
 from ejcache.util.threads import Tally, in_parallel
 
 if TYPE_CHECKING:

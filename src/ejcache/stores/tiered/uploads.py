@@ -30,7 +30,7 @@ from ejcache.util.files import make_below, open_like_directory, read_regular
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import Presence, living
 from ejcache.util.log import log, warn_once
-from ejcache.util.text import check_key, key_digest
+from ejcache.util.store_keys import check_key, key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

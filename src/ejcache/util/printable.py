@@ -1,0 +1,10 @@
+"""Text of others, made safe to print: a terminal finds no control characters in it."""
+
+from __future__ import annotations
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """`text` with a replacement character for every character that a terminal could interpret, but those of `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,48 @@
+"""Which texts can be keys of a store, from a caller or from the name of an object; and the digests of keys."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ejcache.errors import InvalidKeyError
+
+MAX_KEY_BYTES: Final = 700
+"""A key must fit, escaped, into one file name or object name of every backend."""
+
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
+
+
+def key_digest(key: str, digits: int = 64) -> str:
+    """Hexadecimal digits that stand for `key` in names of files and objects."""
+    import hashlib  # in none of the commands that only print a text
+
+    return hashlib.sha256(key.encode()).hexdigest()[:digits]
+
+
+def check_key(key: object) -> str:
+    """Return `key` if a store can hold it.
+
+    Raises:
+        InvalidKeyError: it is not text, is empty, is longer than `MAX_KEY_BYTES` in UTF-8, holds a NUL, a line break
+            or another control character, or a surrogate.
+    """
+    if not isinstance(key, str) or not key:
+        raise InvalidKeyError(f"a key is text that is not empty, not {key!r}")
+    try:
+        length = len(key.encode())
+    except UnicodeEncodeError as exc:
+        raise InvalidKeyError(f"a key must be encodable as UTF-8, which {key!r} is not") from exc
+    if length > MAX_KEY_BYTES:
+        raise InvalidKeyError(f"a key has at most {MAX_KEY_BYTES} bytes, and {key[:40]!r}… has {length}")
+    if _CONTROL.search(key):
+        raise InvalidKeyError(f"a key has no control characters, and {key!r} does")
+    return key
+
+
+def is_key(key: object) -> bool:
+    """True if a store can hold `key`: `check_key` returns it."""
+    try:
+        return check_key(key) == key
+    except InvalidKeyError:
+        return False
