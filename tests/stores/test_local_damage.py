@@ -14,7 +14,7 @@ import pytest
 from local_processes import starting
 
 from ejcache.entry import Header, encode
-from ejcache.stores.local.generations import REBUILDS
+from ejcache.stores.local.index_repair import REBUILDS
 from ejcache.stores.local.layout import QUARANTINED_INDEX_BYTES
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
 from ejcache.stores.local.values import INLINE_BYTES, digest_of

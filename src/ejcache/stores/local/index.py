@@ -5,7 +5,7 @@ The classes of SQLite errors that a store tells apart, and which of ejcache's er
 The index of one generation of a local store: an SQLite database with diskcache's tables and two of ours.
 
 One connection, from opening to closing it: rows, transactions with deadlines, uses that are written later, and files of
-deleted rows. `generations` opens it, `writer` writes entries with it.
+deleted rows. `index_repair` opens it, `writer` writes entries with it.
 """
 
 from __future__ import annotations

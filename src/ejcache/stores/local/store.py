@@ -253,7 +253,7 @@ class LocalStore(Store):
         Raises:
             StoreReadOnlyError: something is to be fixed in a store that is read-only.
         """
-        from ejcache.stores.local.generations import UNREADABLE, check_index, is_fatal
+        from ejcache.stores.local.index_audit import UNREADABLE, check_index, is_fatal
 
         if fix:
             self._check_writable()

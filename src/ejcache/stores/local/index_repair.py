@@ -1,11 +1,8 @@
-"""Generations of a local store: how a damaged one is replaced, and how one is checked.
+"""Opens the index of a local store: creates it, sweeps up after killed processes, and replaces it when it is damaged.
 
-The generations of a local store: opened, swept after a killed process, and replaced when the index is damaged.
-
-A damaged index is moved to quarantine. A new generation takes over its counters, as far as they can be read,
-and its value files, each of which has its key in it (`ejcache.entry`). Entries in rows of the index are lost.
-
-The audit of a local store: index, rows, files and sums. The content of entries is not examined.
+An index and its value files are one generation. A damaged generation is moved to quarantine. The new one takes over its
+counters, as far as they can be read, and its value files, each of which has its key in it (`ejcache.entry`). Entries in
+rows of the index are lost.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import UnsafeFileError, file_mode, make_below, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
 from ejcache.util.log import log
-from ejcache.util.store_keys import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +44,7 @@ _FINDING_SECONDS: Final = 2.0
 
 
 class Generations:
-    """What changes the generations of one store, under its lock.
+    """Opens, creates, repairs and replaces the generations of one store, under its lock.
 
     Args:
         layout: where.
@@ -315,73 +311,3 @@ def _check_header(path: Path) -> None:
 
 def _is_readable(layout: Layout) -> bool:
     return not layout.version.exists() or os.access(layout.local, os.R_OK | os.X_OK) or not layout.local.exists()
-
-
-_FATAL: Final = "the index is damaged: "
-UNREADABLE: Final = _FATAL + "it cannot be read at all"
-_PAGE: Final = 1_000
-
-
-def check_index(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
-    """The problems, one sentence each; with `fix` they are corrected, except those that are fatal (`is_fatal`).
-
-    Rows and files that other processes create and delete meanwhile are not reported: each finding is confirmed.
-    """
-    problems = [_FATAL + line for line in index.integrity_problems()]
-    if problems:
-        return problems
-    problems += _rows(index, fix=fix)
-    problems += _files(index, layout, fix=fix)
-    drift = index.total() - index.sum_of_sizes()
-    if drift:
-        problems.append(f"the stored sum of sizes is wrong by {drift} bytes")
-        if fix:
-            with index.transact():
-                index.recount()
-    return problems
-
-
-def is_fatal(problem: str) -> bool:
-    """True if only a new index corrects `problem`."""
-    return problem.startswith(_FATAL)
-
-
-def _rows(index: EntryIndex, *, fix: bool) -> list[str]:
-    problems: list[str] = []
-    after = -(2**63)
-    while True:
-        page = index.whole_rows(after, _PAGE)
-        for key, raw, row in page:
-            named = raw == 1 and is_key(key)
-            if not named or not row.trustworthy(key):
-                problem = f"the row of {key!r:.100} is not one that this store writes"
-            elif not index.values.present(row):
-                length = index.values.size(row.filename)
-                if index.find(key, whole=False) != row:
-                    continue  # replaced or removed since
-                problem = f"{key} has {'no file' if length is None else f'a file of {length} bytes, not {row.size}'}"
-            else:
-                continue
-            problems.append(problem)
-            if fix and index.remove(row):
-                index.delete_pending()
-        if len(page) < _PAGE:
-            return problems
-        after = page[-1][2].rowid
-
-
-def _files(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
-    if index.read_only:
-        # Without the write lock, a file without a row may be one that another process is writing.
-        return []
-    with exclusive(layout.lock, deadline=index.deadline):
-        alive = living(layout.present)
-    problems = [f"a killed process left {name} unfinished" for name in index.values.unfinished(alive)]
-    found = set(index.values.committed())
-    if found - index.filenames():
-        with index.transact():
-            problems += [f"no row names the file {name}" for name in sorted(found - index.filenames())]
-    if fix and problems:
-        index.values.delete_unfinished(alive)
-        index.delete_orphans()
-    return problems

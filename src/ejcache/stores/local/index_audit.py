@@ -1,0 +1,83 @@
+"""The audit of a local store: index, rows, files and sums. The content of entries is not examined."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ejcache.stores.local.layout import Layout
+from ejcache.util.locks import exclusive, living
+from ejcache.util.store_keys import is_key
+
+if TYPE_CHECKING:
+    from ejcache.stores.local.index import EntryIndex
+    from ejcache.stores.local.layout import Layout
+
+
+_FATAL: Final = "the index is damaged: "
+UNREADABLE: Final = _FATAL + "it cannot be read at all"
+_PAGE: Final = 1_000
+
+
+def check_index(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
+    """Say what is wrong, one sentence for each problem; with `fix` they are corrected, except those that are fatal (`is_fatal`).
+
+    Rows and files that other processes create and delete meanwhile are not reported: each finding is confirmed.
+    """
+    problems = [_FATAL + line for line in index.integrity_problems()]
+    if problems:
+        return problems
+    problems += _rows(index, fix=fix)
+    problems += _files(index, layout, fix=fix)
+    drift = index.total() - index.sum_of_sizes()
+    if drift:
+        problems.append(f"the stored sum of sizes is wrong by {drift} bytes")
+        if fix:
+            with index.transact():
+                index.recount()
+    return problems
+
+
+def is_fatal(problem: str) -> bool:
+    """True if only a new index corrects `problem`."""
+    return problem.startswith(_FATAL)
+
+
+def _rows(index: EntryIndex, *, fix: bool) -> list[str]:
+    problems: list[str] = []
+    after = -(2**63)
+    while True:
+        page = index.whole_rows(after, _PAGE)
+        for key, raw, row in page:
+            named = raw == 1 and is_key(key)
+            if not named or not row.trustworthy(key):
+                problem = f"the row of {key!r:.100} is not one that this store writes"
+            elif not index.values.present(row):
+                length = index.values.size(row.filename)
+                if index.find(key, whole=False) != row:
+                    continue  # replaced or removed since
+                problem = f"{key} has {'no file' if length is None else f'a file of {length} bytes, not {row.size}'}"
+            else:
+                continue
+            problems.append(problem)
+            if fix and index.remove(row):
+                index.delete_pending()
+        if len(page) < _PAGE:
+            return problems
+        after = page[-1][2].rowid
+
+
+def _files(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
+    if index.read_only:
+        # Without the write lock, a file without a row may be one that another process is writing.
+        return []
+    with exclusive(layout.lock, deadline=index.deadline):
+        alive = living(layout.present)
+    problems = [f"a killed process left {name} unfinished" for name in index.values.unfinished(alive)]
+    found = set(index.values.committed())
+    if found - index.filenames():
+        with index.transact():
+            problems += [f"no row names the file {name}" for name in sorted(found - index.filenames())]
+    if fix and problems:
+        index.values.delete_unfinished(alive)
+        index.delete_orphans()
+    return problems
