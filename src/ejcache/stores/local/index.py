@@ -1,8 +1,4 @@
-"""The index of a local store in SQLite, and what SQLite's errors mean.
-
-The classes of SQLite errors that a store tells apart, and which of ejcache's errors each becomes.
-
-The index of one generation of a local store: an SQLite database with diskcache's tables and two of ours.
+"""The index of one generation of a local store: an SQLite database with diskcache's tables and two of ours.
 
 One connection, from opening to closing it: rows, transactions with deadlines, uses that are written later, and files of
 deleted rows. `index_repair` opens it, `writer` writes entries with it.
@@ -12,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import sqlite3
 import time
-from enum import Enum, auto
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import StoreBusyError
 from ejcache.stores.local.cost_order import WEIGHT, age_of, has_turns, order_by_cost
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
+from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
 from ejcache.util.tuples import NamedTuple
@@ -34,102 +29,6 @@ if TYPE_CHECKING:
 
     from ejcache.stores.local.values import PendingValue
     from ejcache.util.locks import Presence
-
-
-_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class SqliteFailure(Enum):
-    """What a store does about an SQLite error."""
-
-    BUSY = auto()
-    """Another process is using it: try again until the deadline."""
-    DAMAGED = auto()
-    """The index is damaged, if a new connection reports it too."""
-    MOVED = auto()
-    """The index was moved or removed while it was open: open the one that is there now."""
-    READ_ONLY = auto()
-    """This user cannot write it."""
-    FULL = auto()
-    """Nothing can be written: the disk, the quota or the process's own limit is used up."""
-    FAILED = auto()
-    """The disk is failing, or the call was wrong: try once more, then raise."""
-
-
-_DAMAGED: Final = frozenset(
-    {
-        sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR,
-        sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_TOOBIG,
-        sqlite3.SQLITE_INTERRUPT,
-    }
-)  # fmt: skip
-_DAMAGED_READS: Final = frozenset(
-    {sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
-)
-_FULL: Final = frozenset(
-    {
-        sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE,
-        sqlite3.SQLITE_IOERR_SHMSIZE,
-    }
-)  # fmt: skip
-_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
-
-
-def damage(message: str) -> sqlite3.DatabaseError:
-    """An error like the one that SQLite raises for a damaged index."""
-    exc = sqlite3.DatabaseError(message)
-    exc.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return exc
-
-
-def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
-    """The class of `exc`; https://sqlite.org/rescode.html.
-
-    Python raises a UnicodeError when a damaged name is part of SQLite's message.
-    """
-    if isinstance(exc, UnicodeError):
-        return SqliteFailure.DAMAGED
-    code: int | None = getattr(exc, "sqlite_errorcode", None)
-    if code is None:
-        return SqliteFailure.FAILED
-    primary = code & 0xFF
-    if code in _DAMAGED_READS or primary in _DAMAGED:
-        return SqliteFailure.DAMAGED
-    if code == sqlite3.SQLITE_READONLY_DBMOVED or primary == sqlite3.SQLITE_CANTOPEN:
-        return SqliteFailure.MOVED
-    if code in _FULL:
-        return SqliteFailure.FULL
-    if primary in _BUSY:
-        return SqliteFailure.BUSY
-    return SqliteFailure.READ_ONLY if primary == sqlite3.SQLITE_READONLY else SqliteFailure.FAILED
-
-
-def is_full(exc: BaseException | None) -> bool:
-    """True if `exc` or one of its causes says that the disk or quota is full."""
-    while exc is not None:
-        if isinstance(exc, sqlite3.Error) and classify(exc) is SqliteFailure.FULL:
-            return True
-        if isinstance(exc, OSError) and exc.errno in _FULL_ERRNOS:
-            return True
-        exc = exc.__cause__
-    return False
-
-
-def translate(exc: sqlite3.Error | UnicodeError | OSError, root: Path) -> StoreError:
-    """The ejcache error for `exc`, which another attempt would not change."""
-    if isinstance(exc, OSError):
-        if exc.errno == errno.EROFS:
-            return StoreReadOnlyError(f"{root} is on a file system that is mounted read-only")
-        what = "no room is left for the entry" if exc.errno in _FULL_ERRNOS else "the storage failed"
-        return StoreError(f"{root}: {what}: {exc.strerror or exc}")
-    kind = classify(exc)
-    if kind is SqliteFailure.READ_ONLY:
-        return StoreReadOnlyError(f"the index of {root} cannot be written by this user: {exc}")
-    if kind is SqliteFailure.FULL:
-        return StoreError(f"{root}: no room is left for the index: {exc}")
-    if kind is SqliteFailure.FAILED:
-        return StoreError(f"{root}: the index could not be used: {exc}")
-    return StoreUnavailableError(f"{root}: the index cannot be opened or repaired: {exc}")
 
 
 _REQUIRED: Final = frozenset(

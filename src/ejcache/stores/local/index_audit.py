@@ -19,7 +19,7 @@ _PAGE: Final = 1_000
 
 
 def check_index(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
-    """Say what is wrong, one sentence for each problem; with `fix` they are corrected, except those that are fatal (`is_fatal`).
+    """Say what is wrong, in one sentence each; with `fix`, correct it, unless only a new index would (`is_fatal`).
 
     Rows and files that other processes create and delete meanwhile are not reported: each finding is confirmed.
     """

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.index import EntryIndex, IndexOptions, SqliteFailure, classify, damage, translate, wal_bytes
+from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
 from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modified, remove_trees
+from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage, translate
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import UnsafeFileError, file_mode, make_below, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError, StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.stores.local.index import EntryIndex, IndexOptions, translate
+from ejcache.stores.local.connection_manager import ConnectionManager
+from ejcache.stores.local.index import EntryIndex, IndexOptions
 from ejcache.stores.local.layout import Layout
-from ejcache.stores.local.manager import ConnectionManager
+from ejcache.stores.local.sqlite_errors import translate
 from ejcache.stores.local.values import digest_of
 from ejcache.util.log import warn_once
 from ejcache.util.store_keys import check_key, is_key

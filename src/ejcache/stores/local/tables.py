@@ -61,7 +61,7 @@ class Rows(Cache):  # type: ignore[misc]  # diskcache has no types
 
     * the constructor: diskcache rewrites every setting when it attaches to an index, trying for a minute each time;
     * `_sql`: diskcache has one connection for each thread, and closes in a forked child what SQLite says not to close
-      there. The index has one, and its manager closes it before a fork;
+      there. The index has one, and `connection_manager` closes it before a fork;
     * `_transact`: diskcache waits without a limit or not at all, and deletes files before an outer transaction has
       committed. The index waits until a deadline, and deletes them after the commit;
     * `_row_insert` and `_row_update` of a store in the order by cost: a row has two columns more. To change a row that

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
 from ejcache.stores.local.cost_order import age_of, aged, convert, order_by_use, set_age
-from ejcache.stores.local.index import translate
+from ejcache.stores.local.sqlite_errors import translate
 from ejcache.stores.local.tables import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ejcache.stores.local.connection_manager import ConnectionManager
     from ejcache.stores.local.index import EntryIndex
-    from ejcache.stores.local.manager import ConnectionManager
     from ejcache.stores.local.values import PendingValue
 
 _CLOCK_SLACK: Final = 60.0

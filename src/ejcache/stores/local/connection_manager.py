@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.index import SqliteFailure, classify, is_full, translate
 from ejcache.stores.local.index_repair import Generations
+from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full, translate
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ThreadLock, pause
 from ejcache.util.log import log, warn_once
