@@ -106,6 +106,7 @@ INNER_LEVELS = {
     "stores": {
         "base": 0,
         "location": 0,
+        "network_filesystems": 1,
         "host_notes": 1,
         "local": 2,
         "memory": 2,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.programs import shared_jits
-from ejcache.stores import location
+from ejcache.stores import network_filesystems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ def main() -> None:
     mount = Mount(place)
     for name in _CALLS:
         mount.watch(name)
-    detect = location.detect_filesystem
+    detect = network_filesystems.detect_filesystem
 
     def detect_filesystem(path: Any, **named: Any) -> tuple[str, frozenset[str]]:
         if not mount.concerns([path]):
@@ -81,7 +81,7 @@ def main() -> None:
         Path(place).stat()
         return "nfs4", frozenset()
 
-    location.detect_filesystem = detect_filesystem
+    network_filesystems.detect_filesystem = detect_filesystem
     shared_jits.main()
 
 

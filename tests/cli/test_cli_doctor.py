@@ -253,7 +253,7 @@ def test_s3(monkeypatch):
 
 def test_network_file_system(tmp_path, monkeypatch):
     """A directory between hosts is tried as one: its file system is named, and conditions are the writer's own."""
-    real = "ejcache.stores.location.detect_filesystem"
+    real = "ejcache.stores.network_filesystems.detect_filesystem"
     monkeypatch.setattr(real, lambda path, **_: ("nfs4" if "nfs" in str(path) else "ext4", frozenset()))
     monkeypatch.setattr("ejcache.maintenance.doctor.detect_filesystem", lambda path: ("nfs4", frozenset()))
     (tmp_path / "nfs").mkdir()

@@ -147,7 +147,7 @@ def test_a_directory_between_hosts(server, tmp_path):
     """A directory on a network file system is shared as a bucket is: a second host hits, and has its own copies."""
     network = textwrap.dedent(
         """
-        import ejcache.stores.location as filesystems
+        import ejcache.stores.network_filesystems as filesystems
         real = filesystems.detect_filesystem
         filesystems.detect_filesystem = (
             lambda path, **options: ("nfs4", frozenset()) if "/nfs/" in str(path) else real(path, **options)

@@ -25,7 +25,7 @@ from ejcache.entry import Header, encode
 from ejcache.maintenance import doctor
 from ejcache.maintenance.sharing import share_directory
 from ejcache.settings.resolve import resolve
-from ejcache.stores import location as locations
+from ejcache.stores import network_filesystems
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import decide_location
@@ -114,9 +114,9 @@ def as_user(uid, function, *, mount=None):
 
     def become():
         access._in_container = lambda: False
-        look = locations._look_at_directory
-        locations._look_at_directory = lambda path: path.startswith(str(mount)) if mount else look(path)
-        locations.forget_verdicts()
+        look = network_filesystems._look_at_directory
+        network_filesystems._look_at_directory = lambda path: path.startswith(str(mount)) if mount else look(path)
+        network_filesystems.forget_filesystems()
         if uid != ROOT:
             os.setgroups([TEAM])
             os.setresgid(uid, uid, uid)
@@ -135,8 +135,8 @@ def _imported():
             for kind in ("local", "mount"):
                 start(Path(name, kind), HOME=name)
                 start(Path(name, kind), HOME=name)
-                locations._look_at_directory = lambda _: True
-                locations.forget_verdicts()
+                network_filesystems._look_at_directory = lambda _: True
+                network_filesystems.forget_filesystems()
         return sorted(sys.modules)
 
     for module in in_fork(use):
@@ -336,8 +336,8 @@ def test_a_host_with_an_open_umask(place, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(access, "_in_container", lambda: False)
     shared = Location.parse(place / "mount")
-    monkeypatch.setattr(locations, "_look_at_directory", lambda path: path.startswith(shared.path))
-    locations.forget_verdicts()
+    monkeypatch.setattr(network_filesystems, "_look_at_directory", lambda path: path.startswith(shared.path))
+    network_filesystems.forget_filesystems()
 
     def work(*, killed):
         os.umask(0)

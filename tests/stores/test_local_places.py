@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user
 AS_NOBODY = """
 import logging, os, sys
 from ejcache.errors import *
-from ejcache.stores import location, memory
+from ejcache.stores import location, memory, network_filesystems
 from ejcache.stores.local import writer
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ejcache.errors import StoreNotAskedError, UsageError
-from ejcache.stores import location as location_module
-from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_url, forget_verdicts
+from ejcache.stores import network_filesystems
+from ejcache.stores.location import Location, LocationKind, display_url
+from ejcache.stores.network_filesystems import detect_shared_storage, forget_filesystems
 from ejcache.stores.opening import open_store
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.threads import CallTimeoutError
@@ -15,9 +16,9 @@ from ejcache.util.threads import CallTimeoutError
 @pytest.fixture(autouse=True)
 def no_verdicts():
     """No verdict about a path is another test's."""
-    forget_verdicts()
+    forget_filesystems()
     yield
-    forget_verdicts()
+    forget_filesystems()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,9 @@ def test_display_changes_nothing_else(url):
 def test_verdict_is_reached_once(tmp_path, monkeypatch):
     """A directory is looked at once per process, however many parts of a cache ask."""
     looked = []
-    monkeypatch.setattr(location_module, "detect_filesystem", lambda path, **_: (looked.append(path), ("nfs4", ()))[1])
+    monkeypatch.setattr(
+        network_filesystems, "detect_filesystem", lambda path, **_: (looked.append(path), ("nfs4", ()))[1]
+    )
     location = Location.parse(tmp_path)
     assert all(detect_shared_storage(location) for _ in range(5))
     assert looked == [str(tmp_path)]
@@ -87,7 +90,7 @@ def test_a_dead_mount_is_waited_for_once(tmp_path, monkeypatch):
         looked.append(what)
         raise CallTimeoutError(f"{what} gave no answer within {seconds} s")
 
-    monkeypatch.setattr(location_module, "call_with_timeout", hang)
+    monkeypatch.setattr(network_filesystems, "call_with_timeout", hang)
     with open_store(tmp_path / "mount") as store:
         assert isinstance(store, SharedStore)
         with pytest.raises(StoreNotAskedError):

@@ -6,8 +6,9 @@ import pytest
 
 from ejcache.errors import SettingError, UsageError
 from ejcache.stores.local.store import LocalStore
-from ejcache.stores.location import Location, detect_network_filesystem
+from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore, forget_memory
+from ejcache.stores.network_filesystems import detect_network_filesystem
 from ejcache.stores.opening import open_store
 
 

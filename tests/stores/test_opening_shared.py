@@ -16,8 +16,9 @@ from ejcache.cache.opening import find_xla_caches, open_cache_store
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore
-from ejcache.stores.location import Location, detect_shared_storage
+from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
+from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.stores.opening import find_local_tier, open_bucket, open_store
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
@@ -33,7 +34,7 @@ def network(monkeypatch, tmp_path):
     def detect_filesystem(path, **_):
         return ("nfs4" if os.path.realpath(path).startswith(here) else "ext4", frozenset())
 
-    monkeypatch.setattr("ejcache.stores.location.detect_filesystem", detect_filesystem)
+    monkeypatch.setattr("ejcache.stores.network_filesystems.detect_filesystem", detect_filesystem)
     return tmp_path / "nfs"
 
 

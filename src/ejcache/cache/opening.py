@@ -11,7 +11,8 @@ from ejcache.errors import StoreError
 from ejcache.keys.key import evicted_before
 from ejcache.maintenance.worth import worth_by
 from ejcache.stores.base import UNLIMITED
-from ejcache.stores.location import Location, LocationKind, detect_shared_storage
+from ejcache.stores.location import Location, LocationKind
+from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.stores.opening import find_local_tier, open_bucket, open_store, usable_location
 from ejcache.util.tuples import NamedTuple
 

@@ -25,7 +25,7 @@ from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
-from ejcache.stores.location import detect_filesystem
+from ejcache.stores.network_filesystems import detect_filesystem
 from ejcache.util.access import decide_access
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.worker_processes import python_of_ours

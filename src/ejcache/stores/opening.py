@@ -25,7 +25,8 @@ from ejcache.errors import NotAStoreError, StoreUnavailableError, UntrustedDirec
 from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.settings.resolve import environment_variable, resolve
 from ejcache.stores.base import UNLIMITED
-from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_url
+from ejcache.stores.location import Location, LocationKind, display_url
+from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.access import Access, decide_access
 from ejcache.util.log import warn_once
 from ejcache.util.threads import CallTimeoutError, call_with_timeout

@@ -15,7 +15,8 @@ from ejcache.settings.config_files import HOST_FILE, change_file, user_file
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.settings.table import Floors
 from ejcache.stores.local.layout import Layout
-from ejcache.stores.location import Location, LocationKind, detect_shared_storage, display_value
+from ejcache.stores.location import Location, LocationKind, display_value
+from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.units import format_age, format_size
 
 if TYPE_CHECKING:

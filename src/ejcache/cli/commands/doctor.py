@@ -59,7 +59,8 @@ def doctor(
 
 def _checks(url: str, settings: Settings) -> Iterator[Check]:
     from ejcache.maintenance import doctor
-    from ejcache.stores.location import Location, LocationKind, detect_shared_storage
+    from ejcache.stores.location import Location, LocationKind
+    from ejcache.stores.network_filesystems import detect_shared_storage
     from ejcache.stores.opening import open_bucket
 
     end = time.monotonic() + doctor.SECONDS
