@@ -113,6 +113,7 @@ INNER_LEVELS = {
         "plain_jax": 2,
         "shared": 2,
         "tiered": 2,
+        "tier_directory": 2,
         "opening": 3,
         "documents": 4,
     },

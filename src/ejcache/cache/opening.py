@@ -13,7 +13,7 @@ from ejcache.maintenance.worth import worth_by
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind
 from ejcache.stores.network_filesystems import detect_shared_storage
-from ejcache.stores.opening import find_local_tier, open_bucket, open_store, usable_location
+from ejcache.stores.opening import open_bucket, open_store, usable_location
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     from ejcache.stores.memory import MemoryStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.shared.unsent import UnsentUses
+    from ejcache.stores.tier_directory import find_local_tier
     from ejcache.stores.tiered.store import TieredStore
 
     place = find_local_tier(location, settings) if settings.local_max_size else None
@@ -106,7 +107,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
 
 
 def open_single_flight(url: str | Location, store: Store, settings: Settings) -> SingleFlight | None:
-    """Has the users of `store` compile each program once; None if no other process can use the store.
+    """Make what has the users of `store` compile each program once; None if no other process can use the store.
 
     Args:
         url: of the cache.
@@ -119,6 +120,8 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
     from ejcache.coordination.single_flight import SingleFlight
 
     if detect_shared_storage(location):
+        from ejcache.stores.tier_directory import find_local_tier
+
         place = find_local_tier(location, settings)
         return SingleFlight.of_store(store, directory=None if place is None else place / "scratch" / "leases")
     return SingleFlight.of_store(store, directory=Path(location.path) / "v1" / "leases")
@@ -146,6 +149,7 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
     """
     from ejcache.bucket.files import FileBucket
     from ejcache.stores.documents import Documents
+    from ejcache.stores.tier_directory import find_local_tier
 
     location = usable_location(Location.parse(url), settings)
     if location.kind is LocationKind.MEMORY:
