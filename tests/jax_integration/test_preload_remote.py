@@ -195,7 +195,7 @@ def test_memory_is_a_local_tier_too(bucket):
 
 def test_one_process_of_a_host_fetches_many_at_once(tiered, tmp_path):
     """Another one that has waited for long makes its requests one by one."""
-    from ejcache.stores.tiered.fetching import HostFetches
+    from ejcache.stores.tiered.host_fetches import HostFetches
     from ejcache.util.locks import exclusive
 
     fetches = HostFetches(tmp_path / "locks", patience=0.01)

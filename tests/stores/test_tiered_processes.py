@@ -15,8 +15,8 @@ from store_processes import in_fork
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.tiered.pending_uploads import PUT, REPLACE, PendingUploads
 from ejcache.stores.tiered.store import TieredStore
-from ejcache.stores.tiered.uploads import PUT, REPLACE, PendingUploads
 
 PEER = textwrap.dedent("""
     import sys

@@ -22,8 +22,10 @@ from ejcache.bucket.breaker import breaker_for
 from ejcache.errors import EntryError, StoreError
 from ejcache.stores.base import EntryInfo, Store
 from ejcache.stores.host_notes import HostNotes
-from ejcache.stores.tiered.fetching import HostFetches, Tier
-from ejcache.stores.tiered.uploads import PUT, REPLACE, PendingUploads, Uploads
+from ejcache.stores.tiered.host_fetches import HostFetches
+from ejcache.stores.tiered.pending_uploads import PUT, REPLACE, PendingUploads
+from ejcache.stores.tiered.tier import Tier
+from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util.budget import spending
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log

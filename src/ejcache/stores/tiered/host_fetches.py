@@ -1,8 +1,4 @@
-"""How a tiered store asks its tiers: one tier, and one fetch for all processes of a host.
-
-One tier of a tiered store: a store behind a circuit breaker, and the counters of what it was asked.
-
-One fetch for all processes of a host: the first that misses asks the shared tier, the others wait for its answer.
+"""One fetch for all processes of a host: the first that misses asks the shared tier, the others wait for its answer.
 
 A process that deletes an entry locks out the fetches and the uploads of the others meanwhile, because each of them has
 read the entry in one tier and is about to write it to the other.
@@ -15,11 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreReadOnlyError, StoreTooSmallError
+from ejcache.errors import StoreBusyError
 from ejcache.util import locks
 from ejcache.util.budget import current_budget
 from ejcache.util.files import make_below, write_atomically
@@ -27,72 +22,6 @@ from ejcache.util.store_keys import key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from ejcache.bucket.breaker import CircuitBreaker
-    from ejcache.stores.base import Store
-    from ejcache.util.threads import Tally
-
-
-T = TypeVar("T")
-
-
-class Tier:
-    """A store that is asked only while its breaker allows it.
-
-    Args:
-        name: prefix of its counters: `local` or `shared`.
-        store: the store.
-        breaker: of the store's URL.
-        tally: where it counts.
-    """
-
-    def __init__(self, name: str, store: Store, *, breaker: CircuitBreaker, tally: Tally) -> None:
-        self.name = name
-        self.store = store
-        self.breaker = breaker
-        self._tally = tally
-
-    def count(self, *what: str, amount: int = 1) -> None:
-        """Add to these counters of this tier."""
-        self._tally.add(**{f"{self.name}_{each}": amount for each in what})
-
-    def call(self, function: Callable[[Store], T]) -> T:
-        """Return `function(store)`; failures are counted and reported to the breaker.
-
-        Raises:
-            StoreNotAskedError: the breaker is open; the store was not asked.
-            StoreError: the store failed.
-        """
-        try:
-            return self.breaker.call(self.store.url, partial(function, self.store), probe=self._ask)
-        except (StoreReadOnlyError, StoreTooSmallError, StoreNotAskedError):
-            raise
-        except StoreError as exc:
-            self.count("errors")
-            if isinstance(exc, StoreBusyError):
-                self.count("timeouts")
-            if self.breaker.is_open:  # since this call, which would not have been made before
-                self.count("breaker_open")
-            raise
-
-    def quarantine(self, key: str, data: bytes) -> bool:
-        """Quarantine the entry if the store is writable and the entry still is exactly `data`; raises as `call`."""
-        done = not self.store.read_only and self.call(lambda store: store.quarantine(key, data))
-        if done:
-            self.count("corrupt")
-        return done
-
-    def probe(self) -> bool:
-        """True if the store may be used now; asks it first, for at most its whole deadline, if a probe is due."""
-        return self.breaker.probe(self.store.url, self._ask)
-
-    @property
-    def patience(self) -> float:
-        """Seconds that it is worth waiting for the store: none while it is not asked, no limit once it has answered."""
-        return 0.0 if self.breaker.is_open else self.breaker.patience
-
-    def _ask(self) -> object:
-        return self.store.contains("ejcache-probe")
 
 
 STALE_SECONDS: Final = 0.5

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import filelock
 import pytest
 
-from ejcache.stores.tiered import fetching
-from ejcache.stores.tiered.fetching import HostFetches
+from ejcache.stores.tiered import host_fetches
+from ejcache.stores.tiered.host_fetches import HostFetches
 from ejcache.util import locks
 from ejcache.util.locks import exclusive
 
@@ -58,7 +58,7 @@ def test_waiters_ask_nobody(tmp_path, monkeypatch, data):
         return HostFetches(tmp_path, patience=60).run("k", again=origin.again, fetch=origin.fetch)
 
     monkeypatch.setattr(locks, "exclusive", announced)
-    monkeypatch.setattr(fetching, "STALE_SECONDS", 60)
+    monkeypatch.setattr(host_fetches, "STALE_SECONDS", 60)
     with ThreadPoolExecutor(count) as pool:
         found = [pool.submit(one, n) for n in range(count)]
         for _ in range(count):
@@ -70,7 +70,7 @@ def test_waiters_ask_nobody(tmp_path, monkeypatch, data):
 
 def test_an_old_miss_is_no_answer(tmp_path, monkeypatch):
     """A fetch that was begun long before the question, and found nothing, is not believed."""
-    monkeypatch.setattr(fetching, "STALE_SECONDS", -1.0)
+    monkeypatch.setattr(host_fetches, "STALE_SECONDS", -1.0)
     origin = Origin(None)
     origin.opened.clear()
     with ThreadPoolExecutor(2) as pool:
