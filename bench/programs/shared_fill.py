@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from bench.context import ROOT
 from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
-from ejcache.maintenance.journals import SNAPSHOT
+from ejcache.maintenance.journal_compaction import SNAPSHOT
 from ejcache.stores.base import EntryUse
 from ejcache.stores.shared.usage import USED, encode_journal
 

@@ -19,7 +19,7 @@ from ejcache.coordination.leases_shared import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.maintenance.journals import SNAPSHOT
+from ejcache.maintenance.journal_compaction import SNAPSHOT
 from ejcache.maintenance.scheduler import MaintenanceScheduler, attach
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore

@@ -14,7 +14,8 @@ from store_processes import in_fork
 from ejcache.bucket.base import COUNTERS, process_name
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.maintenance.journals import Listed, Listing, compact
+from ejcache.maintenance.journal_compaction import Listed, compact
+from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.unsent import UnsentUses
 from ejcache.stores.shared.usage import USED, Usage, decode_journal, decode_sums, encode_journal
@@ -292,7 +293,7 @@ class TestCounters:
 
     def test_more_than_one_pass_folds(self, objects, usage, monkeypatch):
         """What a pass does not add to the baseline stays for the next one."""
-        monkeypatch.setattr("ejcache.maintenance.journals._MOST_FOLDED", 2)
+        monkeypatch.setattr("ejcache.maintenance.journal_compaction._MOST_FOLDED", 2)
         for _ in range(5):
             usage.add({"hits": 1})
             usage.write()

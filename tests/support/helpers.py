@@ -107,7 +107,8 @@ def local_documents(path: str | os.PathLike[str], *, read_only: bool = False) ->
 
 def used_in(objects: Bucket) -> dict[str, float]:
     """When each entry was last used, by the snapshot and the journals in `objects`."""
-    from ejcache.maintenance.journals import Listing, compact
+    from ejcache.maintenance.journal_compaction import compact
+    from ejcache.maintenance.listed_entries import Listing
 
     with Listing() as listing:
         compact(objects, listing, dry_run=True)

@@ -30,8 +30,9 @@ from ejcache.coordination.leases_shared import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.journals import Listed, Listing, compact
-from ejcache.maintenance.start_records import merge_start_records
+from ejcache.maintenance.journal_compaction import Listed, compact
+from ejcache.maintenance.listed_entries import Listing
+from ejcache.maintenance.start_record_merging import merge_start_records
 from ejcache.stores.base import Clearable, EntryInfo
 from ejcache.stores.plain_jax import JaxBucket
 from ejcache.stores.shared.store import SharedStore

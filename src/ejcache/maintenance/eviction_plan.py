@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import SettingError
 from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
-from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
+from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.stores.base import EntryInfo
 from ejcache.util.lifecycle import Closing
 

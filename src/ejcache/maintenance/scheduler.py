@@ -19,7 +19,7 @@ from ejcache.coordination.leases_shared import StoreLeases
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.maintenance.journals import SNAPSHOT
+from ejcache.maintenance.journal_compaction import SNAPSHOT
 from ejcache.stores.shared.store import SharedStore
 
 if TYPE_CHECKING:

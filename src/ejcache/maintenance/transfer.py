@@ -19,7 +19,7 @@ from ejcache.errors import (
     StoreReadOnlyError,
 )
 from ejcache.keys.key import is_side_key, parse_any_key
-from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
+from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.maintenance.worth import worth_of_bytes
 from ejcache.stores.base import EntryInfo
 from ejcache.util.store_keys import check_key

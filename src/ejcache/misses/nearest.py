@@ -12,7 +12,7 @@ from ejcache import entry
 from ejcache.errors import EntryError, StoreError
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import is_side_key, listed_name, module_text_key, parse_key
-from ejcache.maintenance.journals import TemporaryTables, key_of_row, row_key
+from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.misses.difference import read_text, shared
 from ejcache.misses.log import recall_programs
 from ejcache.stores.base import EntryInfo

@@ -13,7 +13,8 @@ from store_suite import ODD_KEYS
 
 from ejcache.errors import EntryCorruptError, StoreError
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.journals import Listing, TemporaryTables
+from ejcache.maintenance.listed_entries import Listing
+from ejcache.maintenance.temporary_tables import TemporaryTables
 from ejcache.stores.base import EntryInfo, EntryUse
 from ejcache.stores.shared.usage import decode_journal, encode_ordered
 
@@ -102,7 +103,7 @@ def test_no_room_for_temporary_files():
     script = """
     import resource, signal
     from ejcache.errors import StoreError
-    from ejcache.maintenance.journals import TemporaryTables
+    from ejcache.maintenance.journal_compaction import TemporaryTables
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     tables = TemporaryTables("CREATE TABLE t (a BLOB)")

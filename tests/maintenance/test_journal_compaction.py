@@ -22,7 +22,8 @@ from ejcache.errors import (
     EntryVersionError,
     StoreUnavailableError,
 )
-from ejcache.maintenance.journals import SNAPSHOT, Listing, compact
+from ejcache.maintenance.journal_compaction import SNAPSHOT, compact
+from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.base import EntryInfo, EntryUse
 from ejcache.stores.shared.usage import (
     USED,

@@ -1,20 +1,12 @@
-"""The compaction of usage journals, and the temporary tables in which a pass keeps what it has listed.
-
-Temporary tables on disk, and the listing of a shared cache that is kept in them.
-
-A bucket may hold more entries than fit into memory, and a maintenance pass runs beside a training program that needs
-its memory. SQLite keeps a small table in memory and a large one in a temporary file without a name, which disappears
-with the process, however the process ends.
-
-The compaction of usage journals (`stores.shared.usage`).
+"""The compaction of usage journals: a pass folds them into the snapshot of uses and the baseline of counters.
 
     v1/used/snapshot        the last uses of all journals that were compacted so far
     v1/counters/=baseline   the sums of their counters
 
-A maintenance pass writes the records of journals into one more (`start_records`), adds the sums to the baseline, which
-names the journals that were folded, merges the uses into the snapshot, and deletes the journals, in this order. Of a
-journal that the baseline names already, because a pass has died halfway, the snapshot takes the times of the last uses
-again, which changes nothing, and not how many uses there were.
+A pass takes four steps. It writes the start records of the journals into one more journal (`start_record_merging`). It
+adds their sums to the baseline, which names the journals that were folded. It merges their uses into the snapshot. Then
+it deletes the journals. If a pass dies halfway, the next one finds journals that the baseline names already: of these
+the snapshot takes the times of the last uses again, which changes nothing, and not how many uses there were.
 """
 
 from __future__ import annotations
@@ -23,20 +15,15 @@ import contextlib
 import itertools
 import logging
 import math
-import sqlite3
 import time
-import weakref
 from dataclasses import dataclass
 from functools import partial
-from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
-from ejcache.maintenance.start_records import RecordKeeper
-from ejcache.maintenance.worth import FORGETTING_SECONDS
-from ejcache.stores.base import EntryInfo, EntryUse
-from ejcache.stores.local.cost_order import WEIGHT
+from ejcache.maintenance.start_record_merging import RecordKeeper
+from ejcache.stores.base import EntryUse
 from ejcache.stores.shared.usage import (
     MAX_JOURNAL,
     MAX_SNAPSHOT,
@@ -49,147 +36,14 @@ from ejcache.stores.shared.usage import (
     is_journal,
     is_journal_name,
 )
-from ejcache.util.lifecycle import Closing
 from ejcache.util.threads import in_parallel
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterator
 
     from ejcache.bucket.base import Blob, BlobInfo, Bucket
-
-
-_CACHE_KIB: Final = 1024
-"""Memory for the pages of one database; SQLite writes the other pages to the temporary file."""
-row_key: Final[Callable[[str], bytes]] = methodcaller("encode", "utf-8", "surrogateescape")
-"""`key` as a row holds it: sorted as text is, and able to hold file names that are not valid text."""
-key_of_row: Final[Callable[[bytes], str]] = methodcaller("decode", "utf-8", "surrogateescape")
-"""The key from which `row_key` made what a row holds."""
-
-
-class TemporaryTables(Closing):
-    """Tables that only this object sees. One thread at a time may use them.
-
-    Args:
-        schema: the statements that create the tables.
-
-    Every method raises `StoreError` if the disk has no room for temporary files.
-    """
-
-    def __init__(self, *schema: str) -> None:
-        with _translated():
-            # An empty name makes a temporary database, in a file that has no name either.
-            connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
-        # Readers keep this object alive while they read. The finalizer closes the connection, because Python warns
-        # of connections that nobody closed.
-        self._forget = weakref.finalize(self, connection.close)
-        # When the program ends, another thread (or, in a forked child, a thread of the parent) may be using the
-        # connection; closing it then crashes or hangs. The file has no name, so that it disappears anyway.
-        self._forget.atexit = False
-        self._connection = connection
-        # The tables need not survive the process, so that SQLite need not wait for the disk.
-        self.run("PRAGMA synchronous = OFF", f"PRAGMA cache_size = -{_CACHE_KIB}", "PRAGMA temp_store = FILE", *schema)
-
-    def run(self, *statements: str) -> None:
-        """Run statements that return no rows."""
-        with _translated():
-            for statement in statements:
-                self._connection.execute(statement).close()
-
-    def insert(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Run `statement` for each of `rows`; if `rows` raises, none of them is inserted."""
-        with _translated():
-            self._connection.execute("BEGIN")
-            try:
-                self._connection.executemany(statement, rows)
-            except BaseException:
-                if self._connection.in_transaction:  # a full disk has already ended the transaction
-                    self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
-
-    def rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
-        """The rows of `query`, one at a time; the tables must not change while they are read."""
-        with _translated():
-            # `yield from` would close the cursor together with this generator, possibly after the connection was
-            # closed, and SQLite reports that as an error.
-            for row in self._connection.execute(query, parameters):  # noqa: UP028
-                yield row
-
-    def close(self) -> None:
-        """Delete the tables; this also happens when the last reference disappears."""
-        self._forget()
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as exc:
-        raise StoreError(
-            f"a table in a temporary file failed ({exc}); SQLITE_TMPDIR, or else TMPDIR, names the directory, which "
-            "needs about 300 bytes for each entry"
-        ) from exc
-
-
-_SCHEMA: Final = (
-    "CREATE TABLE entries (key BLOB PRIMARY KEY, size INTEGER, created REAL, version TEXT) WITHOUT ROWID",
-    "CREATE TABLE uses (key BLOB PRIMARY KEY, used REAL, times INTEGER, worth REAL) WITHOUT ROWID",
-)
-_ENTRIES: Final = f"""
-    SELECT entries.key, size, created, max(created, ifnull(used, created)), version, ifnull(times, 0),
-        worth * {WEIGHT.format(hits="times")} / max(size, 1)
-            / (1 + max(? - max(created, used), 0) / {FORGETTING_SECONDS}),
-        worth
-    FROM entries LEFT JOIN uses ON uses.key = entries.key
-"""  # noqa: S608 (constants)
-_USES: Final = (
-    "SELECT key, used, times, worth FROM uses WHERE used > ? OR key IN (SELECT key FROM entries) ORDER BY key"
-)
-_NOTE_USE: Final = """
-    INSERT INTO uses VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET
-        worth = CASE WHEN excluded.used < used THEN ifnull(worth, excluded.worth)
-                     ELSE ifnull(excluded.worth, worth) END,
-        used = max(used, excluded.used), times = times + excluded.times
-"""
-
-
-class Listing(TemporaryTables):
-    """The entries that a bucket's listing found, and the uses that usage journals report."""
-
-    def __init__(self) -> None:
-        super().__init__(*_SCHEMA)
-
-    def add(self, found: Iterable[EntryInfo]) -> None:
-        """Add entries; `last_used` is ignored, because `note_uses` knows better."""
-        rows = ((row_key(info.key), info.size, info.created, info.version) for info in found)
-        self.insert("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", rows)
-
-    def note_uses(self, used: Iterable[tuple[str, EntryUse]], *, now: float) -> None:
-        """Note uses of keys, which are joined with those noted before; a time after `now` counts as `now`.
-
-        If `used` raises, none of its uses is noted.
-        """
-        self.insert(_NOTE_USE, ((row_key(key), min(use.when, now), use.times, use.worth) for key, use in used))
-
-    def forget_uses(self) -> None:
-        """Forget what `note_uses` has noted."""
-        self.run("DELETE FROM uses")
-
-    def entries(self, *, now: float) -> Iterator[EntryInfo]:
-        """Every entry, with its last use, its uses, and its order by cost at this time (`FORGETTING_SECONDS`)."""
-        for key, *fields in self.rows(_ENTRIES, now):
-            yield EntryInfo(key_of_row(key), *fields)
-
-    def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, EntryUse]]:
-        """Keys and their uses, ordered by key.
-
-        Args:
-            unless_gone_since: seconds since the epoch; leave out keys that are not listed and were last used before.
-        """
-        since = float("-inf") if unless_gone_since is None else unless_gone_since
-        for key, *use in self.rows(_USES, since):
-            yield key_of_row(key), EntryUse(*use)
+    from ejcache.maintenance.listed_entries import Listing
 
 
 log = logging.getLogger("ejcache")
