@@ -227,6 +227,13 @@ def test_prune_by_the_stored_policy(bucket, cache):
     assert ejcache("prune", "--dir", URL, "--json").json["removed_entries"] == 1
 
 
+def test_prune_counts_what_it_has_deleted(bucket, cache):
+    """A deletion whose answer is lost counts as one by this command, and not as one by another process."""
+    bucket.add_fault("drop_after", path="/batch", count=1)
+    pruned = ejcache("prune", "--dir", URL, "--max-entries", "2", "--json").json
+    assert (pruned["removed_entries"], pruned["left_entries"]) == (1, 2)
+
+
 def test_the_order_that_is_stored(bucket):
     """`evict=cost` is stored with the cache, and a dry run shows both orders by what journals say, reading no entry."""
     slow, quick = (key_text(name) for name in ("jit_slow", "jit_quick"))

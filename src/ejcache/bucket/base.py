@@ -373,24 +373,18 @@ class Bucket(Closing):
         Returns:
             The new version, or None if the condition did not hold.
         """
-        ambiguous = False
         if self.refusal is not None:
             raise StoreReadOnlyError(str(self.refusal))
 
-        def attempt(timeout: float) -> str | None:
-            nonlocal ambiguous
-            try:
-                written = self._write(name, data, version, timeout)
-                if written is None and ambiguous:
-                    found = self._read(name, 0, len(data) + 1, None, timeout)
-                    return None if found is None or found.data != data else found.version
-            except TransientError as exc:
-                ambiguous = ambiguous or exc.ambiguous
-                raise
+        def attempt(timeout: float, *, lost: bool) -> str | None:
+            written = self._write(name, data, version, timeout)
+            if written is None and lost:
+                found = self._read(name, 0, len(data) + 1, None, timeout)
+                return None if found is None or found.data != data else found.version
             return written
 
         try:
-            return self._ask(f"writing {self.url}/{name}", attempt, size=len(data))
+            return self._change(f"writing {self.url}/{name}", attempt, size=len(data))
         except StoreReadOnlyError as exc:
             if version == ABSENT and self.one_identity:
                 self.refusal = exc
@@ -398,24 +392,18 @@ class Bucket(Closing):
 
     def delete(self, name: str, *, version: str | None = None) -> bool:
         """Delete the object; with `version`, only if it still has that version. False if nothing was deleted."""
-        ambiguous = False
 
-        def attempt(timeout: float) -> bool:
-            nonlocal ambiguous
-            try:
-                # If the answer to an earlier try was lost, that try has most likely deleted it.
-                return self._delete(name, version, timeout) or (ambiguous and self._stat(name, timeout) is None)
-            except TransientError as exc:
-                ambiguous = ambiguous or exc.ambiguous
-                raise
+        def attempt(timeout: float, *, lost: bool) -> bool:
+            # If the answer to an earlier try was lost, that try has most likely deleted it.
+            return self._delete(name, version, timeout) or (lost and self._stat(name, timeout) is None)
 
-        return self._ask(f"deleting {self.url}/{name}", attempt)
+        return self._change(f"deleting {self.url}/{name}", attempt)
 
     def delete_many(self, wanted: Iterable[tuple[str, str | None]]) -> Iterator[str]:
         """Delete many objects, each under its condition as `delete` does, in as few requests as the storage allows.
 
         Yields:
-            The names of those that were deleted; if an answer was lost, perhaps not all of them.
+            The names of those that were deleted. What is gone after an answer was lost counts as deleted by this call.
         """
         source = iter(wanted)
         while batch := list(itertools.islice(source, _BATCH)):
@@ -470,6 +458,20 @@ class Bucket(Closing):
             # A bucket takes about one write a second to one object: those that lost a round must spread out.
             time.sleep(random.uniform(0, min(1.0, 0.02 * 2.0**attempt)))  # noqa: S311 (jitter)
         raise StoreBusyError(f"other processes kept changing {self.url}/{name}")
+
+    def _change(self, what: str, attempt: Callable[..., T], *, size: int = 0) -> T:
+        """`_ask` for a change: `attempt(timeout, lost=…)` is told whether the answer to an earlier one was lost."""
+        lost = False
+
+        def noted(timeout: float) -> T:
+            nonlocal lost
+            try:
+                return attempt(timeout, lost=lost)
+            except TransientError as exc:
+                lost = lost or exc.ambiguous
+                raise
+
+        return self._ask(what, noted, size=size)
 
     def _ask(self, what: str, attempt: Callable[[float], T], *, size: int = 0) -> T:
         """Make one operation: all of them pass here. The breaker decides whether, the policy how long and how often."""

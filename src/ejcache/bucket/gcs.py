@@ -254,7 +254,7 @@ class GcsBucket(ClientBucket):
         deleted: list[str] = []
         left = dict(batch)
 
-        def attempt(timeout: float) -> None:
+        def attempt(timeout: float, *, lost: bool) -> None:
             answer = self._send_batch(list(left.items()), timeout)
             # Status and body of each part by turns, after what precedes the first part.
             parts = re.split(rb"\r?\nHTTP/1\.[01] (\d+)", answer.body)[1:]
@@ -266,7 +266,7 @@ class GcsBucket(ClientBucket):
             for name, status, body in zip(list(left), map(int, parts[::2]), parts[1::2], strict=True):
                 if self._is_settled(status, body):
                     del left[name]
-                    if status < 300:
+                    if status < 300 or (lost and status == 404):
                         deleted.append(name)
             if left:
                 raise TransientError(
@@ -274,7 +274,7 @@ class GcsBucket(ClientBucket):
                 )
 
         if self._has_batches:
-            self._ask(f"deleting {len(batch)} objects of {self.url}", attempt)
+            self._change(f"deleting {len(batch)} objects of {self.url}", attempt)
         return deleted if self._has_batches else [*deleted, *super()._delete_batch(list(left.items()))]
 
     def _send_batch(self, batch: list[tuple[str, str | None]], timeout: float) -> _Answer:

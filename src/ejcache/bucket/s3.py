@@ -31,7 +31,8 @@ T = TypeVar("T")
 _NOT_S3: Final = "the answer is not one of S3, perhaps of a proxy or a login page"
 _NO_KEY: Final = ("NoSuchKey", "404")
 _BROKEN: Final = ("PreconditionFailed", "412")
-_GONE: Final = ("NoSuchKey", "PreconditionFailed", "404", "412")
+_ABSENT: Final = ("NoSuchKey", "404")
+_GONE: Final = (*_ABSENT, "PreconditionFailed", "412")
 """Answers to the deletion of an object that is not there any more, or has another version."""
 _THROTTLED: Final = ("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded")
 _MD5: Final = re.compile("[0-9a-f]{32}")
@@ -312,7 +313,7 @@ class S3Bucket(ClientBucket):
             ]
             return gone, refused
 
-        def attempt(timeout: float) -> None:
+        def attempt(timeout: float, *, lost: bool) -> None:
             try:
                 gone, refused = self._call(send, timeout, writing=True)
             except _Refused as exc:
@@ -325,6 +326,8 @@ class S3Bucket(ClientBucket):
             for key, code, said in refused:
                 if code in _GONE:
                     left.pop(key, None)
+                    if lost and code in _ABSENT:
+                        deleted.append(key[len(self._prefix) :])
                 elif code == "AccessDenied":
                     raise StoreReadOnlyError(f"these credentials may not delete objects of {self.url}: {said}")
                 elif code not in (*_THROTTLED, _CONFLICT, "InternalError"):
@@ -333,7 +336,7 @@ class S3Bucket(ClientBucket):
                 said = f"{len(left)} deletions of a batch were refused for now"
                 raise TransientError(said, busy=True, throttled=True)
 
-        self._ask(f"deleting {len(batch)} objects of {self.url}", attempt)
+        self._change(f"deleting {len(batch)} objects of {self.url}", attempt)
         return deleted
 
     def _page(
