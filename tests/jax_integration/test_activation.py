@@ -268,9 +268,9 @@ def test_the_users_cache_directory_is_this_users_alone(run_forked, clean_environ
             "record_miss(ProgramRecord())"
         ),
         (
-            "from ejcache.keys.environment import library_digest\n"
+            "from ejcache.keys.environment import LibraryDigests\n"
             "from ejcache.settings.directories import state_directory\n"
-            "os.utime(__file__, (1, 1))\nlibrary_digest([__file__], memo=state_directory() / 'memo')"
+            "os.utime(__file__, (1, 1))\nLibraryDigests().digest_of([__file__], memo=state_directory() / 'memo')"
         ),
         (
             "from ejcache.cache.opening import open_cache_store\nfrom ejcache.settings.resolve import resolve\n"

@@ -9,20 +9,24 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import jax
 import pytest
 from store_processes import in_fork
 
-from ejcache.keys import environment
-from ejcache.keys.environment import canonical_cpuinfo, content_digest, cpu_features, library_digest, native_files
+from ejcache.keys.environment import (
+    LibraryDigests,
+    canonical_cpuinfo,
+    content_digest,
+    cpu_features,
+    file_digest,
+    native_files,
+)
 
 
-@pytest.fixture(autouse=True)
-def forget(monkeypatch):
-    """Every test starts as a fresh process would."""
-    monkeypatch.setattr(environment, "_digests", {})
+def library_digest(paths, *, memo=None):
+    """As a fresh process makes it."""
+    return LibraryDigests().digest_of(paths, memo=memo)
 
 
 @pytest.fixture
@@ -59,78 +63,75 @@ def test_content_counts_and_place_does_not(library, tmp_path):
 def test_a_library_replaced_in_place_is_seen_with_and_without_a_memo(library, tmp_path):
     """Neither the process nor the memo goes on believing in the old content, even with the old size and times."""
     memo = tmp_path / "memo.json"
-    first = library_digest([library], memo=memo)
+    digests = LibraryDigests()
+    first = digests.digest_of([library], memo=memo)
     status = library.stat()
     library.write_bytes(b"two")
     os.utime(library, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert library.stat().st_size == status.st_size
-    assert library_digest([library], memo=memo) != first
-    environment._digests.clear()
+    assert digests.digest_of([library], memo=memo) != first
     assert library_digest([library], memo=memo) != first
 
 
-def test_the_memo_saves_reading(library, tmp_path, monkeypatch):
+def test_the_memo_saves_reading(library, tmp_path):
     """What another process hashed is not read again; the memo holds nothing but identities and digests."""
     memo = tmp_path / "new" / "memo.json"
     first = library_digest([library], memo=memo)
-    environment._digests.clear()
-    monkeypatch.setattr(environment, "_digest_file", lambda path: pytest.fail(f"{path} was read"))
-    assert library_digest([library], memo=memo) == first
+    unread = LibraryDigests(read=lambda path: pytest.fail(f"{path} was read"))
+    assert unread.digest_of([library], memo=memo) == first
     (digest,) = json.loads(memo.read_text())["libraries"].values()
     assert len(digest) == 64
     assert [path.name for path in memo.parent.iterdir()] == ["memo.json"]
 
 
-def test_two_threads_read_a_library_once(library, monkeypatch):
+def test_several_threads_read_a_library_once(library):
     """At the start of a program on a new host, one in the background and the first key want the same digest."""
-    begun, waits, go_on, read = threading.Event(), threading.Event(), threading.Event(), []
-    digest_file, lock = environment._digest_file, threading.RLock()
-
-    class Watched:
-        def __enter__(self):
-            if begun.is_set():
-                waits.set()
-            lock.acquire()
-
-        def __exit__(self, *_):
-            lock.release()
+    begun, go_on, read = threading.Event(), threading.Event(), []
+    asking = threading.Barrier(5)
 
     def slow(path):
         read.append(path)
         begun.set()
         assert go_on.wait(60)
-        return digest_file(path)
+        return file_digest(path)
 
-    monkeypatch.setattr(environment, "_digest_file", slow)
-    monkeypatch.setattr(environment, "_computing", SimpleNamespace(lock=Watched()))
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(library_digest, [library])
+    def asked():
+        yield library
+        asking.wait(60)
+
+    digests = LibraryDigests(read=slow)
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(digests.digest_of, [library])
         assert begun.wait(60)
-        second = pool.submit(library_digest, [library])
-        assert waits.wait(60)
+        others = [pool.submit(digests.digest_of, asked()) for _ in range(4)]
+        asking.wait(60)
         go_on.set()
-        assert first.result(60) == second.result(60)
+        assert {other.result(60) for other in others} == {first.result(60)}
     assert read == [library]
 
 
-def test_a_child_forked_while_its_parent_reads_libraries_reads_them_itself(library, monkeypatch):
+def test_a_child_forked_while_its_parent_reads_libraries_reads_them_itself(library):
     """The thread that has the lock does not exist in the child."""
     begun, go_on = threading.Event(), threading.Event()
-    digest_file = environment._digest_file
-    monkeypatch.setattr(environment, "_digest_file", lambda path: (begun.set(), go_on.wait(60), digest_file(path))[-1])
+
+    def slow_at_first(path):
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(60)
+        return file_digest(path)
+
+    digests = LibraryDigests(read=slow_at_first)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(library_digest, [library])
+        first = pool.submit(digests.digest_of, [library])
         assert begun.wait(60)
-        monkeypatch.setattr(environment, "_digest_file", digest_file)
-        found = in_fork(lambda: library_digest([library]))
+        found = in_fork(lambda: digests.digest_of([library]))
         go_on.set()
         assert first.result(60) == found
 
 
-def test_a_library_of_several_pieces_has_the_digest_of_its_content(library, monkeypatch):
+def test_a_library_of_several_pieces_has_the_digest_of_its_content(library):
     """What is read in pieces is the same as what is read at once."""
-    monkeypatch.setattr(environment, "_PIECE_BYTES", 7)
-    content = bytes(range(256)) * 1000
+    content = bytes(range(256)) * 40_000
     library.write_bytes(content)
     assert content_digest(str(library)) == hashlib.sha256(content).hexdigest()
 
@@ -170,7 +171,6 @@ def test_a_damaged_memo_is_ignored_and_replaced(library, tmp_path, damage):
     first = library_digest([library])
     memo = tmp_path / "memo.json"
     memo.write_bytes(damage)
-    environment._digests.clear()
     assert library_digest([library], memo=memo) == first
     assert json.loads(memo.read_text())["format"] == 1
 
@@ -179,8 +179,9 @@ def test_digests_of_another_kind_in_a_memo_are_not_believed(library, tmp_path):
     """Only what looks like a digest is taken."""
     first = library_digest([library])
     memo = tmp_path / "memo.json"
-    memo.write_text(json.dumps({"format": 1, "libraries": {environment._identity(library, {}): "../x"}}))
-    environment._digests.clear()
+    library_digest([library], memo=memo)
+    written = json.loads(memo.read_text())
+    memo.write_text(json.dumps({**written, "libraries": dict.fromkeys(written["libraries"], "../x")}))
     assert library_digest([library], memo=memo) == first
 
 
@@ -189,7 +190,6 @@ def test_a_memo_that_cannot_be_written_costs_nothing(library, tmp_path):
     first = library_digest([library])
     (tmp_path / "memo.json").mkdir()
     for memo in (tmp_path / "memo.json", library / "memo.json"):
-        environment._digests.clear()
         assert library_digest([library], memo=memo) == first
 
 

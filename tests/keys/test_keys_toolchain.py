@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ejcache.jax_integration.lowering import components
-from ejcache.keys import environment
+from ejcache.keys.environment import LibraryDigests
 
 
 @pytest.fixture
@@ -16,18 +16,17 @@ def computed(tmp_path, monkeypatch):
     """The names of the threads that computed digests, and an event that the first sets; nothing is known yet."""
     threads: list[str] = []
     done = threading.Event()
-    library_digest = components.library_digest
 
-    def watched(paths, *, memo):
-        threads.append(threading.current_thread().name)
-        try:
-            return library_digest(list(paths)[:1], memo=memo)
-        finally:
-            done.set()
+    class Watched(LibraryDigests):
+        def digest_of(self, paths, *, memo=None):
+            threads.append(threading.current_thread().name)
+            try:
+                return super().digest_of(list(paths)[:1], memo=memo)
+            finally:
+                done.set()
 
-    monkeypatch.setattr(components, "library_digest", watched)
     # As in a new process.
-    monkeypatch.setattr(environment, "_digests", {})
+    monkeypatch.setattr(components, "library_digests", Watched())
     monkeypatch.setattr(components, "native_libraries", functools.cache(components.native_libraries.__wrapped__))
     monkeypatch.setattr(components, "state_directory", lambda: tmp_path / "state")
     return threads, done
@@ -51,14 +50,13 @@ def test_a_host_that_knows_them_reads_nothing(computed, tmp_path):
     assert not threads
 
 
-def test_an_activation_reads_them_and_one_without_a_cache_does_not(run_python, tmp_path):
+def test_an_activation_reads_them_and_one_without_a_cache_does_not(run_forked, tmp_path):
     """`enable` begins it, before there is a backend; where a setting disables caching nothing is read."""
-    done = run_python(
+    done = run_forked(
         """
-        import threading
         from ejcache.jax_integration.lowering import components
         begun = []
-        components._read_jaxlib = lambda: begun.append(threading.current_thread().name)
+        components.native_libraries = begun.append
         components.submit = lambda task: task()
         import ejcache
         ejcache.enable(max_size=0)

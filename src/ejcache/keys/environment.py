@@ -24,7 +24,7 @@ from ejcache.util.files import make_private, write_atomically
 from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 
 _SUFFIXES: Final = (".so", ".dylib", ".dll", ".pyd", ".bc")
@@ -35,25 +35,6 @@ _RACY_SECONDS: Final = 3.0
 _PIECE_BYTES: Final = 8 << 20
 """Bytes that are read at once. A thread in the background waits for the program twice for each piece, up to 5 ms each:
 in pieces of 256 KB, which `hashlib.file_digest` reads, 330 MB took 13 s beside a busy program."""
-
-
-# In this process: identity of a file → digest of its content. There are as many as native libraries.
-_digests: dict[str, str] = {}
-
-
-class _Computing:
-    """Held by the thread that computes digests, so that another one waits for them."""
-
-    def __init__(self) -> None:
-        self.after_fork_in_child()
-        track_forks(self)
-
-    def after_fork_in_child(self) -> None:
-        """The thread that holds it does not exist here."""
-        self.lock = threading.RLock()  # reentrant: a signal handler may compile a program
-
-
-_computing: Final = _Computing()
 
 
 def native_files(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -67,40 +48,67 @@ def native_files(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
     return tuple(sorted(path for path in found if path.is_file()))
 
 
-def library_digest(paths: Iterable[str | os.PathLike[str]], *, memo: str | os.PathLike[str] | None = None) -> str:
-    """Digest (hex) of files by name and content; their directories and their order do not count.
+class LibraryDigests:
+    """Digests of native libraries, each of which a process reads once. Safe for threads and forks.
 
     Args:
-        paths: files; their directories are not part of the digest.
-        memo: a file on a local disk that remembers digests by path, device, inode, size and times of change, so that
-            300 MB of libraries are not read at every start. A memo that is damaged, missing or cannot be written is
-            ignored. Processes may share it; the last writer wins.
-
-    Raises:
-        OSError: a library cannot be read.
+        read: returns the digest (hex) of one file.
     """
-    identities = _identities(map(Path, paths))
-    # Two threads want them at the start of a program: the one that makes the first key, and one in the background.
-    with _computing.lock:
-        _compute(identities, Path(memo) if memo is not None else None)
-    lines = sorted(f"{path.name} {_digests[identity]}" for path, identity in identities.items())
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def __init__(self, *, read: Callable[[Path], str] | None = None) -> None:
+        self._read = read or file_digest
+        self._known: dict[str, str] = {}  # by the identity of a file
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have another lock: the thread that holds it does not exist here."""
+        self._lock = threading.RLock()  # reentrant: a signal handler may compile a program
+
+    def digest_of(self, paths: Iterable[str | os.PathLike[str]], *, memo: str | os.PathLike[str] | None = None) -> str:
+        """Digest (hex) of files by name and content; their directories and their order do not count.
+
+        Args:
+            paths: files; their directories are not part of the digest.
+            memo: a file on a local disk that remembers digests by path, device, inode, size and times of change, so
+                that 300 MB of libraries are not read at every start. A memo that is damaged, missing or cannot be
+                written is ignored. Processes may share it; the last writer wins.
+
+        Raises:
+            OSError: a library cannot be read.
+        """
+        identities = _identities(map(Path, paths))
+        # Two threads want them at the start of a program: the one that makes the first key, and one in the background.
+        with self._lock:
+            self._compute(identities, Path(memo) if memo is not None else None)
+        lines = sorted(f"{path.name} {self._known[identity]}" for path, identity in identities.items())
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def _compute(self, identities: Mapping[Path, str], memo: Path | None) -> None:
+        """Have the digests of all these files; called with the lock held."""
+        known = self._known
+        if memo is not None and any(identity not in known for identity in identities.values()):
+            for identity, digest in _read_memo(memo).items():
+                known.setdefault(identity, digest)
+        fresh: dict[str, str] = {}
+        for path, identity in identities.items():
+            if identity not in known:
+                known[identity] = self._read(path)
+                settled = time.time() - path.stat().st_mtime > _RACY_SECONDS
+                if settled and _identity(path, {}) == identity:
+                    fresh[identity] = known[identity]
+        if memo is not None and fresh:
+            _write_memo(memo, fresh)
 
 
-def _compute(identities: Mapping[Path, str], memo: Path | None) -> None:
-    """Have the digests of all these files; called with the lock held."""
-    if memo is not None and any(identity not in _digests for identity in identities.values()):
-        for identity, digest in _read_memo(memo).items():
-            _digests.setdefault(identity, digest)
-    fresh: dict[str, str] = {}
-    for path, identity in identities.items():
-        if identity not in _digests:
-            _digests[identity] = _digest_file(path)
-            settled = time.time() - path.stat().st_mtime > _RACY_SECONDS
-            if settled and _identity(path, {}) == identity:
-                fresh[identity] = _digests[identity]
-    if memo is not None and fresh:
-        _write_memo(memo, fresh)
+def file_digest(path: Path) -> str:
+    """Digest (hex) of the content of one file; raises `OSError` if it cannot be read."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        piece = memoryview(bytearray(min(_PIECE_BYTES, max(1 << 16, path.stat().st_size))))
+        while length := file.readinto(piece):
+            digest.update(piece[:length])
+    return digest.hexdigest()
 
 
 def content_digest(path: str) -> str | None:
@@ -111,8 +119,8 @@ def content_digest(path: str) -> str | None:
     place = Path(path)
     try:
         if not place.is_dir():
-            return _digest_file(place)
-        lines = [f"{entry.name} {_digest_file(entry)}" for entry in sorted(place.iterdir()) if entry.is_file()]
+            return file_digest(place)
+        lines = [f"{entry.name} {file_digest(entry)}" for entry in sorted(place.iterdir()) if entry.is_file()]
     except OSError:
         return None
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -208,15 +216,6 @@ def _identity(path: Path, resolved: dict[str, str]) -> str:
 
 def _place(identity: str) -> str:
     return identity.rsplit(":", 5)[0]
-
-
-def _digest_file(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        piece = memoryview(bytearray(min(_PIECE_BYTES, max(1 << 16, path.stat().st_size))))
-        while length := file.readinto(piece):
-            digest.update(piece[:length])
-    return digest.hexdigest()
 
 
 def _read_memo(path: Path) -> dict[str, str]:

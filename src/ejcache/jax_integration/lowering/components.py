@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxlib.version
 
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.keys.environment import content_digest, cpu_features, library_digest, native_files
+from ejcache.keys.environment import LibraryDigests, content_digest, cpu_features, native_files
 from ejcache.keys.flags import canonical_flags, canonical_overrides
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
 from ejcache.keys.options import canonical_gpu_topology, canonical_options, canonical_topology
@@ -290,6 +290,10 @@ whose programs and libraries take part in compiling for them. They have hundreds
 used instead of their content. What is under "" counts for other platforms only, of which nothing is known."""
 
 
+library_digests: Final = LibraryDigests()
+"""What this process knows of the content of its native libraries."""
+
+
 @cache
 def native_libraries(platform: str) -> str:
     """Digest of the native libraries that compile for `platform`, by content; computed once in a process.
@@ -297,7 +301,7 @@ def native_libraries(platform: str) -> str:
     The digests of single files are stored on disk, by inode, size and times, so that a start does not read hundreds of
     megabytes.
     """
-    digest = library_digest(native_library_files(platform), memo=_memo())
+    digest = library_digests.digest_of(native_library_files(platform), memo=_memo())
     versions = [] if platform == "cpu" else _compiler_versions(platform)
     return hashlib.sha256("\n".join([digest, *versions]).encode()).hexdigest()
 
