@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import threading
-from types import SimpleNamespace
 
 import pytest
-from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
+from buckets import DEADLINE, GcsServer, S3Server, gcs_bucket, s3_bucket
 from lossy_proxy import LossyProxy
+from memory_bucket import MemoryBucket
 
+from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import NoPermissionError, StoreNotAskedError, StoreUnavailableError
@@ -227,49 +228,62 @@ class TestCredentials:
         bucket.close()
 
 
-async def finish(fs):
-    """Nothing is to be closed."""
+class SlowClient(MemoryBucket, ClientBucket):
+    """Objects in memory that are asked for once a client is there.
+
+    Args:
+        load: imports the client's library.
+        make: makes the client.
+    """
+
+    def __init__(self, *, load=lambda: None, make=lambda: None):
+        super().__init__(policy=RetryPolicy(DEADLINE))
+        self.load, self.make = load, make
+
+    def _load(self):
+        return self.load()
+
+    def _make(self, loop):
+        return self.make()
+
+    @staticmethod
+    async def _finish(client):
+        """Nothing is to be closed."""
 
 
 class TestClient:
-    def test_a_slow_import_is_waited_for(self, gcs, retry_time):
+    def test_a_slow_import_is_waited_for(self, retry_time):
         """An operation waits for its library beyond its own deadline, and then has all of that for the storage."""
-        bucket, other = gcs_bucket(gcs), gcs_bucket(gcs)
-        other.create("k", b"value")
-        made = other._prepare()
         loaded, found = threading.Event(), []
         # An import that uses no processor time: its files come from a slow disk. Nothing else takes any time.
-        bucket._load, bucket._make, bucket._finish, bucket.make_seconds = loaded.wait, lambda loop: made, finish, 0.5
-        reader = threading.Thread(target=lambda: found.append(bucket.read("k")))
+        bucket = SlowClient(load=loaded.wait)
+        bucket.make_seconds = 0.5
+        reader = threading.Thread(target=lambda: found.append(bucket.create("k", b"value")))
         reader.start()
         reader.join(1.0)
         assert reader.is_alive()
         retry_time.now += 600
         loaded.set()
         reader.join(60)
-        assert found[0].data == b"value"
+        assert found == [True]
         assert bucket.breaker.is_open is False
         bucket.close()
-        other.close()
 
-    @pytest.mark.parametrize("step", ["_load", "_make"])
-    def test_an_endless_step_says_nothing_of_the_storage(self, gcs, step):
+    @pytest.mark.parametrize("step", ["load", "make"])
+    def test_an_endless_step_says_nothing_of_the_storage(self, step):
         """An import, or a search for credentials, that never ends is waited for once, and opens no breaker."""
-        bucket = gcs_bucket(gcs)
         forever = threading.Event()
-        setattr(bucket, step, lambda *_: forever.wait())
+        bucket = SlowClient(**{step: forever.wait})
         bucket.make_seconds = bucket.most_seconds = 0.1
         for _ in range(5):
             with pytest.raises(StoreNotAskedError, match="its library is still loading, or its credentials"):
                 bucket.read("k")
         assert bucket.breaker.is_open is False
-        bucket._finish = finish
         forever.set()
         bucket.close()
 
-    def test_what_cannot_be_made_is_tried_again(self, gcs):
+    def test_what_cannot_be_made_is_tried_again(self):
         """An import that fails says why, and the next operation tries it again."""
-        bucket = gcs_bucket(gcs)
         failures = iter([ImportError("no module named gcsfs"), None])
 
         def load():
@@ -277,11 +291,11 @@ class TestClient:
             if failure is not None:
                 raise failure
 
-        bucket._load, bucket._finish = load, finish
-        bucket._make = lambda loop: SimpleNamespace(loop=loop)
+        bucket = SlowClient(load=load)
         with pytest.raises(StoreUnavailableError, match="cannot be opened: no module named gcsfs"):
-            bucket._prepare()
-        assert bucket._prepare().loop.is_running()
+            bucket.create("k", b"value")
+        assert bucket.create("k", b"value") is True
+        bucket.close()
 
 
 def test_programs_that_end_at_once_write_their_counters(moto, run_forked):

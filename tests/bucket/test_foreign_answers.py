@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 
 import pytest
+from answering import answer, serving
 from buckets import gcs_bucket
 from dead_ends import URLS, AnyRequest, Trouble, leads_to
 
@@ -18,6 +17,8 @@ from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 
 MEGABYTE = 1 << 20
+FOLLOWED = []
+"""Paths of requests that followed a redirect."""
 
 
 def endless(handler):
@@ -42,7 +43,7 @@ def redirect(handler):
     """Another place, which is asked for on no account."""
     where = "/elsewhere"
     if handler.path.startswith(where):
-        handler.server.followed = True
+        FOLLOWED.append(handler.path)
     answer(handler, b"", {"Location": where}, status=302)
 
 
@@ -84,44 +85,6 @@ def rude(handler):
     words = "\x1b[2J\x1b]0;owned\x07no\nINFO all is well"
     error = {"error": {"code": 400, "message": words, "errors": [{"reason": words, "message": words}]}}
     answer(handler, json.dumps(error).encode(), status=400)
-
-
-def answer(handler, body, headers=None, *, status=200):
-    handler.send_response(status)
-    for name, value in {"X-Goog-Generation": "1", "ETag": '"x"', **(headers or {})}.items():
-        handler.send_header(name, value)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
-
-
-@contextmanager
-def serving(reply):
-    """A server that gives every request this reply."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do(self):
-            try:
-                reply(self)
-            except (BrokenPipeError, ConnectionResetError):
-                self.close_connection = True
-
-        def log_message(self, *_):
-            """Say nothing."""
-
-    for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
-        setattr(Handler, f"do_{method}", Handler.do)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.followed = False
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 PROGRAM = """
@@ -182,7 +145,7 @@ def asked(monkeypatch):
                     call(bucket)
             finally:
                 bucket.close()
-            assert not server.followed
+            assert FOLLOWED == []
         assert str(caught.value).isprintable()
         return str(caught.value)
 

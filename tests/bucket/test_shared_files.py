@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
-from ejcache.bucket.files import FileBucket, _scan
-from ejcache.bucket.retry import RetryPolicy, TransientError
+from ejcache.bucket.files import FileBucket
+from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.access import Access
@@ -155,19 +156,13 @@ def test_a_file_in_place_of_the_directory(tmp_path):
 def test_deleting_a_version_spares_its_successor(bucket, monkeypatch):
     """An object that was replaced a moment before its old version is deleted is put back."""
     version = bucket.write("k", b"old")
-    from ejcache.bucket import files as shared_files
+    rename = Path.rename
 
-    look = shared_files._version_at
-    replaced = threading.Event()
+    def replace_then_rename(path, target):
+        bucket.write("k", b"new")
+        return rename(path, target)
 
-    def look_then_replace(place):
-        found = look(place)
-        if not replaced.is_set():
-            replaced.set()
-            bucket.write("k", b"new")
-        return found
-
-    monkeypatch.setattr(shared_files, "_version_at", look_then_replace)
+    monkeypatch.setattr(Path, "rename", replace_then_rename)  # which takes the old version away
     assert bucket.delete("k", version=version) is False
     assert bucket.read("k").data == b"new"
     assert temporaries(bucket) == []
@@ -191,30 +186,6 @@ def test_a_killed_writer(tmp_path, run_forked):
     assert bucket.create("v1/entries/k", b"other") is True
 
 
-class SlowLink(FileBucket):
-    """A link over which eight megabytes do not arrive in the time of one call."""
-
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        self.asked = []
-
-    def _read(self, name, start, length, version, timeout):
-        self.asked.append(length)
-        if length > 8 << 20:
-            raise TransientError("no answer", busy=True)
-        return super()._read(name, start, length, version, timeout)
-
-
-def test_a_large_entry_over_a_slow_link(tmp_path):
-    """What does not arrive in time at once is asked for in smaller parts; where nothing arrives the deadline holds."""
-    bucket = SlowLink(tmp_path / "shared", policy=RetryPolicy(deadline=120))
-    value = os.urandom(20 << 20)
-    bucket.create("k", value)
-    assert bucket.read("k").data == value
-    assert bucket.asked == [32 << 20, 8 << 20, 8 << 20, 8 << 20]
-    assert bucket.read("k", length=3).data == value[:3]
-
-
 def test_a_listing_asks_for_one_directory_at_a_time(bucket, monkeypatch):
     """However much is below a prefix, no call lists more than one directory; each has the deadline of a call."""
     store = SharedStore(bucket)
@@ -222,18 +193,18 @@ def test_a_listing_asks_for_one_directory_at_a_time(bucket, monkeypatch):
     for key in keys:
         store.put(key, b"x")
     listed = []
-    run = RetryPolicy.run
+    run, scan = RetryPolicy.run, os.scandir
 
     def call(policy, what, attempt, **options):
         listed.append(0)
         return run(policy, what, attempt, **options)
 
-    def scan(place):
+    def counted_scan(place):
         listed[-1] += 1
-        return _scan(place)
+        return scan(place)
 
     monkeypatch.setattr(RetryPolicy, "run", call)
-    monkeypatch.setattr("ejcache.bucket.files._scan", scan)
+    monkeypatch.setattr(os, "scandir", counted_scan)
     found = {key_of_name(info.name) for info in bucket.walk("v1/") if info.name.startswith(ENTRIES)}
     assert found == keys
     assert set(listed) == {1}
