@@ -37,7 +37,8 @@ from ejcache.maintenance.archive import read_archive
 from ejcache.maintenance.stored_policy import decode_policy, encode_policy, policy_of
 from ejcache.stores.base import EntryUse
 from ejcache.stores.host_notes import decode_notes, encode_note
-from ejcache.stores.shared.usage import decode_counters, decode_journal, decode_told, encode_journal
+from ejcache.stores.shared.counter_baseline import decode_counters
+from ejcache.stores.shared.usage_journals import decode_journal, decode_record_lines, encode_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,7 +194,7 @@ def structured_journal(*, compress):
 
 
 def read_journal(data):
-    assert all(isinstance(line, bytes) for line in decode_told(data))
+    assert all(isinstance(line, bytes) for line in decode_record_lines(data))
     for key, used in decode_journal(data).items():
         assert isinstance(key, str)
         assert math.isfinite(used.when)

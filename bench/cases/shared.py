@@ -195,7 +195,7 @@ def _journals(context: Context, outcome: Outcome, home: Path) -> None:
     from ejcache.maintenance.scheduler import attach
     from ejcache.stores.memory import MemoryStore
     from ejcache.stores.shared.store import SharedStore
-    from ejcache.stores.shared.usage import USED
+    from ejcache.stores.shared.usage_journals import USED
     from ejcache.stores.tiered.store import TieredStore
     from ejcache.util.scheduler import Scheduler
 

@@ -18,7 +18,7 @@ from bench.context import ROOT
 from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
 from ejcache.maintenance.journal_compaction import SNAPSHOT
 from ejcache.stores.base import EntryUse
-from ejcache.stores.shared.usage import USED, encode_journal
+from ejcache.stores.shared.usage_journals import USED, encode_journal
 
 sys.path.append(str(ROOT / "tools"))
 

@@ -32,7 +32,7 @@ from ejcache.keys.key import module_text_key
 from ejcache.stores.base import EntryUse
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
-from ejcache.stores.shared.usage import encode_journal
+from ejcache.stores.shared.usage_journals import encode_journal
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY----- nobody else's business"
 KEY = key_text("jit_train")

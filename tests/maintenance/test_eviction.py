@@ -23,7 +23,7 @@ from ejcache.maintenance.journal_compaction import SNAPSHOT
 from ejcache.maintenance.scheduler import MaintenanceScheduler, attach
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage import USED, encode_journal
+from ejcache.stores.shared.usage_journals import USED, encode_journal
 from ejcache.stores.tiered.store import TieredStore
 
 DAY = 86_400.0

@@ -17,21 +17,17 @@ from memory_bucket import MemoryBucket
 from store_suite import ODD_KEYS
 
 from ejcache.bucket.files import FileBucket
-from ejcache.errors import (
-    EntryCorruptError,
-    EntryVersionError,
-    StoreUnavailableError,
-)
+from ejcache.errors import EntryCorruptError, EntryVersionError, StoreUnavailableError
 from ejcache.maintenance.journal_compaction import SNAPSHOT, compact
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.base import EntryInfo, EntryUse
-from ejcache.stores.shared.usage import (
+from ejcache.stores.shared.usage_journals import (
     USED,
     decode_journal,
     decode_lines,
     decode_pieces,
+    decode_record_lines,
     decode_sums,
-    decode_told,
     encode_journal,
 )
 
@@ -191,14 +187,14 @@ def test_a_record_follows_the_uses():
     lines = [b'{"v": 1}', b"x" * 50_000]
     for compress in (False, True):
         data = encode_journal(USES, sums={"hits": 1}, compress=compress, record=lines)
-        assert (decode_told(data), decode_journal(data), decode_sums(data)) == (lines, USES, {"hits": 1})
-        assert decode_told(data[:-1]) == []
+        assert (decode_record_lines(data), decode_journal(data), decode_sums(data)) == (lines, USES, {"hits": 1})
+        assert decode_record_lines(data[:-1]) == []
         assert decode_journal(data[:-5] + b"\0\0\0\0\0") == USES
         with pytest.raises(EntryCorruptError):
             decode_journal(data[:-1])
-    assert decode_told(encode_journal(USES)) == decode_told(b"junk") == []
+    assert decode_record_lines(encode_journal(USES)) == decode_record_lines(b"junk") == []
     bomb = encode_journal({}, record=[b"x" * (9 << 20)])
-    assert decode_told(bomb) == []
+    assert decode_record_lines(bomb) == []
 
 
 # -- journals --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from ejcache.cache.recorder import read_starts
 from ejcache.cache.starts import Process, ProgramRecord, StartRecord, encode_line
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
-from ejcache.stores.shared.usage import USED, Usage, encode_journal, is_records_name
+from ejcache.stores.shared.usage_journals import USED, encode_journal, is_records_name
+from ejcache.stores.shared.uses_and_counters import Usage
 
 DAY = 86_400.0
 

@@ -16,7 +16,7 @@ from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.maintenance.temporary_tables import TemporaryTables
 from ejcache.stores.base import EntryInfo, EntryUse
-from ejcache.stores.shared.usage import decode_journal, encode_ordered
+from ejcache.stores.shared.usage_journals import decode_journal, encode_ordered
 
 
 def long_key(number):

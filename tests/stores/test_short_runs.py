@@ -11,7 +11,7 @@ from ejcache.bucket.base import COUNTERS
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.unsent import decode_usage, encode_usage
-from ejcache.stores.shared.usage import USED, decode_journal
+from ejcache.stores.shared.usage_journals import USED, decode_journal
 
 PROGRAM = """
 import sys

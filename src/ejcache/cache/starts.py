@@ -17,8 +17,8 @@
       reuse    a list of what reuse did with functions: the fields of `ReuseNote`; only if there is any
 
 A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
-after the last. A line that is damaged, or of another version, is skipped. `stores/shared/usage.py` has the objects on
-shared storage. Nothing but reports and explanations reads any of this.
+after the last. A line that is damaged, or of another version, is skipped. On shared storage these lines are in usage
+journals (`stores/shared/usage_journals.py`). Nothing but reports and explanations reads any of this.
 """
 
 from __future__ import annotations

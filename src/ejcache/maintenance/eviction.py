@@ -35,8 +35,9 @@ from ejcache.maintenance.listed_entries import Listing
 from ejcache.maintenance.start_record_merging import merge_start_records
 from ejcache.stores.base import Clearable, EntryInfo
 from ejcache.stores.plain_jax import JaxBucket
+from ejcache.stores.shared.counter_baseline import Baseline
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage import USED, Baseline, is_records_name
+from ejcache.stores.shared.usage_journals import USED, is_records_name
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
 from ejcache.maintenance.start_record_merging import RecordKeeper
 from ejcache.stores.base import EntryUse
-from ejcache.stores.shared.usage import (
+from ejcache.stores.shared.counter_baseline import Baseline
+from ejcache.stores.shared.usage_journals import (
     MAX_JOURNAL,
     MAX_SNAPSHOT,
     USED,
-    Baseline,
     decode_lines,
     decode_pieces,
     decode_sums,

@@ -175,17 +175,17 @@ def attach(
         chance=chance,
     )
 
-    if usage.is_left_due():
+    if usage.are_unsent_uses_due():
         shared.bucket.prepare()
 
     def check() -> None:
-        usage.take_left()
+        usage.take_unsent_uses()
         if usage.write():
             scheduler.run_if_due()
 
     def finish() -> None:
         if shared.bucket.is_prepared and store.patience() > 0:
-            usage.take_left()
+            usage.take_unsent_uses()
             scheduler.run_at_exit()
 
     store.worker.every(_CHECK_SECONDS, check)

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import process_name
-from ejcache.stores.shared.usage import RECORDS, USED, decode_told, encode_journal
+from ejcache.stores.shared.usage_journals import RECORDS, USED, decode_record_lines, encode_journal
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class RecordKeeper:
         Raises:
             StoreError: the storage failed; no line is lost.
         """
-        lines = [] if name in self._added else decode_told(data)
+        lines = [] if name in self._added else decode_record_lines(data)
         size = sum(map(len, lines))
         if size > _MOST_BYTES:
             return False

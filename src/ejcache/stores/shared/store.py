@@ -2,7 +2,7 @@
 
 `get` is one request. A `put` is one, or two if the answer to the first was lost. Neither lists anything. Eviction is a
 task of maintenance, which one process runs for all. A bucket keeps no access times, so maintenance reads journals of
-what each process used (`usage`).
+what each process used (`uses_and_counters`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.bucket.base import (
-    ENTRIES,
-    QUARANTINE,
-    entry_name,
-    key_of_name,
-)
+from ejcache.bucket.base import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.stores.shared.usage import Usage
+from ejcache.stores.shared.uses_and_counters import Usage
 from ejcache.util.store_keys import check_key, key_digest
 
 if TYPE_CHECKING:
@@ -168,7 +163,7 @@ class SharedStore(Store):
             self.usage.note(key, times=0, worth=worth)
 
     def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
-        """Add to the counters, in memory; `usage` writes them from time to time. Lost in a read-only store."""
+        """Add to the counters, in memory; `Usage` writes them from time to time. Lost in a read-only store."""
         if not self.read_only:
             self.usage.add(amounts)
             self.usage.record = record or self.usage.record

@@ -18,7 +18,8 @@ from ejcache.maintenance.journal_compaction import Listed, compact
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.unsent import UnsentUses
-from ejcache.stores.shared.usage import USED, Usage, decode_journal, decode_sums, encode_journal
+from ejcache.stores.shared.usage_journals import USED, decode_journal, decode_sums, encode_journal
+from ejcache.stores.shared.uses_and_counters import Usage
 
 DAY = 86_400.0
 
@@ -101,7 +102,7 @@ class TestUses:
 
     def test_bounded(self, objects, monkeypatch):
         """A process that cannot write a journal does not remember uses without end."""
-        monkeypatch.setattr("ejcache.stores.shared.usage._MOST_USES", 5)
+        monkeypatch.setattr("ejcache.stores.shared.uses_and_counters._MOST_USES", 5)
         usage = Usage(objects)
         for n in range(20):
             usage.note(f"k{n}")
@@ -198,8 +199,8 @@ class TestJournals:
         objects.write = write
         usage.write_or_hand_over()
         later = Usage(objects, unsent=unsent)
-        later.take_left()
-        later.take_left()
+        later.take_unsent_uses()
+        later.take_unsent_uses()
         later.write_or_hand_over()
         assert journals(objects) == [({"a": 5.0, "b": 6.0}, {"hits": 3, "misses": 1})]
 

@@ -1,0 +1,226 @@
+"""What this process uses and counts of a shared cache: kept in memory, and written to a usage journal once a minute.
+
+A bucket records no access time, accepts about one write a second to one object, and network file systems have no
+reliable locks. So each process collects in memory what it uses and counts, and writes at most one small journal a
+minute, which nobody changes. A process that is killed loses its last minute. One that ends without a client for the
+storage, or cannot reach it, leaves what it has to the next process of its host (`unsent`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from ejcache.bucket.base import ABSENT, process_name
+from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.stores.base import EntryUse
+from ejcache.stores.shared.counter_baseline import Baseline
+from ejcache.stores.shared.usage_journals import (
+    USED,
+    decode_record_lines,
+    decode_sums,
+    encode_journal,
+    is_journal_name,
+    is_records_name,
+)
+from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
+from ejcache.util.threads import in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ejcache.bucket.base import Bucket
+    from ejcache.stores.shared.unsent import UnsentUses
+
+
+log = logging.getLogger("ejcache")
+_NEGLIGIBLE: Final = 1e-9
+_MOST_USES: Final = 100_000
+"""Of so many entries the last use is remembered: more than a process has programs."""
+_START: Final = 1 << 16
+"""Bytes of a journal that hold its sums."""
+_THREADS: Final = 8
+
+
+class Usage:
+    """What this process uses and counts of one shared cache. Safe for threads; a forked child has its own.
+
+    Args:
+        bucket: of the cache.
+        unsent: of this host, for what cannot be sent; None for nowhere.
+    """
+
+    def __init__(self, bucket: Bucket, *, unsent: UnsentUses | None = None) -> None:
+        self._bucket = bucket
+        self._unsent_uses = unsent
+        self.after_fork_in_child()
+        _everyone.add(self)
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Leave what was used and counted to the parent, and write journals of another name."""
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._name = process_name()
+        self._number = 0
+        # Only single operations on these two, which the interpreter makes atomic: `note` is on the path of a hit.
+        self.last_used: dict[str, float] = {}
+        self._used: dict[str, EntryUse] = {}
+        self._sums: Counter[str] = Counter()
+        self._unwritten: tuple[str, dict[str, EntryUse], dict[str, float], bytes] | None = None
+        self._failed = False
+        self._refused = False
+        self.record = b""
+        """What this process tells of itself: lines, with a line break between two."""
+
+    def note(self, key: str, *, when: float | None = None, times: int = 1, worth: float | None = None) -> None:
+        """Note uses, the last of them at `when` seconds since the epoch or now.
+
+        Of a use that another thread notes at the same moment, perhaps only one is counted.
+        """
+        before = self._used.get(key)
+        if before is not None or len(self._used) < _MOST_USES:
+            use = EntryUse(when or time.time(), times, worth)
+            self._used[key] = use = use if before is None else use.joined(before)
+            if len(self.last_used) >= _MOST_USES:
+                self.last_used = {}
+            self.last_used[key] = use.when
+
+    def add(self, amounts: Mapping[str, float]) -> None:
+        """Add to the counters. Never raises a `StoreError`."""
+        if self._unsent_uses is None:
+            self._bucket.prepare()  # a program that is ending cannot make a client
+        with self._lock:
+            self._sums.update(amounts)
+
+    def write(self, *, is_last: bool = False) -> bool:
+        """Write a journal, if anything was used or counted since the last one. Never raises a `StoreError`.
+
+        Args:
+            is_last: with the record of this process.
+
+        Returns:
+            False if the storage failed; the next call writes the same journal again, so that one that was written
+            although no answer came is there once.
+        """
+        with self._writing:
+            while not self._refused and (self._unwritten is not None or self._begin(is_last=is_last)):
+                name, used, sums, record = self._unwritten or ("", {}, {}, b"")
+                try:
+                    journal = encode_journal(used, sums=sums, record=record.splitlines())
+                    self._bucket.write(name, journal, version=ABSENT)
+                except StoreReadOnlyError as exc:
+                    log.debug("this process may not write usage journals: %s", exc)
+                    self._refused = True
+                except StoreError as exc:
+                    log.debug("a usage journal was not written: %s", exc)
+                    self._failed = True
+                    return False
+                self._unwritten = None
+            self._failed = False
+            return True
+
+    def _begin(self, *, is_last: bool) -> bool:
+        """Begin the next journal; False if it would be empty."""
+        used, sums = self._take()
+        record = b""
+        if is_last:
+            record, self.record = self.record, b""
+        if used or sums or record:
+            self._unwritten = self._next_name(), used, sums, record
+        return self._unwritten is not None
+
+    def _take(self) -> tuple[dict[str, EntryUse], dict[str, float]]:
+        used: dict[str, EntryUse] = {}
+        with contextlib.suppress(KeyError):
+            while True:
+                key, when = self._used.popitem()
+                used[key] = when
+        with self._lock:
+            sums, self._sums = self._sums, Counter()
+        return used, {name: amount for name, amount in sums.items() if amount}
+
+    def _next_name(self) -> str:
+        self._number += 1
+        return f"{USED}{time.strftime('%Y-%m-%d', time.gmtime())}/{self._name}-{self._number - 1}"
+
+    def write_or_hand_over(self) -> None:
+        """`write` if this process can make a request; otherwise leave to another process what was not written."""
+        breaker = self._bucket.breaker
+        is_refused = breaker is not None and breaker.is_open
+        # Do not wait, when the program ends, for storage that failed just before.
+        if self._bucket.is_prepared and not is_refused and not self._failed and self.write(is_last=True):
+            return
+        if self._unsent_uses is not None:
+            with self._writing:
+                unsent, self._unwritten = self._unwritten, None
+                used, sums = self._take()
+            if unsent is not None:
+                for key, use in unsent[1].items():
+                    used[key] = used[key].joined(use) if key in used else use
+                for name, amount in unsent[2].items():
+                    sums[name] = sums.get(name, 0) + amount
+            self._unsent_uses.leave(used, sums)
+
+    def records(self, *, most: int) -> Iterator[bytes]:
+        """The lines that processes have told of themselves, of the last journals; raises StoreError as they are read.
+
+        A line may come twice: a pass that was killed has left it in a journal, and in what it has folded.
+        """
+        names = (info.name for info in self._bucket.walk(USED))
+        kept = (name for name in names if is_journal_name(name) or is_records_name(name))
+        known = sorted(kept, key=_day, reverse=True)
+        for blob in in_parallel(self._bucket.read, known[:most], threads=_THREADS):
+            if blob is not None:
+                yield from decode_record_lines(blob.data)
+
+    def are_unsent_uses_due(self) -> bool:
+        """True if this process should make requests only to send what earlier ones have left."""
+        return self._unsent_uses is not None and self._unsent_uses.is_due()
+
+    def take_unsent_uses(self) -> None:
+        """Count what earlier processes of this host have left as used and counted by this one."""
+        if self._unsent_uses is not None:
+            used, sums = self._unsent_uses.take()
+            for key, use in used.items():
+                self.note(key, when=use.when, times=use.times, worth=use.worth)
+            self.add(sums)
+
+    def total(self, *, write: bool = True) -> dict[str, float]:
+        """The counters of all processes since the last reset, as far as they have written them.
+
+        Args:
+            write: what this process has not written counts, too.
+
+        Raises:
+            StoreError: the objects cannot be listed or read.
+        """
+        if write:
+            for usage in _everyone:
+                if usage._bucket.url == self._bucket.url:  # noqa: SLF001  # other stores of this process
+                    usage.write()
+        # The baseline first. A journal that is folded after that is still listed, or is missed in this one read; it is
+        # never counted twice.
+        baseline = Baseline.read(self._bucket)
+        names = (info.name for info in self._bucket.walk(USED))
+        journals = [name for name in names if is_journal_name(name) and name not in baseline.folded]
+        sums = Counter(baseline.sums)
+        for blob in in_parallel(lambda name: self._bucket.read(name, length=_START), journals, threads=_THREADS):
+            sums.update(decode_sums(b"" if blob is None else blob.data))
+        return {name: amount for name, amount in sums.items() if abs(amount) > _NEGLIGIBLE}
+
+    def reset(self) -> None:
+        """Count from zero. Raises StoreError if the storage fails."""
+        negated = {name: -amount for name, amount in self.total().items()}
+        self._bucket.write(self._next_name(), encode_journal({}, sums=negated), version=ABSENT)
+
+
+def _day(name: str) -> str:
+    return name.removeprefix(USED).partition("/")[0]
+
+
+_everyone: Final = AtExit(ExitPhase.COUNTERS, Usage.write_or_hand_over)
