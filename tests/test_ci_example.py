@@ -128,7 +128,7 @@ def test_jobs_of_a_matrix_share_one_cache(tmp_path):
 
 ON_A_CPU = """
 import sys
-import ejcache.keys.environment as environment
+import ejcache.keys.toolchain as environment
 if sys.argv[2]:
     environment.cpu_features = lambda: sys.argv[2]
 import jax, ejcache

@@ -45,7 +45,7 @@ def other(tmp_path):
     """The environment of another user on another host: another CPU, as it says, one core, and flags of its own."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "sitecustomize.py").write_text(
-        "import os\nimport ejcache.keys.environment as e\n"
+        "import os\nimport ejcache.keys.toolchain as e\n"
         "e.cpu_features = lambda: 'x86_64 another CPU: avx512f amx_int8'\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     )

@@ -94,7 +94,7 @@ def test_the_host_that_compiles_is_not_in_the_key(absent, target, tmp_path):
         (tmp_path / "there" / f"{name}.dist-info").mkdir()
         (tmp_path / "there" / f"{name}.dist-info" / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
     (tmp_path / "there" / "sitecustomize.py").write_text(
-        "import os\nimport ejcache.keys.environment as e\ne.cpu_features = lambda: 'x86_64 another CPU'\n"
+        "import os\nimport ejcache.keys.toolchain as e\ne.cpu_features = lambda: 'x86_64 another CPU'\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     )
     home = str(tmp_path / "there")

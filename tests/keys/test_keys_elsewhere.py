@@ -9,7 +9,7 @@ import pytest
 
 from ejcache.jax_integration.lowering import components
 from ejcache.jax_integration.lowering.components import device_layout
-from ejcache.keys.options import canonical_gpu_topology
+from ejcache.keys.compile_options import canonical_gpu_topology
 from ejcache.keys.protobuf import Field, join
 
 

@@ -14,7 +14,7 @@ import jax
 import pytest
 from store_processes import in_fork
 
-from ejcache.keys.environment import (
+from ejcache.keys.toolchain import (
     LibraryDigests,
     canonical_cpuinfo,
     content_digest,

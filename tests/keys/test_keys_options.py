@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ejcache.keys import options
-from ejcache.keys.options import canonical_options, canonical_topology, without_cache_paths
+from ejcache.keys import compile_options
+from ejcache.keys.compile_options import canonical_options, canonical_topology, without_cache_paths
 from ejcache.keys.protobuf import Field, edit, join, split
 
 PROGRAM = """
@@ -103,7 +103,7 @@ def test_programs_with_other_arguments_share_what_was_read_of_their_debug_option
     """The largest part of the options is taken apart once, though each number of arguments makes other options."""
     debug = join(Field(number, 0, b"\1") for number in range(700, 900))
     taken_apart = []
-    monkeypatch.setattr(options, "split", lambda message: taken_apart.append(message) or split(message))
+    monkeypatch.setattr(compile_options, "split", lambda message: taken_apart.append(message) or split(message))
 
     def options_of(arguments):
         build = join([Field(3, 2, debug), Field(18, 2, b"\1" * arguments)])

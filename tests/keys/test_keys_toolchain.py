@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ejcache.jax_integration.lowering import components
-from ejcache.keys.environment import LibraryDigests
+from ejcache.keys.toolchain import LibraryDigests
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from ejcache.jax_integration.lowering.modules import digest_module
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.job import WITHDRAWN, coordination_client
+from ejcache.keys.compile_options import canonical_options
 from ejcache.keys.key import PLAIN, PROFILING, profile_key
-from ejcache.keys.options import canonical_options
 from ejcache.util.log import log
 
 if TYPE_CHECKING:

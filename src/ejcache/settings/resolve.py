@@ -51,7 +51,7 @@ def environment_variable(name: str) -> str | None:
 
 
 def all_variables() -> Mapping[str, str]:
-    """The whole environment, for cache keys: `keys.variables` picks the variables that change compiled code."""
+    """The whole environment, for cache keys: `compile_variables` picks what changes compiled code."""
     return os.environ
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ejcache._version import __version__
 from ejcache.autotune.ejkernel_variables import kernel_limits
 from ejcache.autotune.measure.inputs import is_array
-from ejcache.keys.variables import compile_variables
+from ejcache.keys.environment_variables import compile_variables
 from ejcache.settings.resolve import all_variables, environment_variable
 from ejcache.util.threads import cores
 

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Final
 import jaxlib.version
 
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.keys.environment import LibraryDigests, content_digest, cpu_features, native_files
+from ejcache.keys.compile_options import canonical_gpu_topology, canonical_options, canonical_topology
+from ejcache.keys.environment_variables import compile_variables
 from ejcache.keys.flags import canonical_flags, canonical_overrides
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
-from ejcache.keys.options import canonical_gpu_topology, canonical_options, canonical_topology
-from ejcache.keys.variables import compile_variables
+from ejcache.keys.toolchain import LibraryDigests, content_digest, cpu_features, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.resolve import all_variables, environment_variable, variables_to_compare
 from ejcache.util.log import log

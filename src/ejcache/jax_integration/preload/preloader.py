@@ -41,8 +41,8 @@ from ejcache.jax_integration.preload.run_profile import (
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.jax_integration.seam.job import coordination_client
+from ejcache.keys.compile_options import without_cache_paths
 from ejcache.keys.key import run_profile_key
-from ejcache.keys.options import without_cache_paths
 from ejcache.maintenance.worth import worth_of_use
 from ejcache.stores.base import two_tiers
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks

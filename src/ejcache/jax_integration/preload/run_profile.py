@@ -4,7 +4,7 @@ It is stored as an entry of kind "run_profile" under `keys.key.run_profile_key`.
 
     payload      := JSON, an object of:
       version      1
-      options      a list of compile options without paths of caches (`keys.options.without_cache_paths`), in base64
+      options      a list of compile options, in base64, without paths of caches (`without_cache_paths`)
       environments an object: name of an environment → a list of programs
     program      := an object of:
       key          the entry's key

@@ -1,6 +1,6 @@
 """Serialised compile options and topologies, without the fields that do not change the executable.
 
-The flags of `XLA_FLAGS` appear a second time in the options, as fields of `DebugOptions`; `keys.flags` has the numbers.
+The options have the flags of `XLA_FLAGS` a second time, as fields of `DebugOptions`: `known_flags` has their numbers.
 
     CompileOptionsProto: 3 executable_build_options, 7 env_option_overrides
     ExecutableBuildOptionsProto: 3 debug_options
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from ejcache.keys.flags import CACHE_PATH_FIELDS, FIELDS, Kind
+from ejcache.keys.known_flags import CACHE_PATH_FIELDS, FIELDS, Kind
 from ejcache.keys.protobuf import edit, join, split
 
 _DEBUG_OPTIONS: Final = (3, 3)

@@ -1,4 +1,4 @@
-"""The tool chain: native libraries by content, and the CPU that host code is compiled for.
+"""The tool chain by content: the native libraries behind JAX, and the CPU that host code is compiled for.
 
 Versions are not enough: a jaxlib that somebody built, or that replaced another one, has the version of its sources
 (jax#18750), and then loads the entries of the one that it replaced.
