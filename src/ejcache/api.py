@@ -225,7 +225,7 @@ def verify(url: Url | None = None, *, fix: bool = False) -> Audit:
         StoreError: the cache cannot be listed, or with `fix` not be written.
     """
     from ejcache.maintenance.audit import Audit, audit, audit_structure
-    from ejcache.util.threads import THREADS
+    from ejcache.util.parallel import THREADS
 
     with _opened(url, write=fix) as opened:
         if opened.store is None:

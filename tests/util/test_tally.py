@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ejcache.util.threads import Tally
+from ejcache.util.tally import Tally
 
 
 def test_pending_is_taken_once():

@@ -7,7 +7,8 @@ import threading
 import pytest
 from store_processes import in_fork
 
-from ejcache.util.threads import CallTimeoutError, DaemonPool, call_with_timeout, idle_threads, in_parallel
+from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import CallTimeoutError, DaemonPool, call_with_timeout, idle_threads
 
 
 def test_a_call_that_hangs_is_left_behind():

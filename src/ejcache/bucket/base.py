@@ -50,8 +50,8 @@ from ejcache.errors import (
     StoreUnavailableError,
 )
 from ejcache.util.lifecycle import Closing
+from ejcache.util.parallel import in_parallel
 from ejcache.util.store_keys import check_key, key_digest
-from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

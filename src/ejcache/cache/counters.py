@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.threads import Tally
+from ejcache.util.tally import Tally
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ejcache.cache.run_counts import RunTotal
-    from ejcache.util.threads import Tally
+    from ejcache.util.tally import Tally
 
 _SCHEMA: Final = 1
 """The version of the fields of a report. A field that is removed, or changes its meaning, makes it 2."""

@@ -12,7 +12,7 @@ from ejcache import entry
 from ejcache.cli import output
 from ejcache.errors import EntryError, StoreError
 from ejcache.keys.key import PGLE, is_side_key, parse_any_key
-from ejcache.util.threads import THREADS, in_parallel
+from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:

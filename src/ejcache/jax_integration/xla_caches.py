@@ -51,8 +51,8 @@ from ejcache.util.files import (
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.locks import Presence, is_token, living
 from ejcache.util.log import log
+from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

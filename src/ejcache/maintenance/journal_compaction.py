@@ -36,7 +36,7 @@ from ejcache.stores.shared.usage_journals import (
     is_journal,
     is_journal_name,
 )
-from ejcache.util.threads import in_parallel
+from ejcache.util.parallel import in_parallel
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

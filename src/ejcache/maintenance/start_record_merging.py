@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import process_name
 from ejcache.stores.shared.usage_journals import RECORDS, USED, decode_record_lines, encode_journal
-from ejcache.util.threads import in_parallel
+from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,19 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.errors import (
-    EntryError,
-    EntryVersionError,
-    InvalidKeyError,
-    StoreError,
-    StoreReadOnlyError,
-)
+from ejcache.errors import EntryError, EntryVersionError, InvalidKeyError, StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.maintenance.worth import worth_of_bytes
 from ejcache.stores.base import EntryInfo
+from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.store_keys import check_key
-from ejcache.util.threads import THREADS, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

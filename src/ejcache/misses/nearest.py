@@ -16,7 +16,7 @@ from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, ro
 from ejcache.misses.difference import read_text, shared
 from ejcache.misses.log import recall_programs
 from ejcache.stores.base import EntryInfo
-from ejcache.util.threads import in_parallel
+from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -1,36 +1,27 @@
-"""Work in threads: calls with a timeout, many requests at once, and counters that threads share.
-
-Calls that may hang, with a timeout.
+"""Daemon threads that do work for the program, and calls with a timeout, each of which runs in such a thread.
 
 A system call on a dead NFS server, a name lookup or a search for credentials cannot be interrupted. It runs in another
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
 joins its threads at exit, so that one hanging call would keep a finished program alive.
 
 Also `cores`, for how many of our threads may compute at once, and `smaller_stack`, for what they cannot compute.
-
-Many requests at once to storage that answers slowly, with as few results in memory as there are threads.
-
-Counters in memory: amounts by name, and which of them nobody has written down yet.
 """
 
 from __future__ import annotations
 
-import collections
 import os
 import queue
 import resource
 import threading
 import weakref
-from collections import defaultdict
-from concurrent.futures import Future, wait
-from functools import partial
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ejcache.errors import StoreUnavailableError
 from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable
 
 
 T = TypeVar("T")
@@ -227,86 +218,3 @@ def call_with_timeout(what: str, function: Callable[[], T], seconds: float) -> T
     except BaseException:
         future.cancel()
         raise
-
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-THREADS: Final = 16
-"""Requests at once: at 30 ms each, 500 a second."""
-
-_pool: Final = DaemonPool()
-"""Not that of `call_with_timeout`, which the functions use: they would wait for threads that wait for them."""
-
-
-def in_parallel(
-    function: Callable[[Item], Result], items: Iterable[Item], *, threads: int = THREADS
-) -> Iterator[Result]:
-    """Yield what `function` returns for each of `items`, in their order; raises what it raises.
-
-    Works during exit too, when no thread can be started.
-
-    Args:
-        function: called in other threads; in this one if `threads` is 1.
-        items: taken one by one.
-        threads: how many calls run at once.
-    """
-    if threads <= 1:
-        yield from map(function, items)
-        return
-    calls: collections.deque[Future[Result]] = collections.deque()
-    try:
-        for item in items:
-            calls.append(_pool.submit(partial(function, item)))
-            if len(calls) >= threads:
-                yield calls.popleft().result()
-        while calls:
-            yield calls.popleft().result()
-    finally:
-        for call in calls:
-            call.cancel()
-        # The caller may close what the remaining calls use.
-        wait(calls)
-
-
-class Tally:
-    """Amounts by name, counted in this process. Safe for threads and for signal handlers that run inside them; a
-    forked child starts from zero.
-
-    A handler that saves a checkpoint compiles, and so counts above its own thread: the lock is re-entrant, and a
-    handler cannot run in the middle of a change, because handlers run after calls, not within an item's `+=`.
-
-    Attributes:
-        listener: called with the amounts of each addition, in the process that adds.
-    """
-
-    def __init__(self) -> None:
-        self.listener: Callable[[Mapping[str, float]], object] | None = None
-        self.after_fork_in_child()
-        track_forks(self)
-
-    def after_fork_in_child(self) -> None:
-        """Start from zero: the parent reports what it counted, and the lock may be held by a thread of the parent."""
-        self._lock = threading.RLock()
-        self._totals: defaultdict[str, float] = defaultdict(int)
-        self._pending: defaultdict[str, float] = defaultdict(int)
-
-    def add(self, **amounts: float) -> None:
-        """Add to the counters of these names."""
-        with self._lock:
-            for name, amount in amounts.items():
-                self._totals[name] += amount
-                self._pending[name] += amount
-        if amounts and self.listener is not None:
-            self.listener(amounts)
-
-    def totals(self) -> dict[str, float]:
-        """Everything counted in this process."""
-        with self._lock:
-            return dict(self._totals)
-
-    def take_pending(self) -> dict[str, float]:
-        """Return what was counted since the last call. The caller has to report it: no later call returns it again."""
-        with self._lock:
-            pending, self._pending = self._pending, defaultdict(int)
-        return {name: amount for name, amount in pending.items() if amount}

@@ -24,7 +24,7 @@ from ejcache.autotune.log import logger
 from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Status, Timing
 from ejcache.errors import UsageError
-from ejcache.util.threads import in_parallel
+from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -32,7 +32,7 @@ from ejcache.cli.options import (
 )
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.maintenance.transfer import Selection, Transferred, put_with_worth, transfer
-from ejcache.util.threads import THREADS
+from ejcache.util.parallel import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -81,7 +81,7 @@ def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
 def _audits(cache: OpenCache, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
     """The audits of the entries of ejcache, of its structures, and of the entries of plain JAX."""
     from ejcache.maintenance.audit import Audit, audit, audit_jax_directory, audit_structure
-    from ejcache.util.threads import THREADS
+    from ejcache.util.parallel import THREADS
 
     threads = THREADS if cache.shared else 1
     options: Any = {"fix": fix, "threads": threads, "advance": advance}

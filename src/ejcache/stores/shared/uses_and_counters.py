@@ -28,7 +28,7 @@ from ejcache.stores.shared.usage_journals import (
     is_records_name,
 )
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
-from ejcache.util.threads import in_parallel
+from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

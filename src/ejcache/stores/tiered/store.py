@@ -29,9 +29,10 @@ from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util.budget import spending
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
+from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.store_keys import check_key
-from ejcache.util.threads import Tally, in_parallel
+from ejcache.util.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.breaker import CircuitBreaker
     from ejcache.stores.base import Store
-    from ejcache.util.threads import Tally
+    from ejcache.util.tally import Tally
 
 
 T = TypeVar("T")
