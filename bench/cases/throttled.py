@@ -26,7 +26,7 @@ def throttled(context: Context, outcome: Outcome) -> None:
     hosts, programs = context.pick((64, 30), (8, 5))
     rate = context.pick(RATE, 20)
     layout, ends, children = support("buckets"), support("dead_ends"), support("throttled_hosts")
-    from ejcache.bucket.base import entry_name
+    from ejcache.bucket.object_names import entry_name
 
     with context.directory() as home, GcsServerProcess("--rate", str(rate)) as server:
         context.say(f"{hosts} hosts")

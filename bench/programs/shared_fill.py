@@ -15,7 +15,7 @@ import time
 from datetime import UTC, datetime
 
 from bench.context import ROOT
-from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
+from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.maintenance.journal_compaction import SNAPSHOT
 from ejcache.stores.base import EntryUse
 from ejcache.stores.shared.usage_journals import USED, encode_journal

@@ -11,8 +11,8 @@ from answering import answer, serving
 from buckets import gcs_bucket
 from dead_ends import URLS, AnyRequest, Trouble, leads_to
 
+from ejcache.bucket.error_causes import StorageTrouble
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.bucket.troubles import StorageTrouble
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 
@@ -173,7 +173,7 @@ def test_causes_have_names(what, cause, kind, tmp_path, run_client):
     """What a user can do something about is told apart, whatever the library of a storage calls it."""
     program = """
         import sys
-        from ejcache.bucket.troubles import trouble_behind
+        from ejcache.bucket.error_causes import trouble_behind
         from ejcache.bucket.retry import RetryPolicy
         from ejcache.errors import StoreError
         from ejcache.stores.opening import open_bucket
@@ -202,7 +202,7 @@ def test_words_for_a_terminal(asked):
 def test_an_answer_that_was_damaged_on_its_way(server):
     """An object whose answers are damaged is not to blame: it is read again, and stays where it is."""
     from ejcache import entry
-    from ejcache.bucket.base import entry_name
+    from ejcache.bucket.object_names import entry_name
     from ejcache.stores.shared.store import SharedStore
 
     key = "jit_f-cpu-plain-" + "0" * 64

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
 from ejcache.bucket.files import FileBucket
+from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.shared.store import SharedStore

@@ -11,7 +11,7 @@ from dead_ends import leads_to
 from helpers import SUPPORT
 from throttled_hosts import data_of, key_of
 
-from ejcache.bucket.base import entry_name
+from ejcache.bucket.object_names import entry_name
 from ejcache.bucket.retry import RateLimit, RetryPolicy, ThrottledError, TransientError, seconds_of
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
 from ejcache.util.budget import Budget, spending

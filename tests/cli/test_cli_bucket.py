@@ -9,7 +9,7 @@ import pytest
 import zstandard
 from cli_helpers import ejcache, key_text, put
 
-from ejcache.bucket.base import entry_name
+from ejcache.bucket.object_names import entry_name
 from ejcache.cache.starts import ProgramRecord
 from ejcache.keys.key import parse_key
 from ejcache.maintenance.stored_policy import POLICY

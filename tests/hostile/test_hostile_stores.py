@@ -27,7 +27,7 @@ from helpers import SUPPORT
 from ejcache import entry
 from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.bucket.base import entry_name
+from ejcache.bucket.object_names import entry_name
 from ejcache.keys.key import module_text_key
 from ejcache.stores.base import EntryUse
 from ejcache.stores.local.store import LocalStore

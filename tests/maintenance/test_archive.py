@@ -12,7 +12,7 @@ import pytest
 from archives import archive, member
 from cli_helpers import files
 
-from ejcache.bucket.base import entry_name
+from ejcache.bucket.object_names import entry_name
 from ejcache.errors import EntryCorruptError, EntryError, StoreUnavailableError
 from ejcache.maintenance.archive import ArchiveWriter, encode_member, read_archive
 

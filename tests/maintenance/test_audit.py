@@ -7,8 +7,8 @@ import os
 import pytest
 
 from ejcache import entry
-from ejcache.bucket.base import ENTRIES
 from ejcache.bucket.files import FileBucket
+from ejcache.bucket.object_names import ENTRIES
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.audit import Problem, audit, audit_structure
 from ejcache.maintenance.eviction import EvictionPass, ScannedStore, run_pass

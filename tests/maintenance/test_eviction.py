@@ -11,9 +11,10 @@ from helpers import uses as as_uses
 from memory_bucket import MemoryBucket
 from steps import Steps
 
-from ejcache.bucket.base import ENTRIES, TEMPORARY, BlobInfo, entry_name, key_of_name, process_name
+from ejcache.bucket.base import BlobInfo
 from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
+from ejcache.bucket.object_names import ENTRIES, TEMPORARY, entry_name, key_of_name, process_name
 from ejcache.coordination.leases import MISSED_BEATS
 from ejcache.coordination.leases_shared import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError

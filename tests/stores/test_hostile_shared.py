@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from ejcache import entry
-from ejcache.bucket.base import entry_name
+from ejcache.bucket.object_names import entry_name
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
 from ejcache.settings.resolve import resolve

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ejcache.bucket.base import COUNTERS
+from ejcache.bucket.object_names import COUNTERS
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.unsent import decode_usage, encode_usage

@@ -11,8 +11,8 @@ from helpers import used_in, uses
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
-from ejcache.bucket.base import COUNTERS, process_name
 from ejcache.bucket.files import FileBucket
+from ejcache.bucket.object_names import COUNTERS, process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.journal_compaction import Listed, compact
 from ejcache.maintenance.listed_entries import Listing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 
-from ejcache.bucket.base import entry_name
+from ejcache.bucket.object_names import entry_name
 from ejcache.maintenance.archive import encode_member
 
 

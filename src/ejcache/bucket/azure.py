@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ejcache.bucket.answers import guard
 from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
+from ejcache.bucket.responses import guard
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreUnavailableError
 

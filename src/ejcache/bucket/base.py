@@ -1,19 +1,4 @@
-"""Buckets: objects that hosts share, and the names that ejcache gives to them.
-
-Names of the objects in a shared store, and how large an object of each name can be.
-
-    v1/entries/<2 hex>/<key>       entries; the hex digits are of SHA-256 of the key, to spread listings and directories
-    v1/counters/=baseline          the sums of the counters of all processes, journals that are not folded excepted
-    v1/quarantine/<digest>         copies of a few damaged entries, for inspection
-    v1/leases/<key>                who compiles the program with this key now
-    v1/used/                       when entries were used: journals of processes, and a snapshot
-    v1/xla/                        XLA's own caches
-    v1/policy.json                 the limits of the store
-    v1/tmp/<process>               on file systems: a file that is being written
-
-The layout is the same for file systems and buckets, because a bucket may be mounted as a file system on another host.
-
-The storage that hosts share: named objects with versions, and conditions on them.
+"""The storage that hosts share: named objects with versions, and conditions on them.
 
 A backend implements one try of each operation (the methods with an underscore). Deadlines, retries, the circuit breaker
 and what a lost answer means are the same for all backends, and are implemented here.
@@ -21,146 +6,25 @@ and what a lost answer means are the same for all backends, and are implemented 
 
 from __future__ import annotations
 
-import base64
 import itertools
 import math
-import os
 import random
-import re
-import socket
 import time
-import uuid
 from abc import abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import quote, unquote_to_bytes
 
-from ejcache import entry
 from ejcache.bucket.breaker import CircuitBreaker, breaker_for
+from ejcache.bucket.object_names import is_plausible_entry, max_size
 from ejcache.bucket.retry import RetryPolicy, TransientError
-from ejcache.errors import (
-    EntryError,
-    EntryVersionError,
-    NoPermissionError,
-    StoreBusyError,
-    StoreError,
-    StoreReadOnlyError,
-    StoreUnavailableError,
-)
+from ejcache.errors import NoPermissionError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.lifecycle import Closing
 from ejcache.util.parallel import in_parallel
-from ejcache.util.store_keys import check_key, key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-
-ENTRIES: Final = "v1/entries/"
-COUNTERS: Final = "v1/counters/"
-QUARANTINE: Final = "v1/quarantine/"
-TEMPORARY: Final = "v1/tmp/"
-
-_PROCESS: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})-([0-9]{1,10})-[0-9a-f]{32}")
-
-_SAFE: Final = " !$&'(),-.;=@^_{}~"
-"""Characters, beside letters and digits, that every file system and object store takes as they are."""
-
-_COMPONENT: Final = 240
-"""File names have at most 255 bytes; a longer key is split into directories, each part but the last ending in `+`."""
-
-
-def escape_key(key: str) -> str:
-    """A path, of one component or of several for a long key, that is different for every key.
-
-    Percent-encoding keeps keys readable. A key that it would make too long for an object name (1024 bytes) is written
-    in base64 instead, after a `=`, with which no percent-encoded key begins.
-    """
-    escaped = quote(key, safe=_SAFE)
-    if escaped[0] in "=. -~":
-        escaped = f"%{ord(escaped[0]):02X}{escaped[1:]}"
-    if escaped[-1] in ". ":  # Windows drops them from the end of a name
-        escaped = f"{escaped[:-1]}%{ord(escaped[-1]):02X}"
-    encoded = "=" + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
-    if len(escaped) > max(len(encoded), _COMPONENT):
-        escaped = encoded
-    parts = [escaped[start : start + _COMPONENT] for start in range(0, len(escaped), _COMPONENT)]
-    return "+/".join(parts)
-
-
-def unescape_key(name: str) -> str | None:
-    """The key from which `escape_key` made `name`; None if it did not make `name`."""
-    joined = name.replace("+/", "")
-    try:
-        if joined.startswith("="):
-            key = base64.urlsafe_b64decode(joined[1:] + "=" * (-(len(joined) - 1) % 4)).decode()
-        else:
-            key = unquote_to_bytes(joined).decode()
-        # Other users may have made the object, and a command must not take another name for a key of ours.
-        return key if escape_key(check_key(key)) == name else None
-    except ValueError:
-        return None
-
-
-_MAX_ENTRY: Final = entry.MAX_RAW_SIZE + entry.MAX_HEADER_SIZE + entry.OVERHEAD
-_MAX_SIZES: Final = {
-    COUNTERS: 4 << 20,
-    QUARANTINE: 64 << 20,
-    "v1/leases/": 4096,
-    "v1/policy.json": 64 << 10,
-    "v1/used/": 512 << 20,
-    "v1/": _MAX_ENTRY,
-    "autotune": 16 << 20,
-}
-"""Bytes of the largest object whose name begins so. Names that are not here are documents, or plain JAX's entries."""
-_LARGE: Final = 64 << 20
-
-
-def max_size(name: str) -> int:
-    """Bytes that an object of this name has at most. A larger one was not written by ejcache."""
-    return next((size for prefix, size in _MAX_SIZES.items() if name.startswith(prefix)), _MAX_ENTRY)
-
-
-def is_plausible_entry(name: str, start: bytes, size: int) -> bool:
-    """True if an entry that begins with `start` states in its header that it has `size` bytes; True for small ones."""
-    if size <= _LARGE or not name.startswith(ENTRIES):
-        return True
-    try:
-        entry.decode_header(start)
-    except EntryVersionError:
-        return True
-    except EntryError:
-        return False
-    return entry.expected_size(start) == size
-
-
-def entry_name(key: str) -> str:
-    """The name of the entry under `key`."""
-    return f"{ENTRIES}{key_digest(key, 2)}/{escape_key(key)}"
-
-
-def key_of_name(name: str) -> str | None:
-    """The key of the entry with this name; None if no entry has such a name."""
-    key = unescape_key(name.removeprefix(ENTRIES)[3:])
-    return key if key is not None and entry_name(key) == name else None
-
-
-def process_name() -> str:
-    """A name that no other process and no other call has: host, process id, and a random number."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())[:80] or "host"
-    return f"{host}-{os.getpid()}-{uuid.uuid4().hex}"
-
-
-def process_in_words(name: str) -> str:
-    """`process 812 on node-3`, of a name that `process_name` made; empty for any other text."""
-    found = _PROCESS.fullmatch(name)
-    return "" if found is None else f"process {found[2]} on {found[1]}"
-
-
-def is_process_name(name: str) -> bool:
-    """True if `process_name` may have made `name`: only such names are ever removed as leftovers of dead processes."""
-    return _PROCESS.fullmatch(name) is not None
 
 
 T = TypeVar("T")

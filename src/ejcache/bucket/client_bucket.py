@@ -27,14 +27,8 @@ from concurrent.futures import wait as futures_wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from ejcache.bucket.answers import (
-    MAX_DOCUMENT,
-    AnswerError,
-    Arrival,
-    allowed_bytes,
-    current_arrival,
-)
 from ejcache.bucket.base import Bucket
+from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, Arrival, allowed_bytes, current_arrival
 from ejcache.bucket.retry import TransientError, seconds_of
 from ejcache.errors import (
     NoPermissionError,

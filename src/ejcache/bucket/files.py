@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.bucket.base import ABSENT, QUARANTINE, TEMPORARY, Blob, BlobInfo, Bucket, VersionGoneError, process_name
+from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
+from ejcache.bucket.object_names import QUARANTINE, TEMPORARY, process_name
 from ejcache.bucket.retry import TransientError, try_within
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.access import Access

@@ -12,9 +12,9 @@ import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ejcache.bucket.answers import MAX_DOCUMENT, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
 from ejcache.bucket.client_bucket import ClientBucket
+from ejcache.bucket.responses import MAX_DOCUMENT, shown
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.util.tuples import NamedTuple

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from ejcache.bucket.answers import MAX_DOCUMENT, check_digest, content_md5, guard, shown
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import IDENTITY, ClientBucket
+from ejcache.bucket.responses import MAX_DOCUMENT, check_digest, content_md5, guard, shown
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.resolve import environment_variable

@@ -16,9 +16,10 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.bucket.answers import MAX_DOCUMENT, AnswerError, content_md5, guard, shown
-from ejcache.bucket.base import ABSENT, TEMPORARY, Blob, BlobInfo, VersionGoneError, process_name
+from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import ClientBucket
+from ejcache.bucket.object_names import TEMPORARY, process_name
+from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, guard, shown
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 

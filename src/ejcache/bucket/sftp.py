@@ -17,8 +17,8 @@ import stat
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from ejcache.bucket.base import TEMPORARY, process_name
 from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
+from ejcache.bucket.object_names import TEMPORARY, process_name
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreUnavailableError
 

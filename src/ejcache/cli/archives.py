@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.bucket.base import ENTRIES, entry_name, key_of_name
+from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
 from ejcache.cli.cache import command_settings, open_cache
 from ejcache.cli.copying import open_for_writing, planned, report, store_of

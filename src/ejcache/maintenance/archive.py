@@ -3,7 +3,7 @@
 The names are those of a cache in a directory that hosts share, so that `tar xf FILE -C DIRECTORY` makes one:
 
     archive := member* two blocks of zeros
-    member  := a regular file called v1/entries/… (`ejcache.bucket.base`: an entry, which holds its key and checksum)
+    member  := a regular file called v1/entries/… (`bucket.object_names`: an entry, which holds its key and checksum)
                or autotune/… (a tuned record, which holds its checksum)
 
 Equal contents give equal archives: there are no times, users and modes of a host.
@@ -21,7 +21,7 @@ import tarfile
 import threading
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from ejcache.bucket.base import ENTRIES, is_plausible_entry, key_of_name, max_size
+from ejcache.bucket.object_names import ENTRIES, is_plausible_entry, key_of_name, max_size
 from ejcache.errors import MALFORMED, EntryCorruptError, StoreError, StoreUnavailableError
 from ejcache.util.lifecycle import Closing
 

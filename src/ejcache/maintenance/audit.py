@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ejcache import entry
-from ejcache.bucket.base import ENTRIES, key_of_name
+from ejcache.bucket.object_names import ENTRIES, key_of_name
 from ejcache.errors import EntryError, EntryForeignError, EntryVersionError, StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
 from ejcache.stores.shared.store import SharedStore

@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import process_name
+from ejcache.bucket.object_names import process_name
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
 from ejcache.stores.local.layout import Layout

@@ -15,11 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import (
-    ABSENT,
+from ejcache.bucket.base import ABSENT, Bucket
+from ejcache.bucket.object_names import (
     ENTRIES,
     TEMPORARY,
-    Bucket,
     entry_name,
     is_process_name,
     key_of_name,

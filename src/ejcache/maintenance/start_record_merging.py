@@ -11,7 +11,7 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import process_name
+from ejcache.bucket.object_names import process_name
 from ejcache.stores.shared.usage_journals import RECORDS, USED, decode_record_lines, encode_journal
 from ejcache.util.parallel import in_parallel
 

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.bucket.base import ENTRIES, QUARANTINE, entry_name, key_of_name
+from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.stores.shared.uses_and_counters import Usage

@@ -25,7 +25,7 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import is_process_name
+from ejcache.bucket.object_names import is_process_name
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError, InvalidKeyError
 from ejcache.stores.base import EntryUse
 from ejcache.util.store_keys import check_key

@@ -15,7 +15,8 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import ABSENT, process_name
+from ejcache.bucket.base import ABSENT
+from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.base import EntryUse
 from ejcache.stores.shared.counter_baseline import Baseline

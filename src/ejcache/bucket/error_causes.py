@@ -1,4 +1,4 @@
-"""What is behind an error of shared storage, of the causes that a user can do something about."""
+"""What may be behind an error of shared storage, of the causes that a user can do something about."""
 
 from __future__ import annotations
 
