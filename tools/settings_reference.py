@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ejcache.settings.table import SETTINGS, Floors
+from ejcache.settings.floors import Floors
+from ejcache.settings.table import SETTINGS
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
-    from ejcache.settings.values import Setting
+    from ejcache.settings.parsers import Setting
 
 _PAGE_HEAD = """\
 # Settings

@@ -12,7 +12,7 @@ import ejcache
 from ejcache import entry
 from ejcache.errors import NotAStoreError
 from ejcache.keys.key import is_side_key
-from ejcache.settings.values import Origin
+from ejcache.settings.parsers import Origin
 
 
 def compile_programs(number, offset=0.25):

@@ -8,7 +8,7 @@ import pytest
 from cli_helpers import ejcache
 from helpers import ROOT
 
-from ejcache.settings.resolve import OTHER_VARIABLES
+from ejcache.settings.environment import OTHER_VARIABLES
 from ejcache.settings.table import SETTINGS
 
 PAGE = (ROOT / "docs" / "faq.md").read_text()

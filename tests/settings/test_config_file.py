@@ -11,8 +11,8 @@ from ejcache.cli.main import main
 from ejcache.errors import ConfigFileError
 from ejcache.settings import config_files
 from ejcache.settings.config_files import change_file, user_file
+from ejcache.settings.parsers import Origin
 from ejcache.settings.resolve import resolve, set_command_line
-from ejcache.settings.values import Origin
 
 if TYPE_CHECKING:
     from pathlib import Path

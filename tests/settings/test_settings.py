@@ -15,8 +15,8 @@ from ejcache.errors import SettingError, UnknownSettingError
 from ejcache.settings import directories as settings_directories
 from ejcache.settings import resolve as settings
 from ejcache.settings import table as settings_table
+from ejcache.settings.parsers import FlagValue, Origin
 from ejcache.settings.resolve import parse, resolve, setting_named
-from ejcache.settings.values import FlagValue, Origin
 from ejcache.util.log import forget_warnings
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from ejcache.errors import SettingError
 from ejcache.settings import resolve as source_module
-from ejcache.settings.resolve import SettingsSource, child_environment, resolve_if_changed, set_command_line
-from ejcache.settings.values import FlagValue, Origin
+from ejcache.settings.environment import child_environment
+from ejcache.settings.parsers import FlagValue, Origin
+from ejcache.settings.resolve import SettingsSource, resolve_if_changed, set_command_line
 
 
 class Flags:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.settings.resolve import environment_variable
-from ejcache.settings.values import boolean, integer
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.parsers import boolean, integer
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from ejcache.autotune.measure.trial import WorkerThread
 from ejcache.autotune.records.record import slug
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import MALFORMED, EjcacheError, EntryError, StoreError
-from ejcache.settings.resolve import environment_variable, resolve
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ejcache.bucket.client_bucket import IDENTITY, ClientBucket
 from ejcache.bucket.responses import MAX_DOCUMENT, check_digest, content_md5, guard, shown
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
-from ejcache.settings.resolve import environment_variable
+from ejcache.settings.environment import environment_variable
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

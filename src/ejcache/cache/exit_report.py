@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache._version import __version__
 from ejcache.cache.counters import Miss, Stats
-from ejcache.settings.resolve import environment_variable
-from ejcache.settings.values import REPORT_JSON, REPORT_LINE, REPORT_OFF
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.parsers import REPORT_JSON, REPORT_LINE, REPORT_OFF
 from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log, warn_once

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Stats
 from ejcache.cache.starts import Process, StartRecord, decode_line, encode_line
-from ejcache.settings.resolve import environment_variable
+from ejcache.settings.environment import environment_variable
 from ejcache.util.files import append_regular, open_regular
 
 if TYPE_CHECKING:

@@ -289,7 +289,7 @@ def _filled(text: str, width: int) -> str:
 
 
 def _is_styled() -> bool:
-    from ejcache.settings.resolve import environment_variable
+    from ejcache.settings.environment import environment_variable
 
     if environment_variable("NO_COLOR"):
         return False

@@ -15,9 +15,9 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
+from ejcache.settings.parsers import FlagValue, Origin
 from ejcache.settings.resolve import SettingsSource, parse, resolve, resolve_if_changed, setting_named
 from ejcache.settings.table import SETTINGS, Settings
-from ejcache.settings.values import FlagValue, Origin
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import log, warn_once
 from ejcache.util.threads import idle_threads

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.settings.values import eviction_order
+from ejcache.settings.parsers import eviction_order
 from ejcache.util.units import parse_age, parse_size, whole_number
 
 if TYPE_CHECKING:

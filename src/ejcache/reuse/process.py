@@ -42,7 +42,7 @@ from ejcache.reuse.records import (
     write_records,
 )
 from ejcache.settings.directories import state_directory
-from ejcache.settings.resolve import environment_variable
+from ejcache.settings.environment import environment_variable
 from ejcache.settings.start import DIRECTORY
 from ejcache.util.log import warn_once
 

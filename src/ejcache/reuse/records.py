@@ -53,7 +53,7 @@ from ejcache.jax_integration.lowering.key import KEY_FORMAT
 from ejcache.jax_integration.lowering.modules import ModuleDigest
 from ejcache.keys.key import reuse_module_key, reuse_record_key
 from ejcache.reuse.inputs.project import Project
-from ejcache.settings.resolve import fixed_hash_seed
+from ejcache.settings.environment import fixed_hash_seed
 from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
 

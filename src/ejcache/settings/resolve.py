@@ -1,12 +1,4 @@
-"""The current values of all settings and where they come from, and the environment variables that say so.
-
-Environment variables that the rest of the package reads, each by a function that says what for.
-
-Settings are read by `ejcache.settings.resolve`. A few variables are left of JAX, XLA and the operating system
-that describe the machine, the whole environment where a cache key depends on it, and the environment that a child
-process inherits. Nothing outside this room touches `os.environ`.
-
-Where the value of each setting comes from.
+"""The current value of each setting, and where it comes from.
 
 The highest of these layers that has a value wins: a call in the program (`jax.config.update`, `set_cache_dir()`,
 `ejcache.enable(...)`; among these the latest wins), the command line, environment variables in the order in which the
@@ -26,77 +18,16 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
 from ejcache.settings.config_files import configuration_files
 from ejcache.settings.directories import default_directory, may_exist, or_temporary
+from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
+from ejcache.settings.parsers import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
+from ejcache.settings.parsers import text as plain_text
 from ejcache.settings.table import SETTINGS, Settings
-from ejcache.settings.values import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
-from ejcache.settings.values import text as plain_text
 from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ejcache.settings.values import FlagSource
-
-
-OTHER_VARIABLES: Final = frozenset({
-    *("EJCACHE", "EJCACHE_AUTOTUNE_CANDIDATE", "EJCACHE_RUN_COUNTS"),
-    *("EJCACHE_REUSE_CHECK_ONE_IN", "EJCACHE_REUSE_FLOOR"),
-})  # fmt: skip
-"""Our variables that are not settings: what enables the cache, what marks a process that measures a candidate, the
-file in which processes of an `ejcache run` count, and two that tests and checks of `reuse_lowering` set."""
-
-
-def environment_variable(name: str) -> str | None:
-    """The text of one variable as it is now, or None if it is not set."""
-    return os.environ.get(name)
-
-
-def all_variables() -> Mapping[str, str]:
-    """The whole environment, for cache keys: `compile_variables` picks what changes compiled code."""
-    return os.environ
-
-
-def variables_to_compare() -> Mapping[Any, Any]:
-    """The live mapping behind `os.environ`, to compare with an earlier copy; copy it before keeping it.
-
-    It compares in a quarter of a microsecond; reading fifty variables through `os.environ` takes thirty. An
-    `os.environ` that a program replaced by a plain dictionary is returned as it is.
-    """
-    variables: Mapping[Any, Any] = getattr(os.environ, "_data", os.environ)
-    return variables
-
-
-def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
-    """The variables with which a process enables the cache with these settings, given by name and parsed."""
-    wanted = str(values.get("cache_dir") or os.environ.get("EJCACHE") or "1")
-    with contextlib.suppress(ValueError):
-        if switch_or_location(wanted) is False:
-            wanted = "1"  # the caller asks for the cache, whatever the environment said before
-    named = [setting for setting in SETTINGS if setting.name in values and setting.name != "cache_dir"]
-    given = {setting.variables[0]: str(values[setting.name]) for setting in named}
-    # JAX reads its own variables, too, and refuses to be imported with a value that is not in its form.
-    of_jax = {setting.flag.upper(): str(values[setting.name]) for setting in named if setting.flag}
-    return {"EJCACHE": wanted, **given, **of_jax}
-
-
-def export_settings(values: Mapping[str, Any]) -> None:
-    """Let child processes of this process enable the cache with these settings, however they are started."""
-    os.environ.update(settings_environment(values))
-
-
-def export_variables(variables: Mapping[str, str]) -> None:
-    """Set variables in this process, for its children."""
-    os.environ.update(variables)
-
-
-def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child process: this process's own, with `changes`."""
-    return {**os.environ, **changes}
-
-
-def fixed_hash_seed() -> str:
-    """The hash seed that `PYTHONHASHSEED` fixes for every process that has it; empty if each process has its own."""
-    seed = os.environ.get("PYTHONHASHSEED", "")
-    return seed if seed.isdigit() else ""
+    from ejcache.settings.parsers import FlagSource
 
 
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {s.flag: s for s in SETTINGS if s.flag}

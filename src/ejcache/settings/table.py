@@ -2,18 +2,16 @@
 
 `ejcache config`, the reference of settings and the keywords of `ejcache.enable` are made from it; a test compares
 `SettingOptions`, which tells type checkers what a caller may pass.
-
-The floors: how long a program must have compiled for its executable to be stored, and for other hosts to get it.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
-import ejcache.settings.values as read
-from ejcache.settings.values import Origin, Setting, Value, declared, setting
-from ejcache.util.tuples import NamedTuple
+import ejcache.settings.parsers as read
+from ejcache.settings.floors import Floors
+from ejcache.settings.parsers import Origin, Setting, Value, declared, setting
 from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
@@ -258,7 +256,7 @@ class Settings:
 
     @cached_property
     def floors(self) -> Floors:
-        """Return what `Floors.of` says of them."""
+        """The floors that these settings ask for."""
         return Floors.of(self)
 
     @cached_property
@@ -275,32 +273,3 @@ class Settings:
 
 SETTINGS: Final = tuple(declared(Settings))
 """Every setting, in the order in which `Settings` declares them."""
-
-
-_KEEP_SECONDS: Final = 0.01
-"""98 % of the compile time of real programs is above it; to store the rest costs more than it saves."""
-_PUBLISH_SECONDS: Final = 0.1
-"""About three requests to a bucket in another region."""
-
-
-class Floors(NamedTuple):
-    """The floors that some settings ask for, in seconds of compiling.
-
-    Attributes:
-        keep: an executable that compiled in less is not stored at all.
-        publish: an executable that compiled in less is not stored where other hosts read it.
-        ask: an executable that compiled in less on this host is not asked for on shared storage.
-    """
-
-    keep: float = _KEEP_SECONDS
-    publish: float = _PUBLISH_SECONDS
-    ask: float = _PUBLISH_SECONDS
-
-    def __str__(self) -> str:
-        return f"{self.keep:g}" if self.keep == self.publish else f"{self.keep:g} here, {self.publish:g} to publish"
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """A floor that somebody has set holds for this host and for the others; otherwise each has its own."""
-        chosen = settings.min_compile_seconds
-        return cls() if chosen is None else cls(chosen, chosen, min(chosen, _PUBLISH_SECONDS))

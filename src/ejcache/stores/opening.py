@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError, UsageError
 from ejcache.settings.directories import temporary_directory, user_directory
-from ejcache.settings.resolve import environment_variable, resolve
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import resolve
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind
 from ejcache.stores.network_filesystems import detect_shared_storage

@@ -15,7 +15,7 @@ from ejcache.autotune.ejkernel.cache import PersistentCache, adopt
 from ejcache.autotune.ejkernel.chain import InvocationCall, choose, choose_for_executor, held_in_modules, set_tuner
 from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.errors import CompileForbiddenError, UsageError
-from ejcache.settings.resolve import environment_variable
+from ejcache.settings.environment import environment_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

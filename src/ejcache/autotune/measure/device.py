@@ -17,7 +17,7 @@ from ejcache._version import __version__
 from ejcache.autotune.ejkernel_variables import kernel_limits
 from ejcache.autotune.measure.inputs import is_array
 from ejcache.keys.environment_variables import compile_variables
-from ejcache.settings.resolve import all_variables, environment_variable
+from ejcache.settings.environment import all_variables, environment_variable
 from ejcache.util.threads import cores
 
 if TYPE_CHECKING:

@@ -56,7 +56,8 @@ from ejcache.errors import (
     UsageError,
 )
 from ejcache.settings.directories import user_directory
-from ejcache.settings.resolve import environment_variable, resolve
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.threads import call_with_timeout

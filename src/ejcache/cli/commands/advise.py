@@ -18,7 +18,7 @@ from ejcache.cli.options import Json, argument, flag, option
 from ejcache.errors import NotFoundError, UsageError
 from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs
-from ejcache.settings.resolve import child_environment, environment_variable
+from ejcache.settings.environment import child_environment, environment_variable
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from ejcache.cli.commands.run import BEFORE_A_PROGRAM, command_of
 from ejcache.cli.options import Json, argument, option, positive
 from ejcache.errors import EjcacheError
 from ejcache.settings.directories import default_directory
-from ejcache.settings.resolve import all_variables
+from ejcache.settings.environment import all_variables
 from ejcache.settings.table import SETTINGS
 from ejcache.util.units import plural
 

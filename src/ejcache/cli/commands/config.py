@@ -12,8 +12,8 @@ from ejcache.cli.cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, NotFoundError, SettingError, StoreError, UnknownSettingError, UsageError
 from ejcache.settings.config_files import HOST_FILE, change_file, user_file
+from ejcache.settings.floors import Floors
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
-from ejcache.settings.table import Floors
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, LocationKind, display_value
 from ejcache.stores.network_filesystems import detect_shared_storage
@@ -22,8 +22,8 @@ from ejcache.util.units import format_age, format_size
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ejcache.settings.parsers import Value
     from ejcache.settings.table import Settings
-    from ejcache.settings.values import Value
 
 _LIMITS_SECONDS: Final = 3.0
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""

@@ -26,7 +26,7 @@ from ejcache.cache.run_counts import RUN_COUNTS, read_counts
 from ejcache.cli.options import Dir, MinCompileSeconds, argument, flag, option, warn_of_bytes
 from ejcache.cli.output import warn
 from ejcache.errors import EjcacheError, JaxImportError, NotFoundError, UsageError
-from ejcache.settings.resolve import child_environment, environment_variable
+from ejcache.settings.environment import child_environment, environment_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,7 +136,8 @@ def absolute_url(directory: str | None) -> str | None:
 
 def export(given: dict[str, Any]) -> str:
     """Put the options into the environment; returns where the report goes."""
-    from ejcache.settings.resolve import command_line, export_settings, resolve, set_command_line
+    from ejcache.settings.environment import export_settings
+    from ejcache.settings.resolve import command_line, resolve, set_command_line
 
     set_command_line(given)
     report = resolve().report or "line"

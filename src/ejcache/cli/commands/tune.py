@@ -21,7 +21,7 @@ from ejcache.cli.options import Json, Limit, Name, TunedDir, argument, count, fl
 from ejcache.cli.tuned.records import named_layer, open_autotune
 from ejcache.cli.tuned.rules import check_rules, make_rules
 from ejcache.errors import UsageError
-from ejcache.settings.resolve import child_environment
+from ejcache.settings.environment import child_environment
 from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:

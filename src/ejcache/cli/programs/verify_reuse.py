@@ -10,7 +10,7 @@ from ejcache.cli import output
 from ejcache.cli.commands.run import absolute_url, command_of
 from ejcache.errors import UsageError
 from ejcache.reuse.log import read_notes
-from ejcache.settings.resolve import child_environment
+from ejcache.settings.environment import child_environment
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ejcache.keys.flags import canonical_flags, canonical_overrides
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
 from ejcache.keys.toolchain import LibraryDigests, content_digest, cpu_features, native_files
 from ejcache.settings.directories import state_directory
-from ejcache.settings.resolve import all_variables, environment_variable, variables_to_compare
+from ejcache.settings.environment import all_variables, environment_variable, variables_to_compare
 from ejcache.util.log import log
 from ejcache.util.threads import cores, submit
 from ejcache.util.tuples import NamedTuple

@@ -31,7 +31,7 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.registries import Registered, own_batch_targets, registered
 from ejcache.keys.key import PLAIN, CacheKey
 from ejcache.keys.python_functions import UndescribedError, function_digest
-from ejcache.settings.table import Floors
+from ejcache.settings.floors import Floors
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

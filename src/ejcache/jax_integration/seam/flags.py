@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jax._src import config as jax_config
 
-from ejcache.settings.resolve import environment_variable, setting_named
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.parsers import FlagValue, Origin, jax_reading
+from ejcache.settings.resolve import setting_named
 from ejcache.settings.table import SETTINGS
-from ejcache.settings.values import FlagValue, Origin, jax_reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from ejcache.settings.resolve import all_variables
+from ejcache.settings.environment import all_variables
 from ejcache.settings.start import variables_at_start
 
 if TYPE_CHECKING:

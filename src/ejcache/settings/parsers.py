@@ -1,4 +1,4 @@
-"""A setting, and the parsers of its values: ours, and those with which JAX reads its own variables."""
+"""The parsers of settings, ours and those with which JAX reads its own variables; and what a setting is made of."""
 
 from __future__ import annotations
 
