@@ -10,7 +10,7 @@ import pytest
 from notice_boards import NoticeBoard
 
 from ejcache.jax_integration.ranks.agreement import RankAgreement
-from ejcache.jax_integration.seam.job import CoordinationClient
+from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 LOAD = "load"
 

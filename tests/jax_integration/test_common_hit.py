@@ -14,7 +14,7 @@ from ejcache.jax_integration.compilation import Compilation
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.ranks.common_hit import agree
-from ejcache.jax_integration.seam.job import CoordinationClient
+from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.keys.key import CacheKey
 
 

@@ -42,7 +42,7 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(jax_compiler, "backend_compile_and_load", counting)
     # The watch of an earlier test is around the function that is replaced here.
-    monkeypatch.setattr("ejcache.jax_integration.seam.tracing._watching", [])
+    monkeypatch.setattr("ejcache.jax_integration.seam.compilation_watch._watching", [])
     yield made
     ejcache.disable()
 

@@ -12,7 +12,7 @@ from helpers import ROOT, SUPPORT
 from notice_boards import NoticeBoard
 
 from ejcache.jax_integration import pgle
-from ejcache.jax_integration.seam.job import CoordinationClient
+from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 sys.path.insert(0, str(ROOT / "tools"))
 

@@ -15,7 +15,7 @@ import pytest
 import ejcache
 from ejcache import entry
 from ejcache.jax_integration import activate
-from ejcache.jax_integration.preload import loader, preloader
+from ejcache.jax_integration.preload import background_loader, preloader
 from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
 from ejcache.jax_integration.seam import backends
 from ejcache.keys.key import is_side_key
@@ -186,7 +186,7 @@ def test_a_load_that_takes_long_is_not_begun_anew(directory, loads, monkeypatch)
             return self.is_set() if timeout is not None else super().wait()
 
     first_run(directory, [1])
-    monkeypatch.setattr(loader, "threading", SimpleNamespace(Event=Impatient, Lock=threading.Lock))
+    monkeypatch.setattr(background_loader, "threading", SimpleNamespace(Event=Impatient, Lock=threading.Lock))
     loads.may_go.clear()
     with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
@@ -203,7 +203,7 @@ def test_a_program_whose_turn_has_not_come_is_loaded_by_the_one_who_asks(directo
     """The background does not load it as well."""
     first_run(directory, [1, 2])
     loads.may_go.clear()
-    monkeypatch.setattr("ejcache.jax_integration.preload.loader.cores", lambda: 2)
+    monkeypatch.setattr("ejcache.jax_integration.preload.background_loader.cores", lambda: 2)
     with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
         run([2])
@@ -244,7 +244,7 @@ def test_the_memory_that_is_held_stays_below_its_limit(directory, loads, monkeyp
     (profile,) = profiles(directory).values()
     (uses,) = profile.environments.values()
     limit = 2 * 26 * max(use.size for use in uses)
-    monkeypatch.setattr("ejcache.jax_integration.preload.loader._MEMORY", limit)
+    monkeypatch.setattr("ejcache.jax_integration.preload.background_loader._MEMORY", limit)
     with start(directory) as cache:
         preloader = settle()
         assert loads.programs == 2
@@ -257,7 +257,7 @@ def test_the_memory_that_is_held_stays_below_its_limit(directory, loads, monkeyp
 
 def test_what_nobody_asks_for_is_released(directory, monkeypatch):
     """After a time without requests no memory is held."""
-    monkeypatch.setattr("ejcache.jax_integration.preload.loader.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("ejcache.jax_integration.preload.background_loader.IDLE_SECONDS", 0.01)
     first_run(directory, [1])
     with start(directory) as cache:
         preloader = settle()
@@ -272,10 +272,10 @@ def test_what_nobody_asks_for_is_released(directory, monkeypatch):
 
 def test_what_is_being_loaded_when_nobody_has_asked_for_long_is_released(directory, loads, monkeypatch):
     """The time is up while the load is under way; it is released when it has ended."""
-    monkeypatch.setattr("ejcache.jax_integration.preload.loader.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("ejcache.jax_integration.preload.background_loader.IDLE_SECONDS", 0.01)
     first_run(directory, [1])
     loads.may_go.clear()
-    monkeypatch.setattr("ejcache.jax_integration.preload.loader.cores", lambda: 4)
+    monkeypatch.setattr("ejcache.jax_integration.preload.background_loader.cores", lambda: 4)
     with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
         loader = activate._session.compiler.preloader.loader

@@ -7,7 +7,7 @@ import pytest
 from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
-from ejcache.jax_integration.preload import loader
+from ejcache.jax_integration.preload import background_loader
 from ejcache.settings.resolve import resolve
 
 PAYLOAD = bytes(1_000)
@@ -21,7 +21,7 @@ def reader(tmp_path):
     policy = CachePolicy(url, open_store=lambda: open_cache_store(url, settings))
     for key in KEYS:
         assert policy.write(entry.Header(key=key), PAYLOAD, settings).skip is None
-    yield loader.EntryReader(policy, settings)
+    yield background_loader.EntryReader(policy, settings)
     policy.close()
 
 
@@ -51,7 +51,7 @@ def test_small_entries_are_decoded_when_they_are_expected(reader, decoded):
 
 def test_only_so_many_bytes_are_held_decompressed(reader, decoded, monkeypatch):
     """A small entry may expand to any size; what does not fit is decompressed when it is asked for."""
-    monkeypatch.setattr(loader, "_MOST_DECODED", 2 * len(PAYLOAD))
+    monkeypatch.setattr(background_loader, "_MOST_DECODED", 2 * len(PAYLOAD))
     reader.expect(KEYS, at_once=True)
     assert decoded == KEYS[:2]
 

@@ -15,7 +15,7 @@ from ejcache.jax_integration.compilation import Compilation
 from ejcache.jax_integration.executable_origins import ExecutableOrigins
 from ejcache.jax_integration.program import LoweredProgram, Placement
 from ejcache.jax_integration.ranks.share_binary import share
-from ejcache.jax_integration.seam.job import CoordinationClient
+from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import resolve
 from ejcache.stores.memory import MemoryStore

@@ -15,7 +15,7 @@ from helpers import python_command, run_program
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ejcache.jax_integration.lowering.modules import digest_module, module_text
+from ejcache.jax_integration.lowering.module_digest import digest_module, module_text
 from ejcache.keys.canonical_modules import base_name, content_name, function_order, strip_mosaic_config
 
 ir = pytest.importorskip("jaxlib.mlir.ir")
@@ -377,7 +377,7 @@ def test_code_for_the_host_is_noticed():
 HISTORY = """
 import json, sys
 import jax, jax.numpy as jnp
-from ejcache.jax_integration.lowering.modules import digest_module
+from ejcache.jax_integration.lowering.module_digest import digest_module
 
 @jax.jit
 def clip(x, k): return jnp.clip(x, -k, k)

@@ -12,7 +12,7 @@ from helpers import ROOT, run_program
 from notice_boards import NoticeBoard
 
 from ejcache.jax_integration.ranks.agreement import REUSE_SETTING, RankAgreement
-from ejcache.jax_integration.seam.job import CoordinationClient
+from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.reuse.votes import Vote
 
 sys.path.insert(0, str(ROOT / "tools"))

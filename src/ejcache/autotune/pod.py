@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.autotune.call import Call
-    from ejcache.jax_integration.seam.job import CoordinationClient
+    from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 
 POD: Final = "pod"
@@ -44,7 +44,7 @@ class DisagreementError(EjcacheError):
 def _find_coordination() -> CoordinationClient | None:
     if "jax" not in sys.modules:
         return None
-    from ejcache.jax_integration.seam.job import coordination_client
+    from ejcache.jax_integration.seam.coordination_service import coordination_client
 
     return coordination_client()
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from ejcache.cache.counters import Skip
 from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
-from ejcache.jax_integration.seam.tracing import before_each_compilation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache.jax_integration.activate import active, enable_by_default
 from ejcache.jax_integration.blocks import AskedError, asking
-from ejcache.jax_integration.seam.tracing import ask_for_keys
+from ejcache.jax_integration.seam.lowered_programs import ask_for_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

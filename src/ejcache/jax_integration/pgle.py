@@ -23,10 +23,10 @@ import jax
 from ejcache import entry
 from ejcache.jax_integration.compilation import Profile
 from ejcache.jax_integration.lowering.key import short_digest
-from ejcache.jax_integration.lowering.modules import digest_module
+from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.job import WITHDRAWN, coordination_client
+from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
 from ejcache.keys.compile_options import canonical_options
 from ejcache.keys.key import PLAIN, PROFILING, profile_key
 from ejcache.util.log import log
@@ -34,7 +34,7 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.program import KeyRequest
-    from ejcache.jax_integration.seam.job import CoordinationClient
+    from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 PROFILE_KIND: Final = "pgle_profile"
 """`kind` in the header of a stored profile."""

@@ -36,13 +36,14 @@ from ejcache.jax_integration.checking import StoredExecutable, check
 from ejcache.jax_integration.compilation import Compilation, KeyText
 from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
 from ejcache.jax_integration.lookup import OWN, EntryLoader
-from ejcache.jax_integration.lowering.key import QuickPrograms, UnkeyableError, is_worth_requests, make_key
+from ejcache.jax_integration.lowering.key import UnkeyableError, make_key
+from ejcache.jax_integration.lowering.quick_programs import QuickPrograms, is_worth_requests
 from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.job import coordination_client, process_index
+from ejcache.jax_integration.seam.coordination_service import coordination_client, process_index
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.keys.key import CROSS, PGLE, parse_any_key
 from ejcache.settings.parsers import Origin

@@ -24,7 +24,7 @@ from ejcache.cache.recorder import recorder
 from ejcache.cache.starts import STORED, ProgramRecord
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.lowering.key import alternative_key
-from ejcache.jax_integration.lowering.modules import module_text
+from ejcache.jax_integration.lowering.module_digest import module_text
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call
 from ejcache.jax_integration.seam.durations import when_compiled

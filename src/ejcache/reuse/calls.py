@@ -17,7 +17,7 @@ import jax
 
 from ejcache.errors import StoreError
 from ejcache.jax_integration.activate import compiler_in_use, current_settings
-from ejcache.jax_integration.lowering.modules import digest_is_known, digest_module
+from ejcache.jax_integration.lowering.module_digest import digest_is_known, digest_module
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError

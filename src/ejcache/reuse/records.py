@@ -25,7 +25,7 @@ A document holds the records of one main module on one kind of machine, and is s
       quick      true if it is traced quickly, and so stays plain; then nothing else is there
       program tree   see `seam/reuse/lowering.py` and `trees.py`
       module     digest of the bytes of its module, under which they are stored
-      content    what `lowering.modules.digest_module` says of the module; two traces must agree in its digest
+      content    what `module_digest.digest_module` says of the module; two traces must agree in its digest
       recorded   the witness that traced it first
       proven     the witness that traced it again and found the same program; null while it is unproven
       last       the number of the process, by `traced`, that asked for it last
@@ -50,7 +50,7 @@ import jaxlib
 from ejcache import entry
 from ejcache.errors import MALFORMED
 from ejcache.jax_integration.lowering.key import KEY_FORMAT
-from ejcache.jax_integration.lowering.modules import ModuleDigest
+from ejcache.jax_integration.lowering.module_digest import ModuleDigest
 from ejcache.keys.key import reuse_module_key, reuse_record_key
 from ejcache.reuse.inputs.project import Project
 from ejcache.settings.environment import fixed_hash_seed

@@ -39,7 +39,7 @@ def save(
     from ejcache.jax_integration.devices.targets import save_target
 
     if distributed:
-        from ejcache.jax_integration.seam.job import initialize_job
+        from ejcache.jax_integration.seam.coordination_service import initialize_job
 
         initialize_job()
     saved = save_target(name, str(settings.cache_dir))

@@ -9,7 +9,7 @@ from ejcache.cache.counters import Miss
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.blocks import AlreadyStoredError, stores_only
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.tracing import autotune_directory, with_overrides
+from ejcache.jax_integration.seam.lowered_programs import autotune_directory, with_overrides
 from ejcache.keys.key import CROSS
 from ejcache.util.log import log
 

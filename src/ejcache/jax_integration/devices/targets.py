@@ -36,7 +36,7 @@ from ejcache.jax_integration.lowering.components import (
 from ejcache.jax_integration.lowering.key import AbsentHost, described
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import topologies
-from ejcache.jax_integration.seam.job import coordination_client
+from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.jax_integration.seam.patch import jaxlib_version, topology_bytes
 from ejcache.stores.documents import check_path, open_documents
 from ejcache.util.log import log

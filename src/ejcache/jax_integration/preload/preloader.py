@@ -40,7 +40,7 @@ from ejcache.jax_integration.preload.run_profile import (
 )
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam
-from ejcache.jax_integration.seam.job import coordination_client
+from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.keys.compile_options import without_cache_paths
 from ejcache.keys.key import run_profile_key
 from ejcache.maintenance.worth import worth_of_use
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.preload.loader import BackgroundLoader, Preloaded
+    from ejcache.jax_integration.preload.background_loader import BackgroundLoader, Preloaded
     from ejcache.jax_integration.program import Placement
     from ejcache.settings.table import Settings
 
@@ -393,7 +393,7 @@ class Preloader:
                     shared.note_local(use.key, use.quick)
         planned = [use for use in uses if use.stored]
         if planned and self.loader is None:
-            from ejcache.jax_integration.preload.loader import BackgroundLoader
+            from ejcache.jax_integration.preload.background_loader import BackgroundLoader
 
             self.loader = BackgroundLoader(policy, settings)
         run.planned.set()

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._version import __version__
 from ejcache.errors import StoreUnavailableError
-from ejcache.jax_integration.seam.job import coordination_client
+from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.jax_integration.seam.job import CoordinationClient
+    from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 
 _PATIENCE: Final = 15.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.jax_integration.lowering.modules import module_text
+from ejcache.jax_integration.lowering.module_digest import module_text
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.util.log import log, warn_once
 

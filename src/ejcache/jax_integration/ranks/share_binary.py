@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ejcache import entry
 from ejcache.errors import StoreError
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.job import WITHDRAWN
+from ejcache.jax_integration.seam.coordination_service import WITHDRAWN
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.executable_origins import ExecutableOrigins
     from ejcache.jax_integration.program import LoweredProgram
-    from ejcache.jax_integration.seam.job import CoordinationClient
+    from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 
 class StoreReceived(Protocol):

@@ -1,19 +1,13 @@
-"""Compilations and lowered programs: each compilation before it begins, also those of programs that ask no cache.
+"""Watches compilations: calls a function before XLA compiles a program, also one for which no cache is asked.
 
 `jax._src.compiler.backend_compile_and_load` is where JAX gives a module to XLA, with and without a cache;
 `compile_or_get_cached` is where it looks for an executable, once it has lowered a function.
 
 Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`.
-
-What is done with lowered programs beside compiling them as JAX asks: a part of the seam.
-
-Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py` (`MeshComputation.compile`, `_cached_compilation`) and
-`interpreters/mlir.py`.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -53,23 +47,3 @@ def before_each_compilation(call: Callable[[str], None]) -> None:
 
 
 _watching: list[Callable[[str], None]] = []
-
-
-def ask_for_keys(lowered: Any) -> None:
-    """Have JAX begin to compile a `jax.stages.Lowered`, whether or not it was compiled; the hook for keys raises."""
-    lowering = copy.copy(lowered._lowering)
-    # JAX remembers executables by this name, too.
-    lowering._executable, lowering._name = None, f"the key of {lowering._name}"
-    lowering.compile()
-
-
-def with_overrides(options: Any, overrides: dict[str, bool]) -> Any:
-    """A copy of compile options in which XLA's options of these names have these values; no key is made of it."""
-    copied = copy.deepcopy(options)
-    copied.env_option_overrides = [*copied.env_option_overrides, *overrides.items()]
-    return copied
-
-
-def autotune_directory(options: Any) -> str:
-    """Return where XLA finds what was autotuned before; empty if nowhere."""
-    return str(getattr(options.executable_build_options.debug_options, "xla_gpu_per_fusion_autotune_cache_dir", ""))
