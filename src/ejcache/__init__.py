@@ -31,10 +31,10 @@ if TYPE_CHECKING:
         UsageError,
     )
     from ejcache.jax_integration.activate import active, disable, disabled, enable
-    from ejcache.jax_integration.blocks import forbid_compile
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.devices.targets import target
     from ejcache.jax_integration.key_questions import key_of, would_hit
+    from ejcache.jax_integration.no_compile_blocks import forbid_compile
     from ejcache.jax_integration.warm_start import warm
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.settings.table import Settings
@@ -95,11 +95,11 @@ _MODULES: Final = {
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.devices.targets": ("target",),
-    "jax_integration.blocks": ("forbid_compile",),
     "jax_integration.key_questions": ("key_of", "would_hit"),
+    "jax_integration.no_compile_blocks": ("forbid_compile",),
     "jax_integration.warm_start": ("warm",),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
-    "settings.resolve": ("Settings",),
+    "settings.table": ("Settings",),
     "stores.base": ("EntryInfo", "Store"),
     "stores.opening": ("open_store",),
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.checking import StoredExecutable
+    from ejcache.jax_integration.executable_comparison import StoredExecutable
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Miss
 from ejcache.cache.policy import Lookup
-from ejcache.jax_integration.blocks import stores_only
 from ejcache.jax_integration.executable_origins import ExecutableOrigins
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key
+from ejcache.jax_integration.no_compile_blocks import stores_only
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.key import CROSS

@@ -24,7 +24,13 @@ import jax
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.recorder import recorder
 from ejcache.cache.starts import HIT, Process, ProgramRecord
-from ejcache.jax_integration.blocks import (
+from ejcache.jax_integration.compilation import Compilation, KeyText
+from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
+from ejcache.jax_integration.executable_comparison import StoredExecutable, check
+from ejcache.jax_integration.lookup import OWN, EntryLoader
+from ejcache.jax_integration.lowering.key import UnkeyableError, make_key
+from ejcache.jax_integration.lowering.quick_programs import QuickPrograms, is_worth_requests
+from ejcache.jax_integration.no_compile_blocks import (
     AlreadyStoredError,
     AskedError,
     being_asked,
@@ -32,12 +38,6 @@ from ejcache.jax_integration.blocks import (
     refuse_if_forbidden,
     stores_only,
 )
-from ejcache.jax_integration.checking import StoredExecutable, check
-from ejcache.jax_integration.compilation import Compilation, KeyText
-from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
-from ejcache.jax_integration.lookup import OWN, EntryLoader
-from ejcache.jax_integration.lowering.key import UnkeyableError, make_key
-from ejcache.jax_integration.lowering.quick_programs import QuickPrograms, is_worth_requests
 from ejcache.jax_integration.preload.preloader import Preloader
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.seam import backends as seam_backends

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ejcache.cache.counters import Skip
 from ejcache.errors import UsageError
 from ejcache.jax_integration.activate import active, enable_by_default
-from ejcache.jax_integration.blocks import AlreadyStoredError, storing_only
+from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, storing_only
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.shape_grammar import Arguments, ArrayShape
 from ejcache.misses.explanation import why_not_stored

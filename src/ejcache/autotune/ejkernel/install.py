@@ -61,7 +61,7 @@ class NoCompileContext:
         self._guards: list[Any] = []
 
     def __enter__(self) -> None:
-        from ejcache.jax_integration.blocks import forbid_compile
+        from ejcache.jax_integration.no_compile_blocks import forbid_compile
 
         self._guards.append(forbid_compile(everywhere=True))
         self._guards[-1].__enter__()
