@@ -309,7 +309,7 @@ def open_place() -> Iterator[Path]:
 @pytest.fixture
 def retry_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of all retries: waits between tries cost no time, and however slow the machine is, none passes."""
-    for module in ("ejcache.bucket.retry", "ejcache.bucket.breaker", "ejcache.util.budget"):
+    for module in ("ejcache.bucket.retry", "ejcache.bucket.breaker", "ejcache.util.time_budget"):
         monkeypatch.setattr(f"{module}.time", clock)
     return clock
 

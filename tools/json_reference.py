@@ -15,7 +15,7 @@ from ejcache import open_store
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.recorder import START_LOG
-from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.cache.start_records import HIT, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.cli.main import main as ejcache
 from ejcache.entry import Header, encode
 from ejcache.keys.key import CacheKey

@@ -9,7 +9,7 @@ from ejcache.advice.evidence import argument_types
 from ejcache.advice.findings import Advice, annotation, document
 from ejcache.advice.signatures import buckets
 from ejcache.advice.texts import repetitions
-from ejcache.cache.starts import HIT, STORED, Process, ProgramRecord, StartRecord
+from ejcache.cache.start_records import HIT, STORED, Process, ProgramRecord, StartRecord
 
 DEFINED = "/home/me/train.py:10 step"
 

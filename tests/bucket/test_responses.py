@@ -15,7 +15,7 @@ from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import NoPermissionError, StoreNotAskedError, StoreUnavailableError
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util.budget import Budget
+from ejcache.util.time_budget import Budget
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import StoreBusyError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util.access import Access
+from ejcache.util.directory_access import Access
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from throttled_hosts import data_of, key_of
 from ejcache.bucket.object_names import entry_name
 from ejcache.bucket.retry import RateLimit, RetryPolicy, ThrottledError, TransientError, seconds_of
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
-from ejcache.util.budget import Budget, spending
+from ejcache.util.time_budget import Budget, spending
 
 POLICY = RetryPolicy(deadline=5.0)
 

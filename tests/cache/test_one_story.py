@@ -13,7 +13,7 @@ from helpers import ROOT, SUPPORT
 
 from ejcache import entry
 from ejcache.cache.recorder import read_starts
-from ejcache.cache.starts import HIT, STORED
+from ejcache.cache.start_records import HIT, STORED
 from ejcache.keys.key import is_side_key
 from ejcache.stores.local.store import LocalStore
 

@@ -13,7 +13,7 @@ from helpers import run_program
 import ejcache
 from ejcache.cache import recorder as recording
 from ejcache.cache.recorder import Recorder, read_starts, recorder
-from ejcache.cache.starts import HIT, Process, ProgramRecord, StartRecord, decode_line, decode_lines, encode_line
+from ejcache.cache.start_records import HIT, Process, ProgramRecord, StartRecord, decode_line, decode_lines, encode_line
 
 GOLDEN = Path(__file__).parent.parent / "data" / "start-record-1.jsonl"
 
@@ -123,7 +123,7 @@ if sys.argv[2] == "killed":
 POOL = """
 import multiprocessing, sys
 from ejcache.cache.recorder import recorder
-from ejcache.cache.starts import HIT, ProgramRecord
+from ejcache.cache.start_records import HIT, ProgramRecord
 
 def work(number):
     recorder.add(ProgramRecord(key=f"k{number}", outcome=HIT, time=1.0))

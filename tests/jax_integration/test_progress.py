@@ -8,7 +8,7 @@ import re
 import pytest
 from steps import Steps
 
-from ejcache.cache.starts import STORED, ProgramRecord
+from ejcache.cache.start_records import STORED, ProgramRecord
 from ejcache.jax_integration.progress import CompileProgress
 from ejcache.misses.log import record_miss
 

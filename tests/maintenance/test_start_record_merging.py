@@ -9,7 +9,7 @@ import pytest
 from memory_bucket import MemoryBucket
 
 from ejcache.cache.recorder import read_starts
-from ejcache.cache.starts import Process, ProgramRecord, StartRecord, encode_line
+from ejcache.cache.start_records import Process, ProgramRecord, StartRecord, encode_line
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.stores.shared.usage_journals import USED, encode_journal, is_records_name

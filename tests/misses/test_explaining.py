@@ -20,7 +20,7 @@ import ejcache
 from ejcache import entry
 from ejcache.cache.appended_log import AppendedLog
 from ejcache.cache.recorder import START_LOG
-from ejcache.cache.starts import ProgramRecord
+from ejcache.cache.start_records import ProgramRecord
 from ejcache.cli.main import build
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.keys.key import is_side_key

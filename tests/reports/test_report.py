@@ -16,7 +16,7 @@ from helpers import ROOT
 
 from ejcache.advice.findings import Advice
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
-from ejcache.cache.starts import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.cache.start_records import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.misses.log import recall_programs, remember_program
 from ejcache.reports.compare import Side, changes, chosen, is_slower, summed
 from ejcache.reports.differences import compared

@@ -23,15 +23,15 @@ from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
 from ejcache.entry import Header, encode
 from ejcache.maintenance import doctor
-from ejcache.maintenance.sharing import share_directory
+from ejcache.maintenance.directory_sharing import share_directory
 from ejcache.settings.resolve import resolve
 from ejcache.stores import network_filesystems
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import decide_location
 from ejcache.stores.tiered.uploads import Uploads
-from ejcache.util import access
-from ejcache.util.access import Access
+from ejcache.util import directory_access
+from ejcache.util.directory_access import Access
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust.md"
 UMASKS = (0o000, 0o002, 0o027, 0o077)
@@ -113,7 +113,7 @@ def as_user(uid, function, *, mount=None):
     """What `function` returns in a process of this user of the team, on a host that is no container."""
 
     def become():
-        access._in_container = lambda: False
+        directory_access._in_container = lambda: False
         look = network_filesystems._look_at_directory
         network_filesystems._look_at_directory = lambda path: path.startswith(str(mount)) if mount else look(path)
         network_filesystems.forget_filesystems()
@@ -334,7 +334,7 @@ def test_a_host_with_an_open_umask(place, monkeypatch):
     """A umask of 000: the local tier is private and used, and what a killed process left to upload is uploaded."""
     monkeypatch.setenv("HOME", str(place / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(access, "_in_container", lambda: False)
+    monkeypatch.setattr(directory_access, "_in_container", lambda: False)
     shared = Location.parse(place / "mount")
     monkeypatch.setattr(network_filesystems, "_look_at_directory", lambda path: path.startswith(shared.path))
     network_filesystems.forget_filesystems()

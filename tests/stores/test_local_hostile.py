@@ -11,7 +11,7 @@ from store_processes import in_fork
 
 from ejcache.errors import NotAStoreError, StoreError, UntrustedDirectoryError
 from ejcache.stores.local.store import LocalStore
-from ejcache.util.access import why_replaceable, why_untrusted
+from ejcache.util.directory_access import why_replaceable, why_untrusted
 
 SIZE = 60_000
 
@@ -212,7 +212,7 @@ UNKNOWN = 4_123_456
 @pytest.fixture
 def inside(monkeypatch):
     """Sets whether this process seems to run in a container."""
-    return lambda answer: monkeypatch.setattr("ejcache.util.access._in_container", lambda: answer)
+    return lambda answer: monkeypatch.setattr("ejcache.util.directory_access._in_container", lambda: answer)
 
 
 @pytest.fixture

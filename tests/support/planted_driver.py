@@ -24,7 +24,7 @@ def run(planted: Planted, place: Path) -> list[dict[str, Any]]:
     from ejcache.advice.advise import advise
     from ejcache.cache.recorder import read_starts, recorder
     from ejcache.misses.log import recall_programs
-    from ejcache.util.commits import commit_of
+    from ejcache.util.git_commit import commit_of
 
     path = place / "train.py"
     sys.argv[0] = str(path)

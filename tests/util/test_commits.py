@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ejcache.util.commits import commit_of
+from ejcache.util.git_commit import commit_of
 
 WHO = ("-c", "user.name=a", "-c", "user.email=a@example.org")
 

@@ -20,7 +20,7 @@ from ejcache.advice.texts import large_constant, repeated_block, static_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from ejcache.cache.starts import StartRecord
+    from ejcache.cache.start_records import StartRecord
     from ejcache.misses.difference import Place
 
 _OF_FUNCTION: Final = (made_anew, shape_varies, weak_type, compiled_twice, static_number)

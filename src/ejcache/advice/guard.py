@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.starts import ProgramRecord
+    from ejcache.cache.start_records import ProgramRecord
 
 _TEXT: Final = "ejcache: {function} was compiled {times} times in this process ({at}): {why}"
 _UNKNOWN: Final = "`ejcache why {name}` says what changed"

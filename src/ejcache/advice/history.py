@@ -13,7 +13,7 @@ from ejcache.misses.definitions import definition_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ejcache.cache.starts import ProgramRecord, StartRecord
+    from ejcache.cache.start_records import ProgramRecord, StartRecord
 
     _Which = tuple[str, str, str, str, str]
     """Of a program: its start's program, the file of its function, its name, its signature, and the phase."""

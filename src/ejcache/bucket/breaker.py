@@ -37,12 +37,12 @@ from ejcache.errors import (
     StoreTooSmallError,
     StoreUnavailableError,
 )
-from ejcache.util.budget import Budget, current_budget
 from ejcache.util.files import make_below, write_atomically
 from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
+from ejcache.util.time_budget import Budget, current_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,10 +37,10 @@ from ejcache.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from ejcache.util.budget import current_budget
 from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, run_exit_phases_first, track_forks
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.threads import DaemonPool, submit
+from ejcache.util.time_budget import current_budget
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

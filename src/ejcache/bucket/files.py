@@ -23,7 +23,7 @@ from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
 from ejcache.bucket.object_names import QUARANTINE, TEMPORARY, process_name
 from ejcache.bucket.retry import TransientError, try_within
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.access import Access
+from ejcache.util.directory_access import Access
 from ejcache.util.files import (
     UnsafeFileError,
     directory_below,

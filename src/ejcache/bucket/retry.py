@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
-from ejcache.util.budget import Budget, current_budget
 from ejcache.util.log import LONG_WAIT, say_waiting
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
+from ejcache.util.time_budget import Budget, current_budget
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

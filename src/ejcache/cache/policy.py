@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store, TwoTiers
-    from ejcache.util.budget import Budget
+    from ejcache.util.time_budget import Budget
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""What this process compiles and loads: kept for the start record (`starts`), and told to listeners (`on_event`).
+"""What this process compiles and loads, for its start record (`start_records`) and for listeners (`on_event`).
 
 The path of a hit only appends to a queue. Lines are made and written in the background, and when the process ends.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache._version import __version__
 from ejcache.cache.appended_log import AppendedLog, run_later
-from ejcache.cache.starts import HIT, STORED, Process, StartRecord, decode_lines, encode_line
+from ejcache.cache.start_records import HIT, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
@@ -24,7 +24,7 @@ from ejcache.util.log import warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ejcache.cache.starts import ProgramRecord, ReuseNote
+    from ejcache.cache.start_records import ProgramRecord, ReuseNote
 
 T = TypeVar("T")
 
@@ -151,7 +151,7 @@ class Recorder:
         self.write()
 
     def _process(self) -> Process:
-        from ejcache.util.commits import commit_of  # behind the program
+        from ejcache.util.git_commit import commit_of  # behind the program
 
         process = self.describe()
         versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.versions}

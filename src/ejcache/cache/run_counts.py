@@ -1,4 +1,4 @@
-"""The counters of one `ejcache run`: a file of lines of start records (`cache.starts`), which `ejcache run` adds up.
+"""The counters of one `ejcache run`: lines of start records (`start_records`) in a file, which `ejcache run` adds up.
 
 `ejcache run` creates the file and names it in the environment of the program. Each process appends what it counts, at
 once: a process that is killed is counted, too, and so is one that leaves by `os._exit`, as multiprocessing's children
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Stats
-from ejcache.cache.starts import Process, StartRecord, decode_line, encode_line
+from ejcache.cache.start_records import Process, StartRecord, decode_line, encode_line
 from ejcache.settings.environment import environment_variable
 from ejcache.util.files import append_regular, open_regular
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
-from ejcache.cli.cache import command_settings, open_cache
+from ejcache.cli.chosen_cache import command_settings, open_cache
 from ejcache.cli.copying import open_for_writing, planned, report, store_of
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from ejcache.autotune.records.store import RecordLayer
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
     from ejcache.maintenance.transfer import CopyPlan, EntryReader, Selection
 
 UNCHANGED: Final = 3

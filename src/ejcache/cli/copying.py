@@ -13,7 +13,7 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
     from ejcache.maintenance.transfer import Selection, Transferred
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store

@@ -13,7 +13,7 @@ from ejcache.stores.local.cost_order import weight
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
     from ejcache.maintenance.eviction_plan import EvictionPolicy
 
 

@@ -18,7 +18,7 @@ from ejcache.util.units import format_size, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
     from ejcache.entry import Header
     from ejcache.keys.key import KeyParts
     from ejcache.stores.base import EntryInfo, Store

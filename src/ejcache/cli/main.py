@@ -117,11 +117,11 @@ COMMANDS: Final = {
         ("clear", "clear jit_eval", "clear --tuned"),
     ),
     "pin": Command(
-        "ejcache.cli.tuned.changes:pin",
+        "ejcache.cli.tuned.removal_and_pins:pin",
         "Fix the configuration of a tuned call.",
         ("pin 13fa4371", "pin 13fa4371 '{\"block\": 64}'"),
     ),
-    "unpin": Command("ejcache.cli.tuned.changes:unpin", "Let measurements decide again.", ("unpin 13fa4371",)),
+    "unpin": Command("ejcache.cli.tuned.removal_and_pins:unpin", "Let measurements decide again.", ("unpin 13fa4371",)),
     "config": Command(
         "ejcache.cli.commands.config:app",
         "Show every setting, its value and its source.",

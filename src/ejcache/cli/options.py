@@ -68,7 +68,7 @@ def _complete(incomplete: str, find: Callable[[str | None], Iterable[str]], dire
 
 
 def _entries(directory: str | None) -> set[str]:
-    from ejcache.cli.cache import command_settings, open_cache
+    from ejcache.cli.chosen_cache import command_settings, open_cache
     from ejcache.cli.listing import list_entries
     from ejcache.stores.location import Location, LocationKind
 

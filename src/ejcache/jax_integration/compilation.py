@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache.cache.counters import Miss
 from ejcache.keys.key import PGLE
-from ejcache.util.budget import Budget
+from ejcache.util.time_budget import Budget
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Compilation:
         serialized_size: bytes of the serialised executable that was compiled; 0 until it is serialised.
         is_stored: whether there is an entry of what was compiled.
         to_check: the stored executable that the result is to be compared with, or None.
-        seconds: what each phase has taken so far (`cache.starts.PHASES`).
+        seconds: what each phase has taken so far (`cache.start_records.PHASES`).
         forbidden_on: the ranks that forbid its compilation, as they have told each other; None if they have not.
     """
 

@@ -21,7 +21,7 @@ from ejcache.cache.appended_log import write_later
 from ejcache.cache.counters import Skip
 from ejcache.cache.policy import CachePolicy, Written
 from ejcache.cache.recorder import recorder
-from ejcache.cache.starts import STORED, ProgramRecord
+from ejcache.cache.start_records import STORED, ProgramRecord
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.module_digest import module_text

@@ -26,7 +26,7 @@ from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
-from ejcache.util.access import decide_access
+from ejcache.util.directory_access import decide_access
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.worker_processes import python_of_ours
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ejcache.bucket.base import Bucket
-    from ejcache.util.access import Access
+    from ejcache.util.directory_access import Access
 
 
 class CheckVerdict(StrEnum):

@@ -2,7 +2,7 @@
 
     v1/policy.json := a JSON object: format, version, and the limits that are set: max_size (bytes), max_entries,
                       older_than and unused_for (seconds); evict, "lru" or "cost", the order of eviction; shared,
-                      "group" or "everybody", of a directory that other users may write to (`util.access`)
+                      "group" or "everybody", of a directory that other users may write to (`util.directory_access`)
 
 Version 1 is the first. A writer keeps the fields that it does not know. A policy that cannot be read, because it is
 damaged or of a later version, removes nothing; `ejcache config set` replaces a damaged one.

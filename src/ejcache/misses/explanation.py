@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss, Skip
-from ejcache.cache.starts import STORED
+from ejcache.cache.start_records import STORED
 from ejcache.errors import StoreError
 from ejcache.keys.difference import ARROW, Difference, Identity, environment_differences
 from ejcache.misses.definitions import are_one_function, definition_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.cache.starts import ProgramRecord
+    from ejcache.cache.start_records import ProgramRecord
     from ejcache.settings.table import Settings
 
     IsWithin = Callable[[str, float], bool]

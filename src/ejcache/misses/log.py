@@ -1,8 +1,8 @@
 """What `ejcache why` remembers on this host, in two logs of this user: start records, and the texts of programs.
 
-Start records (`cache.starts`) have the last programs that had to be compiled, and whether they were stored. The program
-log has the texts of the last programs with their source lines: a shared cache holds texts without them, and cannot
-always be reached.
+Start records (`start_records`) have the last programs that had to be compiled, and whether they were stored. The
+program log has the texts of the last programs with their source lines: a shared cache holds texts without them, and
+cannot always be reached.
 
     line := {"computation": digest of the program (a component of its key), "text": base64(zlib(text))}
     text := the module with debug locations, then a line `LARGE_CONSTANT digest` for each constant that it leaves out
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.appended_log import AppendedLog
 from ejcache.cache.recorder import START_LOG, recorder
-from ejcache.cache.starts import decode_line
+from ejcache.cache.start_records import decode_line
 from ejcache.errors import MALFORMED
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import listed_name
@@ -29,7 +29,7 @@ from ejcache.util.locks import ForkLock
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from ejcache.cache.starts import ProgramRecord
+    from ejcache.cache.start_records import ProgramRecord
 
 LARGE_CONSTANT: Final = "// large constant "
 """Begins a line after a text: the digest of a constant whose elements the text leaves out, in their order."""

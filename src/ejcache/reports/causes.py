@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Miss, Skip
-from ejcache.cache.starts import STORED
+from ejcache.cache.start_records import STORED
 from ejcache.keys.difference import environment_differences
 from ejcache.misses.explanation import why_not_found, why_not_stored
 from ejcache.misses.log import identity_of
@@ -18,7 +18,7 @@ from ejcache.misses.log import identity_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ejcache.cache.starts import ProgramRecord
+    from ejcache.cache.start_records import ProgramRecord
 
 NEW: Final = "new"
 _SIGNATURE: Final = "signature"

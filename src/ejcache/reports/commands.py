@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from ejcache.advice.advise import advise
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
-from ejcache.cli.cache import open_cache
+from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.commands.why import location_of
 from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, age, flag, option
@@ -35,7 +35,7 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ejcache.cache.starts import ProgramRecord, StartRecord
+    from ejcache.cache.start_records import ProgramRecord, StartRecord
     from ejcache.cli.listing import ListedEntry
 
 _DAY: Final = 86_400.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.starts import decode_lines
+from ejcache.cache.start_records import decode_lines
 from ejcache.cli import output
 from ejcache.errors import NotFoundError, UsageError
 from ejcache.reports.model import build
@@ -21,7 +21,7 @@ from ejcache.util.units import parse_age, plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.cache.starts import StartRecord
+    from ejcache.cache.start_records import StartRecord
 
 _SLOWER: Final = 1.1
 _SECONDS: Final = 0.1

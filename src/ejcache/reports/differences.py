@@ -15,7 +15,7 @@ from ejcache.misses.log import identity_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from ejcache.cache.starts import ProgramRecord, StartRecord
+    from ejcache.cache.start_records import ProgramRecord, StartRecord
     from ejcache.misses.explanation import Explanation
     from ejcache.reports.causes import Cause
 

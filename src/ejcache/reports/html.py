@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from ejcache.cache.starts import PHASES
+from ejcache.cache.start_records import PHASES
 from ejcache.reports.differences import SHOWN
 from ejcache.reports.sections import NUMBERS, duration, headline, sections
 from ejcache.util.printable import printable

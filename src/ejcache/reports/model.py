@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.starts import Process, ProgramRecord, StartRecord
+    from ejcache.cache.start_records import Process, ProgramRecord, StartRecord
 
 _NOTHING: Final[Mapping[str, int]] = {}
 _TOGETHER: Final = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.starts import PHASES
+from ejcache.cache.start_records import PHASES
 from ejcache.cli import output
 from ejcache.util.units import format_size, plural
 

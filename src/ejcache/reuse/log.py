@@ -1,4 +1,4 @@
-"""What reuse did with each function, for `ejcache why`: notes in the start records of this host (`cache.starts`)."""
+"""What reuse did with each function, for `ejcache why`: notes in the start records of this host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.recorder import START_LOG, recorder
-from ejcache.cache.starts import ReuseNote, decode_line
+from ejcache.cache.start_records import ReuseNote, decode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

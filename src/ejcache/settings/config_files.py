@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError
 from ejcache.settings.directories import home_directory
-from ejcache.util.access import why_untrusted
+from ejcache.util.directory_access import why_untrusted
 from ejcache.util.files import UnsafeFileError, read_regular, write_atomically
 
 if TYPE_CHECKING:

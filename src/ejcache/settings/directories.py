@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.access import decide_access
+from ejcache.util.directory_access import decide_access
 from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ejcache.util.budget import Budget
+    from ejcache.util.time_budget import Budget
 
 
 UNLIMITED: Final = -1

@@ -13,7 +13,7 @@ from ejcache.settings.resolve import resolve
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind
 from ejcache.stores.network_filesystems import detect_shared_storage
-from ejcache.util.access import Access, decide_access
+from ejcache.util.directory_access import Access, decide_access
 from ejcache.util.log import warn_once
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.tuples import NamedTuple

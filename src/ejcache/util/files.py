@@ -1,14 +1,12 @@
 """Files and directories that are made for those who may see them, replaced atomically, and opened safely.
 
 A directory is either made for this user alone (`make_private`), or like the one that it is in (`make_below`), and a
-file has the permissions of its directory. The umask changes neither. `util.access` decides what a cache's root is.
+file has the permissions of its directory. The umask changes neither. `directory_access` decides about a cache's root.
 
-Files and directories that another user may have prepared: links, pipes and devices are refused.
-
-A user who can write to a shared directory can put a symbolic link where ejcache expects a file or directory of its own.
-Following it would copy a private file into the store, or delete files outside of it. A plain `open` of a named pipe
-waits for good. So the root of a cache may be reached through links (a link to a scratch disk is common), and nothing
-below it.
+Links, pipes and devices that another user may have prepared are refused. A user who can write to a
+shared directory can put a symbolic link where ejcache expects a file or directory of its own. Following it would copy a
+private file into the store, or delete files outside of it. A plain `open` of a named pipe waits for good. So the root
+of a cache may be reached through links (a link to a scratch disk is common), and nothing below it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from ejcache.autotune.records.store import QUARANTINE, default_store
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.documents import open_documents
-from ejcache.util.access import why_untrusted
+from ejcache.util.directory_access import why_untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.starts import StartRecord
+    from ejcache.cache.start_records import StartRecord
 
 REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
 """How the application registers the command."""

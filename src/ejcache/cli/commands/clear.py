@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cli import output
-from ejcache.cli.cache import open_cache
+from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.commands.prune import print_deleted, report_fields, run_pass
-from ejcache.cli.confirming import confirm
+from ejcache.cli.confirmation import confirm
 from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, Keys, Tuned, Yes
 from ejcache.cli.selection import check_wanted, choose, identify_entry
@@ -17,7 +17,7 @@ from ejcache.errors import NotAStoreError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
 
 
 _COPIES_STAY: Final = (
@@ -43,10 +43,10 @@ def clear(
     """
     for wanted in keys or ():
         check_wanted(wanted)
-    from ejcache.cli.either import entries_or_records
+    from ejcache.cli.entry_or_tuned import entries_or_records
 
     def of_records() -> int:
-        from ejcache.cli.tuned.changes import clear_records
+        from ejcache.cli.tuned.removal_and_pins import clear_records
 
         return clear_records(keys, directory, yes=yes, as_json=as_json)
 

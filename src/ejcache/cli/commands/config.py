@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.cache import command_settings
+from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, NotFoundError, SettingError, StoreError, UnknownSettingError, UsageError
 from ejcache.settings.config_files import HOST_FILE, change_file, user_file
@@ -264,8 +264,8 @@ def share_cache(settings: Settings, how: str) -> None:
         UsageError: the cache is in a bucket.
         StoreError: the directory cannot be changed.
     """
-    from ejcache.maintenance.sharing import share_directory
-    from ejcache.util.access import SHARED, why_out_of_reach
+    from ejcache.maintenance.directory_sharing import share_directory
+    from ejcache.util.directory_access import SHARED, why_out_of_reach
 
     if how not in SHARED:
         raise SettingError("shared", how, ", ".join(SHARED))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.cache import open_cache
+from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.listing import header_facts, list_entries
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, option, positive
 from ejcache.util.worker_processes import python_of_ours

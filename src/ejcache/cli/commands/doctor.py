@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from ejcache.cli import output
-from ejcache.cli.cache import command_settings
+from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, argument
 from ejcache.errors import UsageError
 

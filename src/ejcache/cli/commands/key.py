@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ejcache.cli import output
-from ejcache.cli.cache import command_settings
+from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, option
 from ejcache.errors import UsageError
 

@@ -9,14 +9,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.cache import open_cache
-from ejcache.cli.listing import (
-    Totals,
-    by_program,
-    list_entries,
-    profile_text,
-    read_facts,
-)
+from ejcache.cli.chosen_cache import open_cache
+from ejcache.cli.listing import Totals, by_program, list_entries, profile_text, read_facts
 from ejcache.cli.options import Device, Dir, Json, Limit, Name, Tuned, count, flag
 from ejcache.util.units import format_size
 

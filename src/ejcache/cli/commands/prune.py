@@ -9,8 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.cache import open_cache
-from ejcache.cli.confirming import confirm
+from ejcache.cli.chosen_cache import open_cache
+from ejcache.cli.confirmation import confirm
 from ejcache.cli.listing import ListedEntry
 from ejcache.cli.options import Dir, DryRun, Json, Name, OlderThan, Tuned, Yes, age, count, flag, option, size
 from ejcache.errors import NotAStoreError, UsageError
@@ -18,7 +18,7 @@ from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import Store
@@ -78,7 +78,7 @@ def prune(
     if not (tuned or recorded or quarantine):
         policy = _policy(max_size, max_entries, older_than, unused_for, name, old_versions, keep, keep_pgle)
         return _prune_entries(directory, policy, jax=jax, dry_run=dry_run, yes=yes, as_json=as_json)
-    from ejcache.cli.tuned.changes import prune_records
+    from ejcache.cli.tuned.removal_and_pins import prune_records
 
     if given := [text for text, value in entries_only.items() if value]:
         raise UsageError(f"{', '.join(given)} cannot be given for tuned records: prune entries without --tuned")

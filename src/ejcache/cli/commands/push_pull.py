@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.cache import check_different, command_settings, open_cache
+from ejcache.cli.chosen_cache import check_different, command_settings, open_cache
 from ejcache.cli.commands.config import share_cache
 from ejcache.cli.copying import open_for_writing, planned, report, store_of
 from ejcache.cli.options import (
@@ -37,7 +37,7 @@ from ejcache.util.parallel import THREADS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
     from ejcache.settings.table import Settings
 
 

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache import entry
 from ejcache.cli import output
-from ejcache.cli.cache import open_cache
-from ejcache.cli.listing import (
-    by_program,
-    header_facts,
-    list_entries,
-    profile_fields,
-    profile_text,
-    read_header,
-)
+from ejcache.cli.chosen_cache import open_cache
+from ejcache.cli.listing import by_program, header_facts, list_entries, profile_fields, profile_text, read_header
 from ejcache.cli.options import Dir, Json, Key, Tuned
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
@@ -24,7 +17,7 @@ from ejcache.keys.key import parse_any_key
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
     from ejcache.cli.listing import ListedEntry
 
 
@@ -38,7 +31,7 @@ def show(key: Key, directory: Dir = None, tuned: Tuned = False, as_json: Json = 
     where it was measured. The configuration that programs use is marked with *, the default one with =.
     """
     check_wanted(key)
-    from ejcache.cli.either import entries_or_records
+    from ejcache.cli.entry_or_tuned import entries_or_records
 
     def of_records() -> int:
         from ejcache.cli.tuned.listing import show_record

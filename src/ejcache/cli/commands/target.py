@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.cache import command_settings
+from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, flag
 from ejcache.util.units import format_size
 

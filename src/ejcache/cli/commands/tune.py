@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.autotune.recording import recorded_calls
 from ejcache.autotune.replay import DevicePool, TuningOutcome
 from ejcache.cli import output
-from ejcache.cli.cache import check_directory
+from ejcache.cli.chosen_cache import check_directory
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, command_of
 from ejcache.cli.options import Json, Limit, Name, TunedDir, argument, count, flag, option, positive_seconds
 from ejcache.cli.tuned.records import named_layer, open_autotune

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.cache import open_cache
+from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM
 from ejcache.cli.listing import Totals
 from ejcache.cli.options import Dir, Json, argument, flag
@@ -17,7 +17,7 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.cli.cache import OpenCache
+    from ejcache.cli.chosen_cache import OpenCache
     from ejcache.maintenance.audit import Audit
 
 

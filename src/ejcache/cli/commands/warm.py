@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.cache import command_settings
+from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.commands.config import share_cache
 from ejcache.cli.commands.run import RunCommand, absolute_url, command_of, export, run_and_report
 from ejcache.cli.commands.target import find_devices

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.cache import open_cache
+from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning, option
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.starts import ProgramRecord, ReuseNote
+    from ejcache.cache.start_records import ProgramRecord, ReuseNote
     from ejcache.misses.explanation import Explanation
     from ejcache.misses.nearest import Known
 
@@ -75,7 +75,7 @@ def why(
     )
     if what is None:
         return of_entries()
-    from ejcache.cli.either import entries_or_records
+    from ejcache.cli.entry_or_tuned import entries_or_records
 
     def of_records() -> int:
         from ejcache.cli.tuned.listing import explain_record
@@ -202,7 +202,7 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
 
 def _stored(what: str, caches: _Caches) -> list[ProgramRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
-    from ejcache.cache.starts import STORED, ProgramRecord
+    from ejcache.cache.start_records import STORED, ProgramRecord
     from ejcache.keys.key import listed_name
 
     known = None
@@ -293,7 +293,7 @@ def _rows(record: ProgramRecord, explanation: Explanation, *, full: bool) -> lis
 
 def _miss_rows(record: ProgramRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
     from ejcache.cache.counters import Skip
-    from ejcache.cache.starts import STORED
+    from ejcache.cache.start_records import STORED
     from ejcache.misses.explanation import why_not_stored
 
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"

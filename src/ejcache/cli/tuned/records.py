@@ -10,7 +10,7 @@ from ejcache.autotune.recording import recorded_calls
 from ejcache.autotune.records.record import RecordKey
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
-from ejcache.cli.cache import check_directory, check_given
+from ejcache.cli.chosen_cache import check_directory, check_given
 from ejcache.cli.selection import Identifiers, choose, match
 from ejcache.errors import EjcacheError
 

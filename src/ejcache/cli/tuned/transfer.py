@@ -11,7 +11,7 @@ from ejcache.autotune.ejkernel.cache import export_to_ejkernel, read_file
 from ejcache.autotune.records.record import dated_after
 from ejcache.autotune.records.store import RecordLayer
 from ejcache.cli import output
-from ejcache.cli.cache import check_different
+from ejcache.cli.chosen_cache import check_different
 from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 from ejcache.errors import EjcacheError, NotFoundError, StoreError, StoreReadOnlyError, UsageError
 from ejcache.stores.documents import open_documents

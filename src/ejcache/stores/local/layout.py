@@ -2,7 +2,7 @@
 
     <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
       CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)
-      v1/                          `util.access` decides its mode; `entries/` and others belong to the shared layout
+      v1/                          `directory_access` decides its mode; `entries/` and others are of the shared layout
         local/
           format                   the number of this layout
           limit                    bytes that this cache may hold where nobody sets a limit; -1 for no limit
@@ -36,7 +36,7 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError
-from ejcache.util.access import Access, decide_access, why_untrusted
+from ejcache.util.directory_access import Access, decide_access, why_untrusted
 from ejcache.util.files import UnsafeFileError, directory_below, make_below, open_like_directory, read_regular
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError
 from ejcache.util import locks
-from ejcache.util.budget import current_budget
 from ejcache.util.files import make_below, write_atomically
 from ejcache.util.store_keys import key_digest
+from ejcache.util.time_budget import current_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -26,19 +26,19 @@ from ejcache.stores.tiered.host_fetches import HostFetches
 from ejcache.stores.tiered.pending_uploads import PUT, REPLACE, PendingUploads
 from ejcache.stores.tiered.tier import Tier
 from ejcache.stores.tiered.uploads import Uploads
-from ejcache.util.budget import spending
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
 from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.store_keys import check_key
 from ejcache.util.tally import Tally
+from ejcache.util.time_budget import spending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from ejcache.util.budget import Budget
+    from ejcache.util.time_budget import Budget
 
 DRAIN_SECONDS: Final = 5.0
 """At the end of a program, seconds to wait for the next pending upload to finish."""

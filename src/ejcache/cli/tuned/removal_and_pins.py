@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ejcache.autotune.recording import RECORDED
 from ejcache.autotune.records.json_values import canonical_json, parse_json
-from ejcache.autotune.records.record import (
-    MAX_RECORD_BYTES,
-    Source,
-    Status,
-    encode_record,
-    pinned,
-    unpinned,
-)
+from ejcache.autotune.records.record import MAX_RECORD_BYTES, Source, Status, encode_record, pinned, unpinned
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
-from ejcache.cli.confirming import confirm
+from ejcache.cli.confirmation import confirm
 from ejcache.cli.options import Json, RecordKey, TunedDir, age, argument
 from ejcache.cli.selection import check_wanted
 from ejcache.cli.tuned.records import (

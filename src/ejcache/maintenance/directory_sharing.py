@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance.stored_policy import change_limits
-from ejcache.util.access import share
+from ejcache.util.directory_access import share
 
 if TYPE_CHECKING:
     from ejcache.stores.location import Location
 
 
 def share_directory(location: Location, how: str) -> int:
-    """Share the cache in a directory with those that a key of `util.access.SHARED` names, and note it in its policy.
+    """Share the cache in a directory with a group or with everybody (a key of `SHARED`), and note it in its policy.
 
     Returns:
         How many files and directories of other users could not be changed.
