@@ -99,7 +99,7 @@ def test_a_home_of_another_user(run_forked, open_place):
         import ejcache.errors
         from ejcache.settings.resolve import resolve
         from ejcache.stores.local.store import LocalStore
-        from ejcache.stores.opening import find_local_tier
+        from ejcache.stores.tier_directory import find_local_tier
         from ejcache.stores.location import Location
         from ejcache.stores.opening import open_store
         os.setgid(54321), os.setuid(54321)

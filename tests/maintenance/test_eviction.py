@@ -16,7 +16,7 @@ from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import ENTRIES, TEMPORARY, entry_name, key_of_name, process_name
 from ejcache.coordination.leases import MISSED_BEATS
-from ejcache.coordination.leases_shared import LEASES, StoreLeases
+from ejcache.coordination.shared_leases import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy

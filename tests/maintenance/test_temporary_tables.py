@@ -103,7 +103,7 @@ def test_no_room_for_temporary_files():
     script = """
     import resource, signal
     from ejcache.errors import StoreError
-    from ejcache.maintenance.journal_compaction import TemporaryTables
+    from ejcache.maintenance.temporary_tables import TemporaryTables
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
     tables = TemporaryTables("CREATE TABLE t (a BLOB)")

@@ -94,7 +94,7 @@ def test_during_exit(run_forked, used_before):
     done = run_forked(
         f"""
         from ejcache.util.lifecycle import ExitPhase, at_exit
-        from ejcache.util.threads import in_parallel
+        from ejcache.util.parallel import in_parallel
         from ejcache.util.threads import call_with_timeout
         if {used_before}:
             list(in_parallel(int, "12"))
