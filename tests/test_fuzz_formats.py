@@ -29,8 +29,8 @@ from ejcache import entry
 from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.autotune.records.rules import decode_rules
 from ejcache.bucket.base import Blob
-from ejcache.coordination.leases_shared import _decode as decode_lease
-from ejcache.coordination.leases_shared import _LeaseRecord
+from ejcache.coordination.shared_leases import _decode as decode_lease
+from ejcache.coordination.shared_leases import _LeaseRecord
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
 from ejcache.maintenance.archive import read_archive

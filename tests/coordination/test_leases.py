@@ -22,8 +22,9 @@ from store_processes import in_fork
 
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.files import FileBucket
-from ejcache.coordination.leases import MISSED_BEATS, LeaseState, LivenessDetector, LocalLeases
-from ejcache.coordination.leases_shared import LEASES, StoreLeases
+from ejcache.coordination.host_leases import LocalLeases
+from ejcache.coordination.leases import MISSED_BEATS, LeaseState, LivenessDetector
+from ejcache.coordination.shared_leases import LEASES, StoreLeases
 from ejcache.coordination.single_flight import LeaseLevel, SingleFlight, WaitingBudget
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.log import LONG_WAIT
@@ -189,8 +190,8 @@ def test_released_at_exit(run_forked, tmp_path):
         from pathlib import Path
         from ejcache.bucket.files import FileBucket
         from ejcache.coordination import leases as leases_module
-        from ejcache.coordination.leases import LocalLeases
-        from ejcache.coordination.leases_shared import StoreLeases
+        from ejcache.coordination.host_leases import LocalLeases
+        from ejcache.coordination.shared_leases import StoreLeases
 
         leases_module._EXIT_SECONDS = 60.0
         local, shared = LocalLeases(Path({place!r}) / "leases"), StoreLeases(FileBucket({place!r}))
@@ -268,7 +269,7 @@ def test_a_wait_for_a_living_host_asks_once_for_its_age(time, steps, monkeypatch
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_leases_of_a_host_that_died_a_moment_ago(time, steps, monkeypatch, is_reversed):
     """Fourteen cost 15 s in all: one is waited for until it has missed three heartbeats, and then others are old."""
-    monkeypatch.setattr("ejcache.coordination.leases_shared.time", SimpleNamespace(time=time, monotonic=time))
+    monkeypatch.setattr("ejcache.coordination.shared_leases.time", SimpleNamespace(time=time, monotonic=time))
     bucket = MemoryBucket(clock=time)
     keys = [f"k{number}" for number in range(14)]
     dead = StoreLeases(bucket, scheduler=steps)

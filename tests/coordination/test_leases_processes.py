@@ -20,8 +20,8 @@ COMPILER = textwrap.dedent("""
     import time
     from pathlib import Path
     from ejcache.coordination import leases as leases_module
-    from ejcache.coordination.leases import LocalLeases
-    from ejcache.coordination.leases_shared import StoreLeases
+    from ejcache.coordination.host_leases import LocalLeases
+    from ejcache.coordination.shared_leases import StoreLeases
     from ejcache.bucket.files import FileBucket
     from ejcache.coordination.single_flight import LeaseLevel, SingleFlight
 

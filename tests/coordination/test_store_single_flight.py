@@ -283,7 +283,7 @@ def test_a_lease_that_a_wrong_clock_takes_for_old_is_not_taken(monkeypatch):
             first = pool.submit(alive.run, "k", lookup=lambda: None, work=work, deadline=60)
             assert entered.wait(60)
             real = time.time
-            monkeypatch.setattr("ejcache.coordination.leases_shared.time.time", lambda: real() + 86_400)
+            monkeypatch.setattr("ejcache.coordination.shared_leases.time.time", lambda: real() + 86_400)
 
             def lookup():
                 looked.append(1)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector, LocalLeases
+from ejcache.coordination.host_leases import LocalLeases
+from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.lifecycle import track_forks
@@ -378,7 +379,7 @@ def _between_hosts(store: Store, heartbeat: float) -> tuple[Store | None, list[L
     """Return what knows this host's entries without a request, and the level between hosts, if there is one."""
     # Imported here: with a local directory none of it is loaded.
     from ejcache.coordination.leases import end_leases
-    from ejcache.coordination.leases_shared import StoreLeases
+    from ejcache.coordination.shared_leases import StoreLeases
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
 

@@ -25,7 +25,7 @@ from ejcache.bucket.object_names import (
     process_name,
     unescape_key,
 )
-from ejcache.coordination.leases_shared import LEASES
+from ejcache.coordination.shared_leases import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.coordination.leases import LivenessDetector
-from ejcache.coordination.leases_shared import StoreLeases
+from ejcache.coordination.shared_leases import StoreLeases
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
