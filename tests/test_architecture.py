@@ -99,9 +99,11 @@ INNER_LEVELS = {
     "misses": {
         "log": 0,
         "definitions": 0,
-        "difference": 1,
-        "nearest": 2,
-        "explanation": 3,
+        "reasons": 0,
+        "program_text": 1,
+        "difference": 2,
+        "nearest": 3,
+        "explanation": 4,
     },
     "stores": {
         "base": 0,

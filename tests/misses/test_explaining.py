@@ -24,10 +24,11 @@ from ejcache.cache.start_records import ProgramRecord
 from ejcache.cli.main import build
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.keys.key import is_side_key
-from ejcache.misses.difference import SourceFiles, program_differences, read_text
+from ejcache.misses.difference import program_differences
 from ejcache.misses.explanation import explain
 from ejcache.misses.log import read_misses, record_miss
 from ejcache.misses.nearest import Known, stored_text
+from ejcache.misses.program_text import SourceFiles, read_text
 from ejcache.settings.directories import state_directory
 from ejcache.stores.memory import MemoryStore
 

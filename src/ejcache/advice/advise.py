@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ejcache.cache.start_records import StartRecord
-    from ejcache.misses.difference import Place
+    from ejcache.misses.program_text import Place
 
 _OF_FUNCTION: Final = (made_anew, shape_varies, weak_type, compiled_twice, static_number)
 """What is said of the programs of one function: the first of these that applies."""
@@ -91,7 +91,7 @@ def of_function(findings: Iterable[Advice], name: str, *, file: str = "") -> lis
 
 
 def _is_wanted(finding: Advice, line_of: Callable[[Place], str], ignore: Collection[str]) -> bool:
-    from ejcache.misses.difference import Place
+    from ejcache.misses.program_text import Place
 
     if finding.kind in ignore or any(part in finding.file for part in _INSTALLED):
         return False

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.findings import COMPILED_TWICE, MADE_ANEW, MEASURED, Advice
-from ejcache.misses.difference import spelled
+from ejcache.misses.program_text import spelled
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.advice.evidence import Ask, Texts
-    from ejcache.misses.difference import ProgramText
+    from ejcache.misses.program_text import ProgramText
 
 _AGAIN: Final = 3
 """How often a program is asked for before the function counts as made anew."""

@@ -7,14 +7,14 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache.misses.definitions import Definition, definition_of, qualified_name
-from ejcache.misses.difference import read_text
+from ejcache.misses.program_text import read_text
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ejcache.cache.start_records import ProgramRecord, StartRecord
-    from ejcache.misses.difference import ProgramText
+    from ejcache.misses.program_text import ProgramText
 
 _CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in ([^,]*))?(?:, via (.*))?$")
 _JAX: Final = re.compile(r"/(?:site|dist)-packages/jax/|/jax/_src/")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache.advice.advise import advise, of_function
 from ejcache.advice.evidence import Ask, asks_of, misses_by_key, read_caller
 from ejcache.cache.recorder import read_starts, recorder
-from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs
+from ejcache.misses.program_text import SourceFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """The lines of the user's program that an operation in a module's text comes from, all of them, the innermost first.
 
-`misses.difference` describes the locations of a text. Here a location is followed through every call, because the line
+`misses.program_text` describes the locations of a text. Here a location is followed through every call, because the line
 to change is often that of a call: the one in a loop, rather than the one in the function that the loop calls.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ejcache.misses.difference import Place
+from ejcache.misses.program_text import Place
 
 _DEFINITION: Final = re.compile(r"^#(loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _FILE: Final = re.compile(r'^"([^"\n]*)":(\d{1,9}):\d')

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, REPEATED_BLOCK, STATIC_NUMBER, Advice
 from ejcache.advice.places import CallChains, common_place
-from ejcache.misses.difference import ELIDED
+from ejcache.misses.program_text import ELIDED
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_size, plural
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.advice.evidence import Ask, Texts
-    from ejcache.misses.difference import Line, Place, ProgramText
+    from ejcache.misses.program_text import Line, Place, ProgramText
 
 _NUMBERS: Final = 3
 """Programs of a function that differ in one number."""
@@ -229,7 +229,7 @@ def _block_place(texts: Texts, ask: Ask, text: ProgramText, start: int, period: 
 
 
 def _operations(raw: str) -> Iterator[str]:
-    """The lines of a text that are operations, as `misses.difference` reads them."""
+    """The lines of a text that are operations, as `misses.program_text` reads them."""
     for line in map(str.strip, raw.splitlines()):
         is_operation = line and not line.startswith(("module @", "func.func", "#", "/", "^", "}"))
         if is_operation and "sdy.mesh @" not in line and not re.match(r"^%[\w#:]+ = \S*constant\b", line):

@@ -31,8 +31,9 @@ from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.misses.definitions import shortened
-from ejcache.misses.explanation import explain_in, why_not_found, why_not_stored
+from ejcache.misses.explanation import explain_in
 from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program
+from ejcache.misses.reasons import why_not_found, why_not_stored
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 

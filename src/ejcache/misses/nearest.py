@@ -13,8 +13,8 @@ from ejcache.errors import EntryError, StoreError
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import is_side_key, listed_name, module_text_key, parse_key
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
-from ejcache.misses.difference import read_text, shared
 from ejcache.misses.log import recall_programs
+from ejcache.misses.program_text import read_text, shared
 from ejcache.stores.base import EntryInfo
 from ejcache.util.parallel import in_parallel
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from ejcache.misses.difference import ProgramText
+    from ejcache.misses.program_text import ProgramText
     from ejcache.stores.base import Store
 
 _HEADER_BYTES: Final = 64 * 1024

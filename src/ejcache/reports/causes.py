@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.start_records import STORED
 from ejcache.keys.difference import environment_differences
-from ejcache.misses.explanation import why_not_found, why_not_stored
 from ejcache.misses.log import identity_of
+from ejcache.misses.reasons import why_not_found, why_not_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,8 +19,8 @@ from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
-from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs
+from ejcache.misses.program_text import SourceFiles
 from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
 from ejcache.reports.differences import compared
 from ejcache.reports.html import html_page

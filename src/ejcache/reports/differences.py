@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.misses.difference import SourceFiles
 from ejcache.misses.explanation import difference_of
 from ejcache.misses.log import identity_of
+from ejcache.misses.program_text import SourceFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

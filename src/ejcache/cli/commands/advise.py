@@ -16,8 +16,8 @@ from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
 from ejcache.cli.options import Json, argument, flag, option
 from ejcache.errors import NotFoundError, UsageError
-from ejcache.misses.difference import SourceFiles
 from ejcache.misses.log import recall_programs
+from ejcache.misses.program_text import SourceFiles
 from ejcache.settings.environment import child_environment, environment_variable
 from ejcache.util.units import plural
 

@@ -238,8 +238,8 @@ def _changes(records: Sequence[ProgramRecord]) -> list[list[Advice]]:
     from ejcache.advice.evidence import read_caller
     from ejcache.cache.recorder import read_starts
     from ejcache.misses.definitions import definition_of
-    from ejcache.misses.difference import SourceFiles
     from ejcache.misses.log import recall_programs
+    from ejcache.misses.program_text import SourceFiles
 
     if not records:
         return []
@@ -294,7 +294,7 @@ def _rows(record: ProgramRecord, explanation: Explanation, *, full: bool) -> lis
 def _miss_rows(record: ProgramRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
     from ejcache.cache.counters import Skip
     from ejcache.cache.start_records import STORED
-    from ejcache.misses.explanation import why_not_stored
+    from ejcache.misses.reasons import why_not_stored
 
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
     took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""
