@@ -84,19 +84,19 @@ def test_the_defaults_of_jax():
 def test_nobody_has_set_a_floor(tmp_path):
     """Without a floor of anybody's there are two: one for this host, and one for what other hosts get."""
     ejcache.enable(str(tmp_path))
-    assert Floors.of(current_settings()) == DEFAULT
+    assert current_settings().floors == DEFAULT
     assert current_settings()["min_compile_seconds"].origin is Origin.DEFAULT
     with ejcache.enable(str(tmp_path), min_compile_seconds=3):
-        assert Floors.of(current_settings()) == Floors(3.0, 3.0, 0.1)
-    assert Floors.of(current_settings()) == DEFAULT
+        assert current_settings().floors == Floors(3.0, 3.0, 0.1)
+    assert current_settings().floors == DEFAULT
     ejcache.enable(str(tmp_path), min_entry_size=5)
-    assert Floors.of(current_settings()) == DEFAULT
+    assert current_settings().floors == DEFAULT
 
 
 def test_a_keyword_sets_a_floor(tmp_path):
     """JAX's own default value is a floor, too, if it is given as a keyword."""
     ejcache.enable(str(tmp_path), min_compile_seconds=1.0)
-    assert Floors.of(current_settings()) == ONE_SECOND
+    assert current_settings().floors == ONE_SECOND
     assert getattr(jax.config, FLOOR) == 1.0
 
 
@@ -104,20 +104,20 @@ def test_a_call_after_activation_sets_a_floor(tmp_path):
     """So is the value of a later call of `jax.config.update`, JAX's own default among them."""
     ejcache.enable(str(tmp_path))
     jax.config.update(FLOOR, 1.0)
-    assert Floors.of(current_settings()) == ONE_SECOND
+    assert current_settings().floors == ONE_SECOND
     jax.config.update(FLOOR, 0)
-    assert Floors.of(current_settings()) == Floors(0, 0, 0)
+    assert current_settings().floors == Floors(0, 0, 0)
 
 
 def test_a_call_before_activation_sets_a_floor(tmp_path):
     """A call before activation counts if its value is not JAX's default: that one looks as if nobody had called."""
     jax.config.update(FLOOR, 2.0)
     ejcache.enable(str(tmp_path))
-    assert Floors.of(current_settings()) == Floors(2.0, 2.0, 0.1)
+    assert current_settings().floors == Floors(2.0, 2.0, 0.1)
     ejcache.disable()
     jax.config.update(FLOOR, 1.0)
     ejcache.enable(str(tmp_path))
-    assert Floors.of(current_settings()) == DEFAULT
+    assert current_settings().floors == DEFAULT
 
 
 SHOW = """
@@ -129,7 +129,7 @@ import ejcache
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.publishing import Publisher
 ejcache.enable("cache")
-floors = Floors.of(current_settings())
+floors = current_settings().floors
 print(floors.keep, floors.publish, current_settings()["min_compile_seconds"].source)
 """
 

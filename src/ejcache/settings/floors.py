@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from ejcache.util.tuples import NamedTuple
-
-if TYPE_CHECKING:
-    from ejcache.settings.table import Settings
-
 
 _KEEP_SECONDS: Final = 0.01
 """98 % of the compile time of real programs is above it; to store the rest costs more than it saves."""
@@ -33,7 +29,6 @@ class Floors(NamedTuple):
         return f"{self.keep:g}" if self.keep == self.publish else f"{self.keep:g} here, {self.publish:g} to publish"
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """A floor that somebody has set holds for this host and for the others; otherwise each has its own."""
-        chosen = settings.min_compile_seconds
+    def of(cls, chosen: float | None) -> Self:
+        """Make the floors of a minimum compile time that somebody has set; None: each floor has its own default."""
         return cls() if chosen is None else cls(chosen, chosen, min(chosen, _PUBLISH_SECONDS))

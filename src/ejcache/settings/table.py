@@ -257,7 +257,7 @@ class Settings:
     @cached_property
     def floors(self) -> Floors:
         """The floors that these settings ask for."""
-        return Floors.of(self)
+        return Floors.of(self.min_compile_seconds)
 
     @cached_property
     def disabled_reason(self) -> str:

@@ -61,7 +61,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
             untrusted, audience = layout.access.refusal, layout.access.audience
             own_limit = layout.limit() if settings.chosen_max_size is None else None
             own_limit = None if own_limit == -1 else own_limit
-    floors = Floors.of(settings)
+    floors = settings.floors
     if as_json:
         output.print_json(
             {
