@@ -1,7 +1,7 @@
 """The lines of the user's program that an operation in a module's text comes from, all of them, the innermost first.
 
-`misses.program_text` describes the locations of a text. Here a location is followed through every call, because the line
-to change is often that of a call: the one in a loop, rather than the one in the function that the loop calls.
+`misses.program_text` describes the locations of a text. Here a location is followed through every call, because the
+line to change is often that of a call: the one in a loop, rather than the one in the function that the loop calls.
 """
 
 from __future__ import annotations
