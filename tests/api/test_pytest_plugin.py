@@ -56,7 +56,8 @@ def suite(tmp_path):
 
     def run(*options, **env):
         arguments = [sys.executable, "-m", "pytest", *options]
-        return run_program(arguments, cwd=tmp_path, env=env, check=False)
+        # The options of the suite around this one are not meant for it.
+        return run_program(arguments, cwd=tmp_path, env={"PYTEST_ADDOPTS": "", **env}, check=False)
 
     return run
 
