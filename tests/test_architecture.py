@@ -64,10 +64,10 @@ INNER_LEVELS = {
     },
     "reports": {
         "causes": 0,
-        "differences": 1,
+        "program_differences": 1,
         "model": 1,
         "sections": 2,
-        "compare": 3,
+        "compare_starts": 3,
         "html": 3,
         "trace": 3,
         "commands": 4,

@@ -13,7 +13,7 @@ import numpy as np
 
 import ejcache
 from ejcache.cache.recorder import Recorder, recorder
-from ejcache.jax_integration.compilation import Compilation
+from ejcache.jax_integration.compilation_state import Compilation
 from ejcache.jax_integration.seam import durations
 
 spent = {"seconds": 0.0, "calls": 0}

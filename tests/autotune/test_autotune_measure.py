@@ -22,7 +22,7 @@ import ejcache
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
 from ejcache.autotune.log import Progress
-from ejcache.autotune.measure import checking, device
+from ejcache.autotune.measure import checked_inputs, device
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.race import GainVerdict, gains, hopeless, verdict
 from ejcache.autotune.measure.results import DifferentResultError, Results, check_results, results_of
@@ -635,7 +635,7 @@ def test_a_record_says_that_bounds_were_not_checked(monkeypatch):
     def no_rule(closed, arrays):
         raise NotImplementedError("no rule for this primitive")
 
-    monkeypatch.setattr(checking, "bounds_check", no_rule)
+    monkeypatch.setattr(checked_inputs, "bounds_check", no_rule)
     args = jnp.ones((8, 4)), jnp.arange(4)
     record = QUICK.tune(lambda _: lambda x, at: x[at], args, {}, key=key(), candidates=[1, 2], default=1)
     assert record.measurement["bounds"] == "not checked: NotImplementedError: no rule for this primitive"

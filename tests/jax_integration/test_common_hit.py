@@ -9,7 +9,7 @@ import pytest
 from notice_boards import NoticeBoard
 
 from ejcache.cache.counters import Miss
-from ejcache.jax_integration.compilation import Compilation
+from ejcache.jax_integration.compilation_state import Compilation
 from ejcache.jax_integration.no_compile_blocks import forbid_compile
 from ejcache.jax_integration.program import Loaded
 from ejcache.jax_integration.ranks.agreement import RankAgreement

@@ -18,10 +18,10 @@ from ejcache.advice.findings import Advice
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
 from ejcache.cache.start_records import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.misses.log import recall_programs, remember_program
-from ejcache.reports.compare import Side, changes, chosen, is_slower, summed
-from ejcache.reports.differences import compared
+from ejcache.reports.compare_starts import Side, changes, chosen, is_slower, summed
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
+from ejcache.reports.program_differences import compared
 from ejcache.reports.sections import duration, print_report
 from ejcache.reports.trace import trace
 from ejcache.util.units import format_size

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.settings.table import Settings
 
 

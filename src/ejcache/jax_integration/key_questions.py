@@ -11,7 +11,7 @@ from ejcache.jax_integration.seam.lowered_programs import ask_for_keys
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
 
 
 def key_of(lowered: Any) -> str | None:

@@ -25,7 +25,7 @@ from ejcache.keys.key import CROSS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.preload.preloader import Preloader
     from ejcache.jax_integration.program import Placement
 

@@ -21,7 +21,7 @@ from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
 
 
 class AlreadyStoredError(Exception):

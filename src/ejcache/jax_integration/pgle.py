@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache import entry
-from ejcache.jax_integration.compilation import Profile
+from ejcache.jax_integration.compilation_state import Profile
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
@@ -32,7 +32,7 @@ from ejcache.keys.key import PLAIN, PROFILING, profile_key
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.program import KeyRequest
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 

@@ -24,7 +24,7 @@ import jax
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.recorder import recorder
 from ejcache.cache.start_records import HIT, Process, ProgramRecord
-from ejcache.jax_integration.compilation import Compilation, KeyText
+from ejcache.jax_integration.compilation_state import Compilation, KeyText
 from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
 from ejcache.jax_integration.executable_comparison import StoredExecutable, check
 from ejcache.jax_integration.lookup import OWN, EntryLoader

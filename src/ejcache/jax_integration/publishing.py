@@ -40,7 +40,7 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.settings.table import Settings
 

@@ -21,10 +21,10 @@ from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
-from ejcache.reports.compare import chosen, is_slower, print_comparison, summed
-from ejcache.reports.differences import compared
+from ejcache.reports.compare_starts import chosen, is_slower, print_comparison, summed
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
+from ejcache.reports.program_differences import compared
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
 from ejcache.stores.base import UNLIMITED

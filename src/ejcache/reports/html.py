@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ejcache.cache.start_records import PHASES
-from ejcache.reports.differences import SHOWN
+from ejcache.reports.program_differences import SHOWN
 from ejcache.reports.sections import NUMBERS, duration, headline, sections
 from ejcache.util.printable import printable
 from ejcache.util.units import plural
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from ejcache.misses.explanation import Explanation
     from ejcache.reports.causes import Cause
-    from ejcache.reports.differences import Pair
     from ejcache.reports.model import Bar, Report, Timeline
+    from ejcache.reports.program_differences import Pair
     from ejcache.reports.sections import Section
 
 _ROWS: Final = 200

@@ -8,7 +8,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.checking import LONG_SHARE, SHARE, VariedInputs
+from ejcache.autotune.measure.checked_inputs import LONG_SHARE, SHARE, VariedInputs
 from ejcache.autotune.measure.results import DifferentResultError, check_results, has_nan, results_of
 from ejcache.autotune.measure.trial import (
     TookTooLongError,

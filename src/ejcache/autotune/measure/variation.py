@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ejcache.autotune.measure.uses import Use
+    from ejcache.autotune.measure.integer_uses import Use
 
     _Way = Callable[[Any], Any]
 

@@ -14,7 +14,7 @@ from ejcache.keys.key import CROSS
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.program import LoweredProgram
 
 _GIB: Final = 1 << 30

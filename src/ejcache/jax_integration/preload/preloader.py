@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.preload.background_loader import BackgroundLoader, Preloaded
     from ejcache.jax_integration.program import Placement
     from ejcache.settings.table import Settings

@@ -21,7 +21,7 @@ from ejcache.jax_integration.ranks.drift import log_difference
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.program import Loaded
     from ejcache.jax_integration.ranks.agreement import RankAgreement
 

@@ -15,7 +15,7 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.executable_origins import ExecutableOrigins
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient

@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.autotune.measure.integer_uses import indexes, uses_of
 from ejcache.autotune.measure.results import DifferentResultError, is_finite, multiplies_exactly
 from ejcache.autotune.measure.trial import TookTooLongError, bounds_check
-from ejcache.autotune.measure.uses import indexes, uses_of
 from ejcache.autotune.measure.variation import Style, Variations, perturbed
 
 if TYPE_CHECKING:
