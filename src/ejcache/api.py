@@ -48,7 +48,7 @@ def current_settings() -> Settings:
 
 
 def stats(url: Url | None = None, *, whole_store: bool = False) -> Stats:
-    """Return what was asked of the cache, and how much time it saved.
+    """Return the counters of a cache: hits, misses, and the time that it saved.
 
     Args:
         url: a cache; its counters are those of all processes that have ever used it. Without it, those of this process.

@@ -88,12 +88,12 @@ class Ask(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return what it took, without waiting for others."""
+        """The seconds that all phases of this program took, without those of waiting for others."""
         return sum(self.program.seconds.get(phase, 0.0) for phase in _PHASES)
 
     @property
     def traced(self) -> float:
-        """Return what tracing took; 0.0 if JAX had its trace."""
+        """The seconds of tracing; 0.0 if JAX had its trace."""
         return self.program.seconds.get("traced", 0.0)
 
     @property
@@ -137,7 +137,7 @@ class Texts:
         return self._raw.get(ask.computation, "")
 
     def read(self, ask: Ask) -> ProgramText | None:
-        """Return what the text of a program says; None if it is not known."""
+        """Read the text of a program; None if the text is not known."""
         raw = self.raw(ask)
         if not raw:
             return None
@@ -158,7 +158,7 @@ def _compared(group: Sequence[Ask]) -> list[Ask]:
 
 
 def asks_of(programs: Iterable[ProgramRecord], by_key: Mapping[str, ProgramRecord]) -> list[Ask]:
-    """Return what a process asked for, as its record says. `by_key` has the misses that stored what it loaded."""
+    """List what a process asked for, as its record says. `by_key` has the misses that stored what it loaded."""
     found = []
     for program in programs:
         miss = program if program.details else by_key.get(program.key, program)

@@ -95,7 +95,7 @@ class Advice(NamedTuple):
 
     @property
     def costs(self) -> str:
-        """Return what it costs and what the change saves, in words."""
+        """Put into words how many programs and calls there were, how long they took, and what the change saves."""
         counts = f"{plural(self.programs, 'program')}, {plural(self.calls, 'call')}"
         return f"{counts}, {self.seconds:.2f} s a start; saves {self.saves:.2f} s ({self.basis})"
 

@@ -80,13 +80,13 @@ def known(program: ProgramRecord) -> Ask:
 
 
 def described(program: ProgramRecord, times: int) -> str:
-    """Return how often a function was compiled, and what to change, in one sentence."""
+    """Write the sentence that says how often a function was compiled, and what to change."""
     found = of_function(of_this_process(), program.name)
     why = found[0].message if found else _UNKNOWN.format(name=program.name)
     return _TEXT.format(function=program.name.removeprefix("jit_"), times=times, at=program.caller or "-", why=why)
 
 
 def of_this_process(*, least: float = 0.0) -> list[Advice]:
-    """Say what to change, by what this process has compiled and loaded until now."""
+    """Advise on the programs that this process has compiled and loaded until now."""
     sources = SourceFiles(until=time.time())
     return advise(read_starts(), recall_programs, line_of=sources.line, least=least, only=recorder.id)

@@ -96,7 +96,7 @@ def _lines(ask: Ask) -> set[Caller]:
 
 
 def _of_function(run: _Run, programs: int) -> Advice:
-    """Say what to say of operations that a function calls."""
+    """Advise on single operations that a function calls."""
     first, last = min(ask.caller.line for ask in run.asks), max(ask.caller.line for ask in run.asks)
     name = _NESTED.sub("", run.function)
     where = "the top level" if name == "<module>" else name
@@ -113,7 +113,7 @@ def _of_function(run: _Run, programs: int) -> Advice:
 
 
 def _of_model(run: _Run, programs: int) -> Advice:
-    """Say what to say of operations in the methods of a model."""
+    """Advise on single operations in the methods of a model."""
     methods = Counter(ask.caller.function for ask in run.asks)
     main = methods.most_common(1)[0][0]
     more = f" and {len(methods) - 1} more" if len(methods) > 1 else ""

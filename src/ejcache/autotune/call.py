@@ -97,7 +97,7 @@ class Call(abc.ABC):
 
     @abc.abstractmethod
     def tuner(self) -> Tuner:
-        """Return how the call is measured."""
+        """The `Tuner` that measures the call."""
 
     @abc.abstractmethod
     def store(self) -> AutotuneStore:
@@ -208,7 +208,7 @@ class Call(abc.ABC):
         return starts
 
     def _proposed(self) -> tuple[Any, ...]:
-        """Return what the rules of the operation propose, if they were made of calls like this one."""
+        """Return the portfolio of the operation's rules, if they were made of calls like this one; else nothing."""
         rules = self.store().rules(self.key.operation, self.key.version)
         return () if rules is None or rules.outside(self.key) else rules.portfolio
 

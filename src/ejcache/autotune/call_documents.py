@@ -179,7 +179,7 @@ class RecordedNames:
 
 
 def _own_part(held: Any, name: str) -> Any:
-    """Return what a module or a class has under a name; `getattr` would have some modules import another one."""
+    """Look a name up in a module or class itself; `getattr` would have some modules import another one."""
     try:
         return vars(held)[name]
     except (KeyError, TypeError) as exc:

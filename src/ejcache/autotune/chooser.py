@@ -213,7 +213,7 @@ class Chooser:
         return None
 
     def _for_part(self, call: Call, found: Found, choice: Choice | None, policy: Policy) -> Choice | None:
-        """Return what one of several calls with one key gets from the record that they share.
+        """Choose for one of several calls that share a key, and so a record.
 
         The configuration may not be for this one: it is then compared with the default first, where measuring is
         allowed. The record is not measured anew, because the others use it.
@@ -298,7 +298,7 @@ class Chooser:
         return self._guess(call)
 
     def _similar(self, call: Call, *, shipped: bool = False) -> Choice | None:
-        """Return what such a device measured for the call, with other cores or versions; only `shipped` if so."""
+        """Choose by a measurement on a like device with other cores or versions; with `shipped`, a package's only."""
         for found in self.store.similar(call.key):
             usable = found.record.works and (found.shipped or not shipped)
             if usable and (choice := self._usable(call, found)) is not None:
@@ -306,7 +306,7 @@ class Chooser:
         return None
 
     def _by_rules(self, call: Call) -> Choice | None:
-        """Return what the rules of the operation say, where they are good enough without a measurement."""
+        """Choose by the rules of the operation, where they are good enough without a measurement."""
         key = call.key
         rules = self.store.rules(key.operation, key.version)
         if rules is None:

@@ -116,7 +116,7 @@ def made_rules(records: Iterable[Record], operation: str) -> Rules:
 
 
 def problems(rules: Rules, records: Iterable[Record]) -> list[str]:
-    """Return what in the rules the records do not bear out, a sentence each; empty if all is well."""
+    """List what in the rules the records contradict, a sentence each."""
     measured = [record for record in records if _is_measured(record) and record.key.operation == rules.operation]
     groups = _grouped(measured, rules.version)
     texts = [canonical_json(item) for item in rules.portfolio]
@@ -239,7 +239,7 @@ def _answers(rules: DeviceRules, sample: _Sample) -> bool:
 
 
 def _points(samples: Sequence[_Sample], texts: Sequence[str]) -> list[_Point]:
-    """Return what a model of the samples expects of their sizes and types, each with each; of some, if there are many.
+    """Predict the slowdowns for the samples' sizes and types, each with each; for some of them if there are many.
 
     The model, a Gaussian process over the logarithms of the sizes, levels what chance has made of single times, and
     says where between two sizes another configuration becomes better.

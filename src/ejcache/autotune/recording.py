@@ -135,7 +135,7 @@ def recording() -> bool:
 
 
 def _place(store: AutotuneStore) -> Documents:
-    """Return where calls are recorded: as `record` or the variable says, or in the first layer of the store."""
+    """Find the documents that hold recorded calls: of `record`, of the variable, or of the store's first layer."""
     held = _documents.get()
     if held is not None:
         return held

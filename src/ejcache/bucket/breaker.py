@@ -173,7 +173,7 @@ class CircuitBreaker:
         probe: Callable[[], object],
         prepare: Callable[[float], None] | None = None,
     ) -> T:
-        """Return what `function()` returns, and learn from how it went.
+        """Call `function()` and learn from how it went.
 
         A "not found" answer, a refusal of one object or of a write, or "slow down" means that the storage works, so it
         closes the breaker. A call within a call of the same breaker and thread goes through; only the outer one is

@@ -189,7 +189,7 @@ class ClientBucket(Bucket):
         return StoreUnavailableError(f"{self.url} answers {status}: {said}")
 
     def _run_on_loop(self, function: Callable[[Any], Awaitable[T]], timeout: float, *, most: int = MAX_DOCUMENT) -> T:
-        """Return what the coroutine `function(file system)` returns, or raise what it raises.
+        """Run the coroutine `function(file system)` on the loop of the clients; return its result or raise its error.
 
         Args:
             function: makes requests.

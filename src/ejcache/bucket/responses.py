@@ -31,7 +31,7 @@ class AnswerError(Exception):
 
 
 def shown(said: object) -> str:
-    """Return what a server said, for a message: one line of printable text, and not much of it."""
+    """Shorten what a server said to one line of printable text, for a message."""
     return printable(" ".join(str(said)[: 4 * _SHOWN].split()))[:_SHOWN]
 
 

@@ -133,7 +133,7 @@ class S3Bucket(ClientBucket):
         writing: bool = False,
         most: int = MAX_DOCUMENT,
     ) -> T:
-        """Return what the coroutine returns; raises `_Refused` if the object is not there or the condition fails."""
+        """Run a coroutine with the client; raises `_Refused` if the object is not there or the condition fails."""
 
         async def call(fs: Any) -> T:
             return await function(await self._ready_client(fs))

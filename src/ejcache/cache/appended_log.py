@@ -61,7 +61,7 @@ class AppendedLog:
 
     @property
     def path(self) -> Path:
-        """Return where the lines are appended."""
+        """The file to which lines are appended."""
         return _path_in(state_directory(), self.name)
 
     def append(self, line: bytes) -> None:

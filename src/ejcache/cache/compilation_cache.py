@@ -67,7 +67,7 @@ class CompilationCache:
 
     @property
     def url(self) -> str:
-        """Return where the entries are, as `ejcache.open_store` takes it."""
+        """The place of the entries, as `ejcache.open_store` takes it."""
         return self._policy.url
 
     @property
@@ -128,7 +128,7 @@ class CompilationCache:
             yield from (info for info in store.entries() if not is_side_key(info.key))
 
     def stats(self, *, whole_store: bool = False) -> Stats:
-        """Return what this process counted; with `whole_store`, what all processes did since the store was made."""
+        """Return the counters of this process; with `whole_store`, of all processes since the store was made."""
         return self._policy.store_stats(self._settings()) if whole_store else self._policy.stats()
 
     def flush(self, timeout: float | None = None) -> bool:

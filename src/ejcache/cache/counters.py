@@ -173,7 +173,7 @@ class Stats(NamedTuple):
 
     @property
     def tiers(self) -> dict[str, dict[str, int]]:
-        """Return what was asked of each tier of a tiered store; without one, nothing."""
+        """The requests to each tier of a tiered store, by tier and kind; empty for a store without tiers."""
         tiers = {tier: self._by_prefix(f"{tier}_") for tier in ("local", "shared")}
         return {tier: counted for tier, counted in tiers.items() if counted}
 
@@ -233,5 +233,5 @@ class CacheTally(Tally):
         self.add(**{SKIP_PREFIX + reason: 1})
 
     def stats(self) -> Stats:
-        """Return what was counted since the process started."""
+        """Return the counters since the process started."""
         return Stats.of(self.totals())

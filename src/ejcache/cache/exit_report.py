@@ -44,10 +44,10 @@ class Reported(Protocol):
 
     @property
     def tally(self) -> Tally:
-        """Return where this process counts."""
+        """The counters of this process."""
 
     def stats(self) -> Stats:
-        """Return what this process counted on it."""
+        """Return the counters of this process for this cache."""
 
 
 class _ReportedProcess:

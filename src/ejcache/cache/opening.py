@@ -142,7 +142,7 @@ class XlaCacheLocation(NamedTuple):
 
 
 def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation | None:
-    """Return where XLA's own caches are for the cache at `url`; None if there is no local disk for them.
+    """Find the place of XLA's own caches for the cache at `url`; None if there is no local disk for them.
 
     Raises:
         UsageError: `url` names no store.

@@ -207,7 +207,7 @@ class CachePolicy:
             return False
 
     def single_flight(self, settings: Settings) -> SingleFlight | None:
-        """Return what lets several processes compile each program once; None if nobody is to be waited for.
+        """Return the single flight that has each program compiled once; None if nobody is to be waited for.
 
         It is opened at the first miss, because hits do without.
         """
@@ -326,7 +326,7 @@ class CachePolicy:
         return digest
 
     def read_beside(self, key: str, kind: str, settings: Settings, *, max_size: int) -> bytes | None:
-        """Return what `write_beside` stored, or None if there is nothing of this kind, or it is damaged or too large.
+        """Read what `write_beside` stored; None if there is none, or it is damaged, too large or of another kind.
 
         Args:
             key: of the object.
@@ -435,12 +435,12 @@ class CachePolicy:
         self._flush_if_due()
 
     def stats(self) -> Stats:
-        """Return what this process has counted."""
+        """Return the counters of this process."""
         self._count_tiers()
         return self.tally.stats()
 
     def store_stats(self, settings: Settings) -> Stats:
-        """Return what all processes have counted since the store was made."""
+        """Return the counters of all processes since the store was made."""
         self.flush()
         store = self.opened(settings)
         try:

@@ -172,7 +172,7 @@ recorder: Final = Recorder()
 
 
 def _directory_of_program() -> Path:
-    """Return where the program is that this process runs; the working directory of one that is in no file."""
+    """Return the directory of the program that this process runs; for one without a file, the working directory."""
     path = Path(sys.argv[0]) if sys.argv else Path()
     return Path(os.path.abspath(path.parent if path.is_file() else "."))  # noqa: PTH100  # a link stays as it is
 

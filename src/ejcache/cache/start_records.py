@@ -100,7 +100,7 @@ class ProgramRecord(NamedTuple):
 
     @property
     def began(self) -> float:
-        """Return when its tracing began, in seconds since the epoch."""
+        """The time at which the program's first phase began, in seconds since the epoch."""
         return self.time - sum(self.seconds.values())
 
 

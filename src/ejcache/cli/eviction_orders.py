@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> list[dict[str, Any]]:
-    """Return what a limit would remove in each order: entries, bytes, and the seconds that compiling them again takes.
+    """List what a limit would remove in each order: entries, bytes, and the seconds that compiling them again takes.
 
     Entries are read of which the store does not know what they are worth.
     """
@@ -46,7 +46,7 @@ def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> 
 
 
 def print_orders(orders: list[dict[str, Any]]) -> None:
-    """Say what each order costs."""
+    """Print what a limit would remove in each order, a line each."""
     for each in orders:
         chosen = "" if each["chosen"] else f" (evict={each['order']})"
         number = plural(each["planned_entries"], "entry", "entries")

@@ -58,7 +58,7 @@ class ListedEntry:
 
     @property
     def program(self) -> tuple[str, str] | None:
-        """Return what the variants of one program have in common; None if the key does not say."""
+        """The parts of the key that all variants of one program share; None if the key does not say."""
         return (self.parts.logical, self.parts.environment) if self.parts.logical else None
 
     def fields(self) -> dict[str, Any]:

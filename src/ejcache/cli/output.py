@@ -229,7 +229,7 @@ def hide_progress(hidden: bool) -> None:
 
 
 def ago(moment_then: float, *, now: float) -> str:
-    """Return how long ago a time was."""
+    """Write how long ago a time was."""
     return f"{format_age(max(0, round(now - moment_then)))} ago"
 
 
@@ -276,7 +276,7 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Count the columns of a terminal that a text takes."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -299,6 +299,6 @@ def _is_styled() -> bool:
 
 
 def _columns(stream: TextIO | None = None) -> int:
-    """Return how many characters fit into a line of stdout or another stream; a pipe or a file gets whole lines."""
+    """Count the characters that fit into a line of stdout or another stream; a pipe or a file gets whole lines."""
     stream = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize

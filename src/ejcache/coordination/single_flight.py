@@ -196,7 +196,7 @@ class SingleFlight:
             mine.set()
 
     def _after_other_thread(self, done: threading.Event, call: _Call, started: float) -> Any:
-        """Return what another thread has made, when it is done: the same work, begun anew, would take longer."""
+        """Wait until another thread has done the same work, and look up what it made; work here if there is nothing."""
         if not done.wait(self._say_after):
             self._say_waiting("another thread of this process", call, started, math.inf)
             done.wait()
@@ -376,7 +376,7 @@ def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[L
 
 
 def _between_hosts(store: Store, heartbeat: float) -> tuple[Store | None, list[LeaseLevel]]:
-    """Return what knows this host's entries without a request, and the level between hosts, if there is one."""
+    """Return the tier that finds this host's entries without a request, and the level between hosts, if any."""
     # Imported here: with a local directory none of it is loaded.
     from ejcache.coordination.leases import end_leases
     from ejcache.coordination.shared_leases import StoreLeases

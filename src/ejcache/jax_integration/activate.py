@@ -137,7 +137,7 @@ class _Session:
         self.source.calls = {}
 
     def save(self) -> _SavedState:
-        """Return what `enable` may change, as it is now."""
+        """Copy all that `enable` may change, as it is now."""
         return _SavedState(self, self.source.calls, dict(self.changed), self.flags.save())
 
     def load(self, saved: _SavedState) -> None:
@@ -338,7 +338,7 @@ def active() -> CompilationCache | None:
 
 
 def compiler_in_use() -> Compiler | None:
-    """Return what compiles for JAX now; None if ejcache is not enabled."""
+    """Return the `Compiler` that JAX uses now; None if ejcache is not enabled."""
     session = _session
     return session.compiler if session is not None else None
 

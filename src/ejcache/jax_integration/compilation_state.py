@@ -130,7 +130,7 @@ class Compilation:
         self._budget = None
 
     def budget(self) -> Budget:
-        """Return how long storage is waited for in all its lookups. A hit of this host makes none."""
+        """The budget of time for storage that all lookups of this program share, made at the first of them."""
         if self._budget is None:
             several = self.is_multi_process
             self._budget = Budget(_RANKS_SECONDS, every_second=True) if several else Budget(_ALONE_SECONDS)

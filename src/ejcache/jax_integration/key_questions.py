@@ -43,7 +43,7 @@ def would_hit(lowered: Any) -> bool:
 
 
 def _candidate_requests(lowered: Any) -> list[Compilation]:
-    """Return what JAX would look up, the best first; nothing if the program would be compiled without the cache."""
+    """Have JAX ask for the keys of a program, the best first; none if it would be compiled without the cache."""
     enable_by_default()
     if active() is None:
         return []

@@ -133,7 +133,7 @@ class EntryLoader:
         return Loaded(executable, key, header, looked.entry.raw, loaded - began)
 
     def _stored_by_hosts_like_this(self, compilation: Compilation, text: str, placement: Placement) -> Loaded | None:
-        """Return what hosts of this kind have stored beside an entry that XLA refuses to load on them."""
+        """Load what hosts of this kind have stored beside an entry that XLA refuses on them; None if nothing."""
         if text not in compilation.unloadable:
             return None
         key = alternative_key(text, placement.backend)

@@ -164,7 +164,7 @@ def _stored_profile(compilation: Compilation) -> Profile | None:
 
 
 def _agreed_variant(said: dict[int, Any], ranks: int) -> str:
-    """Return what all ranks can do: nothing if one did not answer, or if they see different things."""
+    """Return the variant that all ranks chose; neither if one did not answer, or if they see different things."""
     views = {(each["choice"], each["profile"], each["key"]) for each in said.values()}
     if len(said) != ranks or len(views) != 1:
         return _NEITHER

@@ -171,7 +171,7 @@ class Compiler:
         return None
 
     def _answer(self, asked: list[Compilation], request: KeyRequest) -> None:
-        """Say what would be looked up, and end what JAX does when it has asked for the last key."""
+        """Note the key that would be looked up, and end JAX's request when it has asked for the last key."""
         settings = self.settings()
         cache = self.cache_of(settings)
         if cache is not None and seam.can_serialize(request.backend):
@@ -221,7 +221,7 @@ class Compiler:
         return found.executable, found.header.compile_seconds
 
     def _agreed(self, compilation: Compilation, placement: Placement, found: Loaded | None) -> Loaded | None:
-        """Return what all ranks of the program use: they load an executable only if every one of them can."""
+        """Agree with the other ranks: return the executable only if every one of them can load it, else None."""
         agreement = self._agreement()
         if agreement is None:
             return found
@@ -261,7 +261,7 @@ class Compiler:
             recorder.notice(program)
 
     def _describe(self) -> Process:
-        """Return what JAX and the settings say of this process, for its start record."""
+        """Describe this process, by what JAX and the settings say of it, for its start record."""
         client = coordination_client()
         settings, platform = self._last or (self.settings(), "")
         chosen = {

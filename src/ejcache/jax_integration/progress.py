@@ -73,5 +73,5 @@ def show_progress() -> None:
 
 
 def progress_of(name: str) -> contextlib.AbstractContextManager[None]:
-    """Return what prints lines about the compilation of the program `name` if `show_progress` has been called."""
+    """Make the context that prints lines about the compilation of `name`, if `show_progress` has been called."""
     return contextlib.nullcontext() if _shown is None else _shown.of(name)

@@ -241,7 +241,7 @@ def _write_log(cache: CachePolicy, settings: Settings, record: ProgramRecord, pr
 
 
 def _stored_key(compilation: Compilation, program: LoweredProgram) -> str:
-    """Return what the result is stored under."""
+    """Choose the key to store the result under: the program's own, or one beside it for hosts like this one."""
     if compilation.text in compilation.unloadable:
         # Hosts that cannot load each other's entries would replace them for ever, so ours goes beside the other.
         return alternative_key(compilation.text, program.placement.backend)
@@ -256,7 +256,7 @@ def _record(
     outcome: str = "",
     seconds: float = 0.0,
 ) -> ProgramRecord:
-    """Return what the miss log says about a compilation."""
+    """Make the program record of a compilation."""
     key = compilation.key
     details, signature = dict(key.details), ""
     try:

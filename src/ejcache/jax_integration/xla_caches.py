@@ -358,7 +358,7 @@ class XlaFiles:
         return bool(self._new(directory, known)) or (stamp is not None and stamp not in known)
 
     def known(self, directory: Path) -> set[str]:
-        """Return what `push` can skip in a directory that was just filled."""
+        """List what `push` can skip in a directory that was just filled."""
         stamp = _stamp(directory / KERNELS)
         return {*_results(directory), *([stamp] if stamp is not None else [])}
 

@@ -82,7 +82,7 @@ class Difference:
 
 
 def environment_differences(before: Identity, after: Identity) -> list[Difference]:
-    """Return what changed from `before` to `after` besides the program, the most important first."""
+    """List what changed from `before` to `after` besides the program, the most important first."""
     names = before.components.keys() | after.components.keys()
     changed = {name for name in names if before.components.get(name) != after.components.get(name)}
     found = _versions(before, after, changed) + _machine(before, after, changed)

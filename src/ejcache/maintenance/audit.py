@@ -80,7 +80,7 @@ class Audit:
 
     @property
     def unreadable(self) -> int:
-        """Return how many entries the storage did not return."""
+        """The number of entries that the storage did not return."""
         return sum(finding.problem is Problem.UNREADABLE for finding in self.findings)
 
 
@@ -175,7 +175,7 @@ def _repair(store: Store, key: str, data: bytes) -> bool:
 
 
 def audit_structure(store: Store, *, fix: bool = False) -> Audit:
-    """Return what the store finds wrong with its own structures, and, in a shared cache, files that are not ejcache's.
+    """Check the store's own structures, and, in a shared cache, look for files that are not ejcache's.
 
     Raises:
         StoreReadOnlyError: `fix`, and the store is read-only.

@@ -208,7 +208,7 @@ def _permissions(path: Path, *, read_only: bool, otherwise: str) -> tuple[Path |
 
 
 def _trust(access: Access) -> Check:
-    """Say what programs do with the directory, by the decision that they make themselves."""
+    """Check whom programs trust in the directory, by the decision that they make themselves."""
     if access.why:
         return warning("trust", f"{access.why}; programs use a directory of their own instead", access.mend)
     if access.others:
@@ -286,7 +286,7 @@ _CONDITIONS: Final = (
 
 
 def remedy(problem: object, *, otherwise: str) -> str:
-    """Say what to do about an error of the storage; `otherwise` for one whose cause is not known."""
+    """Advise on an error of the storage; `otherwise` is the advice where the cause is not known."""
     found = (advice for cause, advice in _CAUSES if re.search(cause, str(problem), re.IGNORECASE))
     return next(found, otherwise)
 
@@ -368,7 +368,7 @@ class _Checkup:
         return ""
 
     def _judged(self, read: Check, *, readable: bool | None) -> Check:
-        """Return what the first read found; `readable` if an object that was made since can be read."""
+        """Judge the first read; `readable` if an object that was made since can be read."""
         if self._unlisted is None:
             return read
         if readable:

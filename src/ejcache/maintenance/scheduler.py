@@ -96,7 +96,7 @@ class MaintenanceScheduler:
             return None
 
     def run_at_exit(self) -> EvictionReport | None:
-        """Return when the program ends, make a pass with this process's probability. Never raises a `StoreError`."""
+        """Make a pass at exit, with this process's probability; None without one. Never raises a `StoreError`."""
         chance = self._chance()
         if chance >= (self._stored() - self._stored_before) / _LEAST_BYTES:
             return None  # whatever the policy is, so that the storage need not be asked for it

@@ -29,12 +29,12 @@ the header takes as long as a tenth of a put."""
 
 
 def worth_of_use(compile_seconds: float) -> float:
-    """Return what one use of an entry is worth: the seconds of compiling that it saves."""
+    """Weigh one use of an entry: the seconds of compiling that it saves."""
     return max(LEAST_WORTH, compile_seconds)
 
 
 def worth_of_bytes(start: bytes) -> float:
-    """Return what one use of an entry is worth, by its beginning."""
+    """Weigh one use of an entry, by the compile seconds in its first bytes."""
     found = _SECONDS.search(start, 0, _START)
     return worth_of_use(float(found[1]) if found is not None else 0.0)
 
@@ -45,5 +45,5 @@ def worth(start: bytes, size: int) -> float:
 
 
 def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:
-    """Return what a local store is to order its entries by; None for the last use."""
+    """Return the function by which a local store orders its entries; None to order them by their last use."""
     return worth if settings.evict == "cost" else None

@@ -128,7 +128,7 @@ def _signature_differences(
     seen: Iterable[ProgramText],
     committed: Collection[str] = (),
 ) -> list[Difference]:
-    """Return what changed in arguments or results (`what`): which there are, their types, their shardings and so on."""
+    """List what changed in arguments or results (`what`): which there are, their types, their shardings and so on."""
     old, new = ({each.name: each for each in side} for side in (before, after))
     found = []
     for verb, names, of in (("added", new.keys() - old.keys(), new), ("removed", old.keys() - new.keys(), old)):
@@ -230,7 +230,7 @@ _AXES_READ: Final = 6
 def weak_differences(
     before: Identity, after: Identity, text: ProgramText | None = None, *, former: ProgramText | None = None
 ) -> list[Difference]:
-    """Return what changed in the weak types of arguments, of those that the program uses if its text is known.
+    """List what changed in the weak types of arguments, of those that the program uses if its text is known.
 
     An argument whose shape or dtype differs from the one in the former text is left out: that is the change to name.
     """
@@ -270,7 +270,7 @@ def commitment_changes(before: Identity, after: Identity) -> list[str]:
 
 
 def commitment_differences(before: Identity, after: Identity) -> list[Difference]:
-    """Return what changed in the commitment of arguments, by what the two compilations note."""
+    """List what changed in the commitment of arguments, by what the two compilations note."""
     names = commitment_changes(before, after)
     if not names:
         return []
@@ -422,7 +422,7 @@ def _middle(old: Sequence[Line], new: Sequence[Line]) -> tuple[Sequence[Line], S
 def _rewritten(
     old: Sequence[Line], new: Sequence[Line], sources: SourceFiles, reshaped: _Reshaped, *, is_weak: bool
 ) -> list[Difference]:
-    """Return what other operations there are, and the line of the program that most of them come from.
+    """Name the operations that changed, and the line of the program that most of them come from.
 
     Nothing if a weak type changed and they only convert.
     """

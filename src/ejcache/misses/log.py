@@ -58,7 +58,7 @@ def read_misses() -> Iterator[ProgramRecord]:
 
 
 def identity_of(program: ProgramRecord) -> Identity:
-    """Return what the record of a miss has in common with the header of an entry."""
+    """Take from the record of a miss what it has in common with the header of an entry."""
     return Identity(
         program.key,
         program.name,

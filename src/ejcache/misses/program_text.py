@@ -132,12 +132,12 @@ class ProgramText(NamedTuple):
         return not all(argument.name.isdigit() for argument in self.arguments)
 
     def likeness(self, other: ProgramText) -> float:
-        """Return how much of two programs is the same, from 0 to 1, whatever the shapes are."""
+        """Measure how much of two programs is the same, from 0 to 1, whatever the shapes are."""
         return shared([(line.name, line.text) for line in self.lines], [(line.name, line.text) for line in other.lines])
 
 
 def shared(mine: Sequence[object], theirs: Sequence[object]) -> float:
-    """Return how many items two sequences have in common, from 0 to 1."""
+    """Measure how many items two sequences have in common, from 0 to 1."""
     counts = Counter(mine), Counter(theirs)
     longest = max(len(mine), len(theirs))
     return (counts[0] & counts[1]).total() / longest if longest else 1.0
@@ -184,7 +184,7 @@ def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
 
 
 def _operands(line: str, values: Mapping[str, str], makers: dict[str, str], *, number: int) -> tuple[str, ...]:
-    """Return what the operation of this line uses; its own results are noted in `makers`."""
+    """List what the operation of this line uses; its own results are noted in `makers`."""
     made, equals, uses = line.partition(" = ")
     if not equals or not made.startswith("%"):
         made, uses = "", line

@@ -154,7 +154,7 @@ def _records(directory: str | None, since: str | None, others: Iterable[bytes]) 
 
 
 def _disk(rows: Sequence[ListedEntry]) -> list[DiskUse]:
-    """Return what fills the cache, and the commands that free it."""
+    """List what fills the cache, with the commands that free it."""
     ours = [row for row in rows if not row.is_jax]
     newest = max(ours, key=lambda row: row.info.created, default=None)
     unused = time.time() - 30 * _DAY

@@ -73,7 +73,7 @@ def _phases(phases: Mapping[str, float]) -> str:
 
 
 def _more(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> Sequence[tuple[str, str]]:
-    """Return what unfolds below each row, and its title: of a change, the code; of a cause, its functions."""
+    """Make what unfolds below each row, with its title: of a change, the code; of a cause, its functions."""
     if section.anchor == "change":
         return [("before and after", _code(each.before, "-") + _code(each.after, "+")) for each in report.findings]
     if section.anchor == "first":
@@ -115,7 +115,7 @@ def _functions_of(cause: Cause, differences: Mapping[Pair, Explanation]) -> str:
 
 
 def _difference(name: str, found: Explanation, link: str) -> str:
-    """Return what changed from one program to another: in words, and the lines of their texts."""
+    """Show what changed from one program to another: in words, and in the lines of their texts."""
     said = "".join(f"<li>{_text(each.sentence)}" for each in found.differences[:SHOWN])
     lines = found.diff.splitlines()
     diff = f"<pre>{_lines(lines[:_DIFF_LINES])}</pre>" if lines else ""
@@ -163,7 +163,7 @@ def _table(
 
 
 def _cell(name: str, cell: str, timelines: Mapping[str, int]) -> str:
-    """Return what a cell shows; the number of a start leads to its timeline."""
+    """Show a cell; the number of a start leads to its timeline."""
     if name == "start" and cell in timelines:
         return f'<a href="#timeline" data-start={timelines[cell]}>{_text(cell)}</a>'
     return _text(cell)

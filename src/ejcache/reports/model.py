@@ -189,7 +189,7 @@ class Report:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Return what was started last, where and with what: pairs of a name and a text."""
+        """Name what was started last, where and with what: pairs of a name and a text."""
         if not self.starts:
             return []
         start = self.starts[0]
@@ -355,7 +355,7 @@ def _other_surroundings(rows: Sequence[ProcessRow]) -> Iterable[str]:
 
 
 def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -> Iterable[str]:
-    """Return what one process compiled and another one loaded, or compiled differently."""
+    """Describe the programs that one process compiled and another one loaded, or compiled differently."""
     loaded: dict[str, str] = {}
     compiled: dict[str, list[tuple[str, ProgramRecord]]] = {}
     for record in members:

@@ -33,7 +33,7 @@ _BUDGET: Final = 2_000_000
 def compared(
     causes: Iterable[Cause], records: Iterable[StartRecord], fetch: Callable[[Collection[str]], Mapping[str, str]]
 ) -> dict[Pair, Explanation]:
-    """Say what changed within the pairs of these causes; `fetch` returns texts by digests of computations."""
+    """Explain the changes within the pairs of these causes; `fetch` returns texts by digests of computations."""
     every = (cause.pairs[name] for cause in causes for name in cause.ranked[:SHOWN] if name in cause.pairs)
     pairs = list(dict.fromkeys(pair for pair in every if all(pair)))[:_PAIRS]
     wanted = {key for pair in pairs for key in pair}

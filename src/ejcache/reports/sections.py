@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 def headline(report: Report) -> list[str]:
-    """Return what the cache was worth, what was recorded, and where the time went."""
+    """Sum up what the cache was worth, what was recorded, and where the time went."""
     sums, starts = report.sums, report.starts
     hosts = {row.process["host"] for row in report.processes}
     saved, waited = duration(sums.seconds_saved), duration(sums.waited)

@@ -167,7 +167,7 @@ class ReusingCalls:
         return None if policy is None else _Use(policy, settings)
 
     def _ask(self, use: _Use, vote: Vote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Question | None:
-        """Return what is known about a call; None if it is to be plain. Raises what a declared callable raises."""
+        """Ask the records about a call; None if it is to be a plain call. Raises what a declared callable raises."""
         try:
             declared = declared_texts(self._declared) if self._declared else {}
         except RefusedError as exc:
@@ -319,7 +319,7 @@ class ReusingCalls:
 
 
 def _compiled(known: RecordedFunction) -> dict[str, Any]:
-    """Return what a rank would compile, in which the ranks of a vote must agree."""
+    """Describe the program that a rank would compile, which must be the same on all ranks of a vote."""
     return {
         "content": known.content.digest,
         **{name: known.program[name] for name in ("devices", "options", "platforms")},

@@ -41,7 +41,7 @@ def check_declared(declared: Any) -> dict[str, Any] | None:
 
 
 def declared_texts(declared: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the declarations say now. Raises whatever a callable raises.
+    """Write the declared values as texts, as they are now. Raises whatever a callable raises.
 
     Raises:
         RefusedError: a callable returned something else than a plain value.

@@ -58,7 +58,7 @@ _CHECK_ONE_IN: Final = 20
 
 
 def number(variable: str, default: float) -> float:
-    """Return what a variable of ours sets in place of a constant."""
+    """Read a number from a variable of ours that stands in for a constant."""
     try:
         return float(environment_variable(variable) or default)
     except ValueError:
@@ -173,7 +173,7 @@ class ProcessInputs:
         self._files = files
 
     def _difference(self, recorded: StartInputs) -> tuple[str, str] | None:
-        """Return what differs between recorded inputs and those of now, and the line that would make it not count."""
+        """Find what differs between recorded inputs and those of now, and the line that would make it not count."""
         for name in sorted(self._machine.keys() | recorded.machine.keys()):
             if self._machine.get(name) != recorded.machine.get(name):
                 return f"the machine's {name} changed", ""
@@ -229,7 +229,7 @@ class ProcessInputs:
         return True
 
     def function(self, question: str) -> RecordedFunction | None:
-        """Return what is recorded for a question."""
+        """Look up the recorded function of a question; None if there is none."""
         return self.record.functions.get(question) if self.record is not None else None
 
     def learn(self, question: str, function: Callable[[RecordedFunction | None], RecordedFunction]) -> None:

@@ -22,7 +22,7 @@ def main_file() -> str:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return what tells a file or directory from all others; None if there is none."""
+    """Return the device and inode that tell a file or directory from all others; None if there is none."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

@@ -199,7 +199,7 @@ class Store(Closing):
         return []
 
     def failed_tries(self) -> int:
-        """Return how often this process was asked to slow down, or got a failure or no answer."""
+        """The number of requests of this process that failed, got no answer, or were throttled."""
         return 0
 
 
@@ -247,7 +247,7 @@ class TwoTiers(Protocol):
         """Wait until nothing is left to upload; False if something is."""
 
     def take_tier_counters(self) -> dict[str, float]:
-        """Return what was counted of each tier since the last call."""
+        """Return the counters of each tier since the last call."""
 
     def when_closing(self, callback: Callable[[], object]) -> None:
         """Call `callback` whenever the store is closed, before its tiers are."""

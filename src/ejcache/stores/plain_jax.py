@@ -81,7 +81,7 @@ class JaxEntries(ABC):
         return next(self.entries(), None) is None
 
     def compile_seconds(self, key: str) -> float | None:
-        """Return how long the entry took to compile, in the whole seconds that JAX keeps; None if there is no entry.
+        """Read how long the entry took to compile, in the whole seconds that JAX keeps; None if there is no entry.
 
         Only the beginning of the entry is read and decompressed, whatever its size.
 

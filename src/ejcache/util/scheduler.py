@@ -85,7 +85,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Return how many submitted tasks are running or wait for a thread; timed ones do not count."""
+        """The number of submitted tasks that are running or wait for a thread; timed ones do not count."""
         return len(self._tasks) + self._running
 
     def submit(self, task: Task) -> bool:

@@ -49,7 +49,7 @@ class Tally:
             return dict(self._totals)
 
     def take_pending(self) -> dict[str, float]:
-        """Return what was counted since the last call. The caller has to report it: no later call returns it again."""
+        """Take the amounts counted since the last call. The caller has to report them: no later call returns them."""
         with self._lock:
             pending, self._pending = self._pending, defaultdict(int)
         return {name: amount for name, amount in pending.items() if amount}

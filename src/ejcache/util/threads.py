@@ -197,7 +197,7 @@ def smaller_stack() -> int | None:
 
 
 def call_with_timeout(what: str, function: Callable[[], T], seconds: float) -> T:
-    """Return what `function` returns, and raise what it raises.
+    """Call `function` in another thread, and return its result or raise its error.
 
     Args:
         what: the operation and its object, for the message of the error.

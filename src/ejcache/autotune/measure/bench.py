@@ -158,7 +158,7 @@ class Bench:
 
     @property
     def workers(self) -> int:
-        """Return how many candidates may compile at the same time."""
+        """The number of candidates that may compile at the same time."""
         # If a process ended while several candidates compiled, each is now compiled alone, so that one can be named.
         return 1 if self.journal.suspicious else int(self.tuner.workers)
 
@@ -233,7 +233,7 @@ class Bench:
         return trial.ready
 
     def repeats(self, seconds: float) -> int:
-        """Return how many executions of so many seconds a run of a sample has."""
+        """Count the executions of so many seconds that make up one sample."""
         return min(500, max(1, round(float(self.tuner.sample_seconds) / max(seconds, 1e-7))))
 
     def timed(self, trial: Trial, repeats: int) -> float:

@@ -107,7 +107,7 @@ class VariedInputs:
         return computed
 
     def _trusted(self, trial: Trial, first: Results, arrays: Sequence[Any], seed: int) -> Results | None:
-        """Return what a candidate computes from these arrays; None if it is not made for them."""
+        """Run a candidate on these arrays and return its results; None if it is not made for them."""
         bench = self._bench
 
         def with_rounding() -> list[Any]:

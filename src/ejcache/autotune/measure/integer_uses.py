@@ -43,7 +43,7 @@ class Use:
 
 
 def uses_of(closed: Any) -> list[Use]:
-    """Return what a closed jaxpr uses each of its inputs for."""
+    """Find, for each input of a closed jaxpr, in which ways its integers are used."""
     found = _Uses()
     inputs = [frozenset({index}) if _is_whole(var) else _NOTHING for index, var in enumerate(closed.jaxpr.invars)]
     found.follow(closed.jaxpr, inputs)
@@ -68,7 +68,7 @@ class _Uses:
         self.indexes = False
 
     def follow(self, jaxpr: Any, inputs: Sequence[_Taint]) -> list[_Taint]:
-        """Return which inputs the outputs of a jaxpr may contain, if its own inputs contain these."""
+        """Find the inputs that each output of a jaxpr may contain, given those that its own inputs contain."""
         held = dict(zip(jaxpr.invars, inputs, strict=True))
 
         def of(var: Any) -> _Taint:

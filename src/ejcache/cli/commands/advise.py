@@ -73,7 +73,7 @@ def advise(
 
 
 def findings(records: Sequence[StartRecord], *, ignore: Sequence[str] = (), since: float = 0.0) -> list[Advice]:
-    """Say what to change, by the last starts of these records; raises NotFoundError if none began after `since`."""
+    """Advise on the last starts of these records; raises NotFoundError if none began after `since`."""
     if not any(record.process.began >= since for record in records):
         raise NotFoundError("no start was recorded" if not since else "the program compiled nothing with JAX")
     sources = SourceFiles(until=time.time())

@@ -314,7 +314,7 @@ def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dic
 
 
 def _location(settings: Settings) -> tuple[Location, bool]:
-    """Return where the cache is, and whether hosts share it.
+    """Parse the location of the cache, and find whether hosts share it.
 
     Raises:
         UsageError: the URL is not one of a cache.

@@ -54,7 +54,7 @@ def demo(
 
 
 def _run(which: str, scratch: Path, options: list[str], blocks: int) -> dict[str, Any]:
-    """Return what the program has measured, with the report of `ejcache run`."""
+    """Run the demo's program with `ejcache run`, and return its times and the report."""
     output.warn(f"{which}: a training step of {blocks} transformer blocks, in a new process …")
     command = [*python_of_ours("-m", "ejcache"), "run", *options, "--report", f"{scratch / which}.json"]
     began = time.perf_counter()

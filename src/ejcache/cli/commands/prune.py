@@ -140,7 +140,7 @@ def _prune_entries(
 
 
 def _to_prune(cache: OpenCache, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
-    """Return what is pruned, and the policy: that of the options, or else the limits that are stored with the cache."""
+    """Choose the entries to prune, and the policy: that of the options, or else the limits stored with the cache."""
     from ejcache.maintenance.stored_policy import policy_of
 
     stored = policy_of(cache.limits or {}, evict="cost" if given.by_cost else "lru")

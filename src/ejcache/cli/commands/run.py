@@ -268,7 +268,7 @@ def _next_signal() -> tuple[int, bool]:
 
 
 def _preparation(mask: set[Any]) -> Callable[[], None]:
-    """Return what the new process does before it becomes the program."""
+    """Make the function that the new process calls before it becomes the program."""
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     parent = os.getpid()
 

@@ -130,7 +130,7 @@ def _state_lines(fields: dict[str, Any]) -> list[list[str]]:
 
 
 def _metadata_lines(metadata: dict[str, Any]) -> list[list[str]]:
-    """Return what the writer noted. An object has a line for each of its values."""
+    """List the metadata that the writer of the entry noted; an object has a line for each of its values."""
     lines = []
     for name, value in sorted(metadata.items()):
         if isinstance(value, dict):

@@ -224,7 +224,7 @@ def _stored(what: str, caches: _Caches) -> list[ProgramRecord]:
 
 
 def _note_lines(note: ReuseNote) -> list[str]:
-    """Return what is printed of one function that asks for reuse."""
+    """Make the lines about one function that asks for reuse."""
     sentence = output.wrapped_lines(f"{note.function} was {note.words}.")
     rows = [("when", output.ago(note.time, now=time.time())), ("cache", note.url)]
     if note.advice:
@@ -233,7 +233,7 @@ def _note_lines(note: ReuseNote) -> list[str]:
 
 
 def _changes(records: Sequence[ProgramRecord]) -> list[list[Advice]]:
-    """Say what to change in the functions of these misses, of each: what `ejcache advise` says of the last starts."""
+    """Find the changes that `ejcache advise` advises, by the last starts, for the function of each of these misses."""
     from ejcache.advice.advise import advise, of_function
     from ejcache.advice.evidence import read_caller
     from ejcache.cache.recorder import read_starts
@@ -265,7 +265,7 @@ def _fields(record: ProgramRecord, explanation: Explanation) -> dict[str, Any]:
 
 
 def _lines(record: ProgramRecord, explanation: Explanation, *, full: bool) -> list[str]:
-    """Return what is printed of one miss, at most 20 lines unless `full`."""
+    """Make the lines about one miss, at most 20 unless `full`."""
     sentence = output.wrapped_lines(f"{explanation.sentence}.")
     rows = _rows(record, explanation, full=full)
     lines = [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]

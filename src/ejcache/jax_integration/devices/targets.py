@@ -158,7 +158,7 @@ def devices_of(found: DeviceTarget) -> Sequence[Any]:
 
 
 def components_here(platform: str, *, with_devices: bool = False) -> dict[str, str]:
-    """Return what keys say of this process, and of its devices."""
+    """Make the components of keys that describe this process, and its devices."""
     found = {
         "jaxlib": jaxlib_version(),
         "native_libraries": native_libraries(platform),
@@ -171,7 +171,7 @@ def components_here(platform: str, *, with_devices: bool = False) -> dict[str, s
 
 
 def components_of(found: DeviceTarget, devices: Sequence[Any] = ()) -> dict[str, str]:
-    """Return what keys say of a target, as far as it is known, and of its devices, if they are given."""
+    """Make the components of keys that describe a target, as far as it is known, and its devices, if they are given."""
     said: dict[str, str] = {}
     if found.saved:
         lines = (f"{name}={value}" for name, value in found.variables.items())
@@ -235,7 +235,7 @@ class DeviceTarget(NamedTuple):
 
 
 def document_path(name: str) -> str:
-    """Return where the target of this name is in a cache."""
+    """Return the path, below a cache, of the target of this name."""
     return f"targets/{name}.json"
 
 

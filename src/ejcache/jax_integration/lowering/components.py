@@ -111,7 +111,7 @@ _environments: Final[dict[tuple[str, ...], tuple[Mapping[str, str], list[str], E
 
 
 def option_components(options: Any, *, profile_sentinel: bytes | None) -> OptionComponents:
-    """Return what a key says of XLA's compile options.
+    """Make the components of a key that stand for XLA's compile options.
 
     Args:
         options: as JAX passes them; they are not changed.
@@ -148,7 +148,7 @@ def _read_options(options: Any, profile_sentinel: bytes | None, files: _Files) -
 
 
 def device_components(devices: Sequence[Any], backend: Any) -> DeviceComponents:
-    """Return what a key says of the devices of a program.
+    """Make the components of a key that stand for the devices of a program.
 
     Args:
         devices: in the program's order.
@@ -180,7 +180,7 @@ def _read_devices(devices: Sequence[Any], backend: Any) -> DeviceComponents:
 
 
 def device_layout(devices: Sequence[Any], *, compiled_in: bool = True) -> str:
-    """Return which device does which part of the program, in terms that are the same on every rank.
+    """Describe which device does which part of the program, in terms that are the same on every rank.
 
     A line for each logical device, in their order: its kind, the ordinal of its process among those that take part,
     its ordinal among those of its process that take part, its slice, and the physical place where the backend compiles
@@ -229,7 +229,7 @@ def _machine(platform: str, devices: Sequence[Any], topology: bytes | None) -> s
 
 
 def environment_components(platform: str) -> EnvironmentComponents:
-    """Return what a key for a compiler of this PJRT platform says of the process, as it is now."""
+    """Make the components of a key that stand for this process as it is now, for a compiler of this PJRT platform."""
     prefixes = ("--xla", *seam.extra_flag_prefixes())
     variables = variables_to_compare()
     held = _environments.get((platform, *prefixes))
@@ -352,7 +352,7 @@ def cpu_identity() -> str:
 
 @cache
 def cpu_threads() -> str:
-    """Return what decides how jaxlib before 0.11 splits a CPU program's loops; empty for newer versions."""
+    """Name the cores and the variable by which jaxlib before 0.11 splits loops on a CPU; empty for a newer one."""
     if jaxlib.version.__version_info__ >= (0, 11):
         return ""
     # XLA does not split the loops if it has one thread or one core.

@@ -55,7 +55,7 @@ class UnkeyableError(Exception):
 
 
 def registered_components(computation: ModuleDigest, *, devices: int, ignore_functions: bool) -> dict[str, str]:
-    """Return what is registered and concerns this program, by the names of the components.
+    """Make a component, by name, of each kind of registered function that acts on this program.
 
     Args:
         computation: the program.
@@ -239,7 +239,7 @@ def _readable(
 
 
 def alternative_key(text: str, backend: Any) -> str:
-    """Return where hosts like this one store an executable if XLA refuses to load the entry under `text` on them.
+    """Make the key under which hosts like this one store an executable if XLA refuses to load the entry of `text` here.
 
     Hosts that cannot load each other's entries would otherwise replace them for ever.
     """

@@ -164,7 +164,7 @@ class BackgroundLoader:
         return key in self._waiting
 
     def take(self, key: str) -> Preloaded | None:
-        """Return what was loaded for `key`, waiting for it if it is being loaded; None if the caller must load it."""
+        """Hand over the executable of `key`, waiting while it is being loaded; None if the caller must load it."""
         with self._lock:
             planned = self._planned.get(key)
             if planned is None:

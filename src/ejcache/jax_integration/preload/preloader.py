@@ -80,7 +80,7 @@ def read_profile(policy: CachePolicy, key: str, settings: Settings) -> RunProfil
 
 
 def entry_point() -> tuple[str, ...]:
-    """Return what was started: a script by its path, a module by its name, a `-c` text by its digest.
+    """Name the program that was started: a script by its path, a module by its name, a `-c` text by its digest.
 
     What is installed with the interpreter (console scripts, `-m pytest`, `-m ipykernel`) and what has no file runs many
     programs, which the working directory tells apart. A child process of `multiprocessing` is a program of its own:
@@ -226,7 +226,7 @@ class Preloader:
     # -- asking ----------------------------------------------------------------------------------------------------
 
     def take(self, compilation: Compilation, key: str, placement: Placement) -> Loaded | None:
-        """Return what was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
+        """Hand over what was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
         if not compilation.settings.preload or not self._is_concerned(compilation, placement):
             return None
         started = time.monotonic()

@@ -215,7 +215,7 @@ class RankAgreement:
         self._coordination.set_once(f"{topic}/{name}/{self.rank}", _encode(value))
 
     def published_by(self, rank: int, topic: str, name: str, *, timeout: float) -> Any:
-        """Return what a rank has published under a name; None if it does not within `timeout` seconds."""
+        """Wait for what a rank publishes under a name; None if it does not within `timeout` seconds."""
         value = self._coordination.get(f"{topic}/{name}/{rank}", timeout=timeout)
         return None if value is None else json.loads(value)
 
@@ -245,7 +245,7 @@ class RankAgreement:
                     self._silent.pop(rank, None)
 
     def _published(self, topic: str) -> dict[int, Any]:
-        """Return what ranks have published on `topic` so far."""
+        """Read what ranks have published on `topic` so far."""
         values = self._coordination.list(topic)
         return {int(name): json.loads(value) for name, value in values.items() if name.isdecimal()}
 

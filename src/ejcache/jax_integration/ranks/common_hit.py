@@ -35,7 +35,7 @@ def agree(
     *,
     load: Callable[[int], Loaded | None],
 ) -> Loaded | None:
-    """Return what this rank uses: the candidate that all ranks have loaded, or None if all of them compile.
+    """Agree on the candidate that all ranks have loaded, and return this rank's; None if all of them compile.
 
     The compilation gets what the ranks have told each other: who stores the result, who forbids to compile, and whether
     they compile different programs.
@@ -84,7 +84,7 @@ def agree(
 
 
 def _decision(said: Mapping[int, Any], *, everybody: bool) -> dict[str, Any]:
-    """Return what the lowest rank decides from what the ranks have said."""
+    """Decide, as the lowest rank, from what the ranks have said."""
     keys = {rank: each["key"] for rank, each in said.items()}
     numbers = {each["candidate"] for each in said.values()}
     differ = ranks_that_differ(keys)

@@ -84,7 +84,7 @@ def raw_options(options: Any) -> bytes:
 
 
 def placement_of(client: Any, options: bytes, devices: Sequence[int]) -> Placement | None:
-    """Return what JAX would load an executable for; None if the client lacks a device, or the options are for others.
+    """Make the placement that JAX would load for; None if the client lacks a device, or the options are for others.
 
     Raises whatever XLA raises for options that it cannot read.
 

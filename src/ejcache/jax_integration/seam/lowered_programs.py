@@ -26,5 +26,5 @@ def with_overrides(options: Any, overrides: dict[str, bool]) -> Any:
 
 
 def autotune_directory(options: Any) -> str:
-    """Return where XLA finds what was autotuned before; empty if nowhere."""
+    """Return the directory of XLA's autotuning results that compile options name; empty if none."""
     return str(getattr(options.executable_build_options.debug_options, "xla_gpu_per_fusion_autotune_cache_dir", ""))

@@ -460,5 +460,5 @@ def topology_fingerprint(devices: Sequence[Any]) -> str:
 
 
 def custom_hook() -> str:
-    """Return what a user's hook adds to the key."""
+    """Call the hook by which a user adds a text to every key."""
     return str(jax_cache_key.custom_hook())

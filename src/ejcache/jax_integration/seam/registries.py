@@ -122,7 +122,7 @@ def unwatch() -> None:
 
 
 def registered() -> Registered:
-    """Return what is registered now."""
+    """Return all that is registered now."""
     return _seen
 
 

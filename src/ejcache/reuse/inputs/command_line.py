@@ -23,7 +23,7 @@ _LONGEST: Final = 4096
 
 
 def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str]:
-    """Return what counts of the command line, and a file that it names and that was changed after this process began.
+    """Return the words of the command line that count, and a file of them that changed since this process began.
 
     The first are the words that count, then switches and the directory in which the process was started, then the
     content of the files that words name. The second is empty if there is no such file.

@@ -38,7 +38,7 @@ def content(path: str, status: os.stat_result | None = None) -> str:
 
 
 def _began() -> float:
-    """Return when this process began, in seconds since the epoch; when this module was imported if nobody can say."""
+    """Find when this process began, in seconds since the epoch; when this module was imported if nobody can say."""
     started = status_field(19) if sys.platform == "linux" else None
     if started is None:
         return time.time()

@@ -13,7 +13,7 @@ import jaxlib
 
 
 def machine(backend: Any) -> dict[str, str]:
-    """Return what a program may depend on of the machine, by name.
+    """Describe all of the machine that a program may depend on, by name.
 
     Args:
         backend: the PJRT client that programs are compiled for.

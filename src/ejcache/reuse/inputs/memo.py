@@ -47,7 +47,7 @@ class Memo:
         return self._read()
 
     def known(self, what: str, status: os.stat_result) -> str | None:
-        """Return what is known about a file of this status; None if nothing is."""
+        """Look up what is known about a file of this status; None if nothing is."""
         line = self._known.get(what)
         if line is None:
             return None

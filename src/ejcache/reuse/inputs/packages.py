@@ -217,7 +217,7 @@ def _examine(path: str) -> tuple[str, str] | None:
 
 
 def _verdict(path: str, said: str) -> tuple[str, str] | None:
-    """Return what an earlier start found out about a module's file; None if its distribution is another one now."""
+    """Take what an earlier start found out about a module's file; None if its distribution is another one now."""
     directory, record, name, now = said.split("\t")
     root = directory[: directory.rindex(os.sep) + 1]
     is_same = root in roots() and record == _record_digest(directory) and not _is_project(directory)

@@ -190,7 +190,7 @@ class ProjectReader:
         self._counted = 0
 
     def places(self, files: Iterable[str]) -> ProjectPlaces:
-        """Return what the project is made of, with these loaded modules.
+        """Find the directories and single files that make up the project, given the files of loaded modules.
 
         Raises:
             RefusedError: a module was loaded from what is neither a file nor an archive.

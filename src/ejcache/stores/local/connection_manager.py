@@ -65,7 +65,7 @@ class ConnectionManager:
     def run(
         self, action: _Action[T], *, make: bool = False, write: bool = False, patience: float | None = None
     ) -> T | None:
-        """Return what `action` returns for the current index, or None if there is no store.
+        """Call `action` with the current index and return its result; None if there is no store.
 
         While the index is busy, this waits. A connection to an index that was moved or deleted is replaced. A damaged
         index is quarantined if a new connection finds it damaged too.

@@ -50,7 +50,7 @@ WEIGHT: Final = "3.0 * (1 + {hits}) / (3 + {hits})"
 
 
 def weight(hits: int) -> float:
-    """Return how much the uses of an entry count that was found so often after it was put."""
+    """Weigh the uses of an entry that was found `hits` times after it was put: from 1 to 3."""
     return 3.0 * (1 + hits) / (3 + hits)
 
 
@@ -77,7 +77,7 @@ def order_by_use(sql: Sql) -> None:
 
 
 def age_of(sql: Sql) -> float:
-    """Return how far the turns of new entries are ahead."""
+    """Read the age: how far the turns of new entries are ahead of the first ones'."""
     rows = sql("SELECT value FROM Settings WHERE key = ?", (_AGE,)).fetchall()
     return rows[0][0] if rows and isinstance(rows[0][0], float) else 0.0
 

@@ -477,7 +477,7 @@ class EntryIndex:
             sql("DELETE FROM EjcacheCounters")
 
     def integrity_problems(self) -> list[str]:
-        """Return what SQLite finds wrong with the file, in at most ten messages."""
+        """Have SQLite check the file, and return its findings, at most ten messages."""
         lines = [str(line) for (line,) in self.rows("PRAGMA integrity_check(10)", steps=11 * _MOST_STEPS)]
         return [] if lines == ["ok"] else lines
 

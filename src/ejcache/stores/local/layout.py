@@ -83,7 +83,7 @@ _PLAIN_JAX: Final = r".*-(cache|atime)|\.lockfile|xla_gpu_.*"
 
 
 def quarantine_bytes(max_size: int) -> int:
-    """Return how many bytes of damaged entries a store with this limit quarantines."""
+    """Limit the bytes of damaged entries that a store with this `max_size` keeps in quarantine."""
     return QUARANTINED_BYTES if max_size < 0 else min(QUARANTINED_BYTES, max_size // 16)
 
 
@@ -375,7 +375,7 @@ def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:
 
 
 def modified(path: Path) -> float:
-    """Return when a file was changed last, in seconds since the epoch; 0.0 if it is gone."""
+    """Return the time of a file's last change, in seconds since the epoch; 0.0 if it is gone."""
     with contextlib.suppress(OSError):
         return path.lstat().st_mtime
     return 0.0

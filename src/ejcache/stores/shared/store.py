@@ -77,7 +77,7 @@ class SharedStore(Store):
         self.bucket.prepare()
 
     def failed_tries(self) -> int:
-        """Return how often this process was asked to slow down, or got a failure or no answer."""
+        """The number of requests of this process that failed, got no answer, or were throttled."""
         return self.bucket.failed_tries
 
     def contains(self, key: str) -> bool:

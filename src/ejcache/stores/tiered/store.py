@@ -408,11 +408,11 @@ class TieredStore(Store):
         self._shared.call(lambda store: store.reset_counters())
 
     def tier_counters(self) -> dict[str, float]:
-        """Return what this process did with each tier, by names that begin with `local_` and `shared_`."""
+        """Return the counters of each tier, by names that begin with `local_` and `shared_`."""
         return self._tally.totals()
 
     def take_tier_counters(self) -> dict[str, float]:
-        """Return what `tier_counters` has counted since the last call, to be kept with `add_counters`."""
+        """Return the counters of each tier since the last call, which the caller keeps with `add_counters`."""
         return self._tally.take_pending()
 
     # -- uploads and the end ---------------------------------------------------------------------------------------

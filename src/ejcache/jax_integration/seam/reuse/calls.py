@@ -113,7 +113,7 @@ class ParsedCall(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Return what was given to `jax.jit`, as JAX has it, without what is about the function's source."""
+        """Return the options that `jax.jit` was given, as JAX has them, without those about the function's source."""
         fields = self.jitted._jit_info._asdict()
         return {name: value for name, value in fields.items() if name not in {"fun_sourceinfo", "fun_signature"}}
 

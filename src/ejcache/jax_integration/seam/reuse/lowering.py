@@ -281,7 +281,7 @@ def _make_context() -> Any:
 
 
 def _number_of_arguments(module: Any) -> int | None:
-    """Return how many arguments the main function of a module takes; None if it has none."""
+    """Count the arguments of a module's main function; None if it has none."""
     for operation in module.body.operations:
         if operation.attributes["sym_name"] == ir.StringAttr.get("main", module.context):
             return len(ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value).inputs)
@@ -518,7 +518,7 @@ def _size(size: Any) -> int:
 
 
 def encode_spec(spec: PartitionSpec) -> list[Any]:
-    """Return which axes of a mesh divide each dimension.
+    """Write, for each dimension, the axes of a mesh that divide it.
 
     Raises:
         RefusedError: it says more than that.
