@@ -258,7 +258,7 @@ def _jax_flags() -> dict[str, object]:
 
 def _enabled() -> bool:
     activate = sys.modules.get("ejcache.jax_integration.activate")
-    return activate is not None and activate._session is not None
+    return activate is not None and activate.compiler_in_use() is not None
 
 
 def pytest_collection_finish() -> None:
@@ -278,12 +278,11 @@ def jax_as_before(clean_environment: Path) -> Iterator[None]:
     yield
     activate = sys.modules.get("ejcache.jax_integration.activate")
     if activate is not None:
-        activate.disable()
-        activate._disabled_by_program = False
+        activate.forget_activation()
     logs = sys.modules.get("ejcache.cache.appended_log")
     if logs is not None:
         # What the test compiled last belongs into its own log, whose directory its environment names.
-        logs._write_now()
+        logs.write_now()
     now = _jax_flags()
     for name in flags:
         if now[name] != flags[name]:

@@ -39,12 +39,13 @@ def run_later(seconds: float, task: Callable[[], object]) -> bool:
     return _scheduler.later(seconds, task)
 
 
-def _write_now() -> None:
+def write_now() -> None:
+    """Run what `write_later` was given, and wait for it: before a log is read, and before this process exits."""
     if _scheduler.waiting:
         _scheduler.drain(patience=_PATIENCE, limit=float("inf"))
 
 
-at_exit(ExitPhase.WRITE, _write_now)
+at_exit(ExitPhase.WRITE, write_now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class AppendedLog:
 
     def lines(self) -> Iterator[bytes]:
         """The lines, the latest first; none if the file cannot be read."""
-        _write_now()
+        write_now()
         path = self.path
         for file in (path, path.with_suffix(".old.jsonl")):
             try:

@@ -307,6 +307,13 @@ def disable() -> None:
         idle_threads.end()
 
 
+def forget_activation() -> None:
+    """Leave this process as one that never called `enable` or `disable`: for tests."""
+    global _disabled_by_program
+    disable()
+    _disabled_by_program = False
+
+
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
     """Within the block, no compilation in this process uses a persistent cache: neither ejcache's nor JAX's own.
