@@ -79,10 +79,9 @@ def test_a_damaged_line_is_none(change):
     assert decode_line(json.dumps(body).encode()) is None
 
 
-def test_what_a_process_writes(monkeypatch):
+def test_what_a_process_writes():
     """A line holds what came since the last; too many programs are counted only; a fork begins another record."""
-    monkeypatch.setattr(recording, "_MOST", 2)
-    mine = Recorder()
+    mine = Recorder(most=2)
     shared = []
     mine.share["gs://b"] = lambda: shared.append
     for number in range(5):
@@ -137,7 +136,7 @@ if __name__ == "__main__":
 def test_a_worker_that_learns_late_that_it_is_one(monkeypatch):
     """A spawned worker that imported the recorder with the program's main module writes at once all the same."""
     mine = Recorder()
-    monkeypatch.setattr("multiprocessing.process._parent_process", object())
+    monkeypatch.setattr("multiprocessing.process.parent_process", object)
     mine.add(ProgramRecord(key="k0", outcome=HIT, time=1.0))
     assert [each.key for record in decode_lines(recording.START_LOG.lines()) for each in record.programs] == ["k0"]
 

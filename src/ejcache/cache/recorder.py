@@ -31,8 +31,6 @@ T = TypeVar("T")
 START_LOG: Final = AppendedLog("starts", limit=8_000_000)
 _SECONDS: Final = 60.0
 _PARENT: Final = os.getpid()
-_MOST: Final = 10_000
-"""Programs of one process that are recorded."""
 _SHARED_BYTES: Final = 1 << 20
 """Bytes of lines that one process brings to shared storage."""
 
@@ -46,13 +44,17 @@ def _is_pool_worker() -> bool:
 class Recorder:
     """Safe for threads and forks; a forked child has a record of its own.
 
+    Args:
+        most: programs of one process that are recorded; the others are counted.
+
     Attributes:
         describe: returns what this process is, as far as JAX knows: fields of `Process`.
         watchers: are called with the record of each program (`watch`).
         share: take the lines of this process to shared storage when it ends, while the store exists; by its URL.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, most: int = 10_000) -> None:
+        self._most = most
         self.describe: Callable[[], Process] = Process
         self.share: dict[str, Callable[[], Callable[[bytes], None] | None]] = {}
         self.listeners: tuple[Callable[[Event], object], ...] = ()
@@ -94,7 +96,7 @@ class Recorder:
     def add(self, program: ProgramRecord) -> None:
         """Record a program that is ready, and tell the listeners."""
         self._count += 1
-        if self._count <= _MOST:
+        if self._count <= self._most:
             self._programs.append(program)
             if not self._planned:
                 self._write_soon()
@@ -132,7 +134,7 @@ class Recorder:
         programs, trouble = list(_taken(self._programs)), Counter(_taken(self._trouble))
         reuse = list(_taken(self._reuse))
         if programs or reuse or (trouble and self._count):
-            dropped, self._count = max(0, self._count - _MOST), min(self._count, _MOST)
+            dropped, self._count = max(0, self._count - self._most), min(self._count, self._most)
             line = encode_line(StartRecord(self._process(), programs, trouble, dropped, reuse))
             START_LOG.append(line)
             if self.share and sum(map(len, self._lines)) + len(line) <= _SHARED_BYTES:
