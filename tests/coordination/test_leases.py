@@ -13,6 +13,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -243,24 +244,20 @@ def test_credentials_that_cannot_give_leases_up(time, steps):
     assert time.now - 100.0 < 20
 
 
-def asked_of(leases, monkeypatch):
-    """What the bucket of these leases is asked from now on, one word for each request."""
-    asked, bucket = [], leases._bucket
-
-    def counted(request, ask):
-        return lambda *arguments: (asked.append(request), ask(*arguments))[1]
-
-    for request in ("read", "stat", "write", "delete"):
-        monkeypatch.setattr(bucket, f"_{request}", counted(request, getattr(bucket, f"_{request}")))
+def asked_of(bucket):
+    """What the bucket is asked from now on, one word for each request."""
+    asked = []
+    bucket.before = lambda kind, *_: asked.append(kind)
     return asked
 
 
-def test_a_wait_for_a_living_host_asks_once_for_its_age(time, steps, monkeypatch):
+def test_a_wait_for_a_living_host_asks_once_for_its_age(time, steps):
     """Of the lease; in the first second, in which it is not renewed, nothing else is asked of it."""
-    leases = StoreLeases(MemoryBucket(), scheduler=steps)
+    bucket = MemoryBucket()
+    leases = StoreLeases(bucket, scheduler=steps)
     holder, program = leases.acquire("k"), Program()
     time.at(0.5, lambda: setattr(program, "entry", "theirs"))
-    asked = asked_of(leases, monkeypatch)
+    asked = asked_of(bucket)
     assert run(flight(leases, time, between_hosts=True), program) == "theirs"
     assert asked == ["write", "stat"]
     holder.end()
@@ -281,7 +278,7 @@ def test_leases_of_a_host_that_died_a_moment_ago(time, steps, monkeypatch, is_re
     host = flight(leases, time, between_hosts=True)
     if is_reversed:
         keys.reverse()
-    asked, per_lease = asked_of(leases, monkeypatch), []
+    asked, per_lease = asked_of(bucket), []
     for key in keys:
         before = len(asked)
         assert host.run(key, lookup=lambda: None, work=lambda: "executable", deadline=600.0) == "executable"
@@ -418,11 +415,17 @@ def test_file_holder_overwrites_a_takeover(tmp_path, steps, monkeypatch):
     bucket = FileBucket(tmp_path / "shared")
     leases = StoreLeases(bucket, scheduler=steps)
     stopped = leases.acquire("k")
-    seen = leases.look("k")
-    taken = leases.take_over("k", seen)
-    # What a holder does that was stopped between comparing and renaming:
-    stopped._version = leases.look("k").token
+    replace, taken = Path.replace, []
+
+    def stop_and_replace(path, target):
+        # The holder has compared, and is stopped before it renames.
+        if not taken:
+            taken.append(leases.take_over("k", leases.look("k")))
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", stop_and_replace)
     assert stopped.renew() is True
+    (taken,) = taken
     assert taken.renew() is False
     assert taken.lost is True
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import weakref
 
-from ejcache.coordination import leases
-from ejcache.coordination.leases import HeldLease, lease_scheduler
+from store_processes import in_fork
+
+from ejcache.coordination.leases import HeldLease, end_leases, lease_scheduler
 
 
 class SlowLease(HeldLease):
@@ -25,20 +25,23 @@ class SlowLease(HeldLease):
         self.deleted = True
 
 
-def test_exit_waits_for_a_release_that_has_begun(monkeypatch):
+def test_exit_waits_for_a_release_that_has_begun():
     """A lease that is being released in the background when the process exits is removed before it ends."""
-    monkeypatch.setattr(leases, "_held", weakref.WeakSet())  # without the leases of other tests
-    lease = SlowLease()
-    lease.release()
-    assert lease.began.wait(200)
-    drain, waiting = lease_scheduler.drain, []
 
-    def watched_drain(**limits):
-        waiting.append(lease_scheduler.waiting)
-        lease.may_end.set()
-        return drain(**dict.fromkeys(limits, 200.0))
+    def exit_while_it_is_released():
+        lease = SlowLease()
+        lease.release()
+        assert lease.began.wait(200)
+        drain, waiting = lease_scheduler.drain, []
 
-    monkeypatch.setattr(lease_scheduler, "drain", watched_drain)
-    leases.end_leases()
-    assert waiting[0] >= 1
-    assert lease.deleted
+        def watched_drain(**limits):
+            waiting.append(lease_scheduler.waiting)
+            lease.may_end.set()
+            return drain(**dict.fromkeys(limits, 200.0))
+
+        lease_scheduler.drain = watched_drain
+        end_leases()
+        return waiting[0] >= 1, lease.deleted
+
+    # A fork has no leases of other tests.
+    assert in_fork(exit_while_it_is_released) == (True, True)
