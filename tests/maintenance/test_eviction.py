@@ -218,16 +218,21 @@ class Process:
     def __init__(self, objects, clock, *, limit=10**10, chance=0.5):
         self.stored = 0
         self.limit = limit
+        self.asked = 0
         self.steps = Steps(clock)
         self.leases = StoreLeases(objects, scheduler=self.steps)
         self.scheduler = MaintenanceScheduler(
             objects,
             self.leases,
-            policy=lambda: EvictionPolicy(max_size=self.limit) if self.limit else None,
+            policy=self.policy,
             stored=lambda: self.stored,
             clock=clock,
             chance=lambda: chance,
         )
+
+    def policy(self):
+        self.asked += 1
+        return EvictionPolicy(max_size=self.limit) if self.limit else None
 
     def tick(self):
         report = self.scheduler.run_if_due()
@@ -297,12 +302,10 @@ def test_chance_at_the_end(clock):
 def test_the_end_of_most_programs_asks_for_no_policy(clock):
     """A program that stored little would make a pass by no policy with this chance, so that it makes no request."""
     for stored, asks in ((0, False), (10 << 20, False), (16 << 20, True)):
-        process = Process(MemoryBucket(), clock, chance=0.2)
-        asked = []
-        process.scheduler._policy = lambda asked=asked: asked.append(1)
+        process = Process(MemoryBucket(), clock, limit=None, chance=0.2)
         process.stored = stored
         assert process.scheduler.run_at_exit() is None
-        assert bool(asked) is asks
+        assert bool(process.asked) is asks
 
 
 def test_another_is_at_it(clock):
@@ -357,12 +360,13 @@ def test_deposed_in_the_middle(clock):
 
 def test_trouble_is_no_error(clock):
     """While the storage fails, maintenance waits, and raises nothing."""
-    process = Process(MemoryBucket(), clock)
+    objects = MemoryBucket()
+    process = Process(objects, clock)
 
-    def gone(*args, **options):
+    def gone(*request):
         raise StoreUnavailableError("gone")
 
-    process.scheduler._objects.read = process.scheduler._objects.write = process.scheduler._objects.walk = gone
+    objects.before = gone
     process.stored = 10**9
     assert process.tick() is None
     clock.now += 10_000

@@ -9,6 +9,7 @@ import tracemalloc
 
 import pytest
 from helpers import python_command, run_program, uses
+from sqlite_connections import opened_connections
 from store_suite import ODD_KEYS
 
 from ejcache.errors import EntryCorruptError, StoreError
@@ -128,22 +129,36 @@ def test_a_closed_table_says_so():
         next(tables.rows("SELECT * FROM t"))
 
 
-def test_a_program_that_ends_leaves_tables_alone():
+def test_a_program_that_ends_leaves_tables_alone(run_forked):
     """A thread may be at work on tables when the program ends, where closing them crashes or hangs: nobody does."""
-    with TemporaryTables("CREATE TABLE t (a)") as tables:
-        assert tables._forget.atexit is False
+    program = """
+        import sqlite3
+        from ejcache.maintenance.journals import TemporaryTables
+
+        class Connection(sqlite3.Connection):
+            def close(self):
+                print("closed")
+                super().close()
+
+        connect = sqlite3.connect
+        sqlite3.connect = lambda *arguments, **options: connect(*arguments, **options, factory=Connection)
+        TemporaryTables("CREATE TABLE t (a)").close()
+        tables = TemporaryTables("CREATE TABLE t (a)")
+        print("the end")
+    """
+    assert run_forked(program).stdout == "closed\nthe end\n"
 
 
-def test_forgotten_without_a_word(recwarn):
+def test_forgotten_without_a_word(monkeypatch, recwarn):
     """Tables that nobody closes are closed with their last reference."""
     gc.collect()
     recwarn.clear()  # of what other tests have left
+    connections = opened_connections(monkeypatch)
     tables = TemporaryTables("CREATE TABLE t (a)")
-    connection = tables._connection
     del tables
     gc.collect()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        connection.execute("SELECT 1")
+        connections[0].execute("SELECT 1")
     assert not recwarn.list
 
 

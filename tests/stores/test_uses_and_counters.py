@@ -100,10 +100,9 @@ class TestUses:
         reader.usage.write()
         assert used_in(store.bucket) == {}
 
-    def test_bounded(self, objects, monkeypatch):
+    def test_bounded(self, objects):
         """A process that cannot write a journal does not remember uses without end."""
-        monkeypatch.setattr("ejcache.stores.shared.uses_and_counters._MOST_USES", 5)
-        usage = Usage(objects)
+        usage = Usage(objects, most=5)
         for n in range(20):
             usage.note(f"k{n}")
         usage.note("k0", when=4e9)
@@ -294,7 +293,7 @@ class TestCounters:
 
     def test_more_than_one_pass_folds(self, objects, usage, monkeypatch):
         """What a pass does not add to the baseline stays for the next one."""
-        monkeypatch.setattr("ejcache.maintenance.journal_compaction._MOST_FOLDED", 2)
+        monkeypatch.setattr("ejcache.maintenance.journal_compaction.MOST_FOLDED", 2)
         for _ in range(5):
             usage.add({"hits": 1})
             usage.write()

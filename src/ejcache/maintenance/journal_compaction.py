@@ -58,7 +58,7 @@ _NEW_SECONDS: Final = 86_400.0
 """How long the use of an entry that is not listed is kept: the entry may be younger than the listing."""
 _READING_SECONDS: Final = 120.0
 """How long one pass reads journals; the next pass reads the others."""
-_MOST_FOLDED: Final = 20_000
+MOST_FOLDED: Final = 20_000
 """Journals that one pass folds, because the baseline names them; the next pass folds the others."""
 
 
@@ -84,7 +84,7 @@ class Listed(NamedTuple):
     def unfolded(self) -> set[str]:
         """The names of the journals that one pass folds."""
         names = (info.name for info in self.journals if info.name not in self.baseline.folded)
-        return set(itertools.islice(names, _MOST_FOLDED))
+        return set(itertools.islice(names, MOST_FOLDED))
 
 
 @dataclass(frozen=True, slots=True)

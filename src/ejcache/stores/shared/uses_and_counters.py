@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ejcache")
 _NEGLIGIBLE: Final = 1e-9
-_MOST_USES: Final = 100_000
-"""Of so many entries the last use is remembered: more than a process has programs."""
 _START: Final = 1 << 16
 """Bytes of a journal that hold its sums."""
 _THREADS: Final = 8
@@ -53,10 +51,12 @@ class Usage:
     Args:
         bucket: of the cache.
         unsent: of this host, for what cannot be sent; None for nowhere.
+        most: entries whose last use is remembered; by default more than a process has programs.
     """
 
-    def __init__(self, bucket: Bucket, *, unsent: UnsentUses | None = None) -> None:
+    def __init__(self, bucket: Bucket, *, unsent: UnsentUses | None = None, most: int = 100_000) -> None:
         self._bucket = bucket
+        self._most = most
         self._unsent_uses = unsent
         self.after_fork_in_child()
         _everyone.add(self)
@@ -84,10 +84,10 @@ class Usage:
         Of a use that another thread notes at the same moment, perhaps only one is counted.
         """
         before = self._used.get(key)
-        if before is not None or len(self._used) < _MOST_USES:
+        if before is not None or len(self._used) < self._most:
             use = EntryUse(when or time.time(), times, worth)
             self._used[key] = use = use if before is None else use.joined(before)
-            if len(self.last_used) >= _MOST_USES:
+            if len(self.last_used) >= self._most:
                 self.last_used = {}
             self.last_used[key] = use.when
 
