@@ -109,11 +109,9 @@ def test_when_it_is_due(unsent):
     assert not left.is_due()
 
 
-def test_the_files_are_bounded(path, unsent, monkeypatch):
+def test_the_files_are_bounded(path, unsent):
     """When there are too many notes the older ones go, and usage beyond the limit is lost."""
-    monkeypatch.setattr("ejcache.stores.host_notes._LIMIT", 5_000)
-    monkeypatch.setattr("ejcache.stores.shared.unsent._LIMIT", 5_000)
-    notes, left = HostNotes(path), UnsentUses(unsent)
+    notes, left = HostNotes(path, limit=5_000), UnsentUses(unsent, limit=5_000)
     for number in range(300):
         notes.note(str(number), 0.05)
         left.leave({KEY: EntryUse(float(number))}, {"hits": 1})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 
 import pytest
+from sqlite_connections import opened_connections
 
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
 
@@ -58,18 +60,21 @@ def test_a_store_that_does_not_exist(tmp_path):
         assert store.get_small(["key"]) == {}
 
 
-def test_many_uses_are_written_by_few_statements(store):
+def test_many_uses_are_written_by_few_statements(tmp_path, monkeypatch):
     """Each statement lets other threads run, so one for each entry would take the interpreter from them as often."""
+    monkeypatch.setattr("ejcache.stores.local.index.USES_SECONDS", 3600.0)
+    connections, statements = opened_connections(monkeypatch), []
     keys = [f"small-{number}" for number in range(700)]
-    for key in keys:
-        store.put(key, key.encode())
-    with store._manager.held() as index:
+    with LocalStore(tmp_path) as store:
+        for key in keys:
+            store.put(key, key.encode())
+        store.note_used("gone")  # the first use is written at once, those of the next second together
+        began = time.time()
         for key in [*keys, *keys[:100], "gone"]:
-            index.uses.note(key, 4e9)
-        statements = []
-        index.connection.set_trace_callback(statements.append)
-        index.write_uses()
-        index.connection.set_trace_callback(None)
-    assert len(statements) == 5  # BEGIN and COMMIT among them
-    used = {info.key: (info.last_used, info.hits) for info in store.entries()}
-    assert used == {key: (4e9, 2 if place < 100 else 1) for place, key in enumerate(keys)}
+            store.note_used(key)
+        connections[-1].set_trace_callback(statements.append)
+        used = {info.key: (info.last_used >= began, info.hits) for info in store.entries()}
+        connections[-1].set_trace_callback(None)
+    begun, *marks, ended = [each for each in statements if not each.startswith(("SELECT", "PRAGMA"))]
+    assert (begun.split()[0], len(marks), ended) == ("BEGIN", 3, "COMMIT")
+    assert used == {key: (True, 2 if place < 100 else 1) for place, key in enumerate(keys)}

@@ -8,6 +8,7 @@ import sqlite3
 import time
 
 import pytest
+from sqlite_connections import opened_connections
 
 from ejcache.maintenance.worth import worth
 from ejcache.stores.local.layout import FIXED_BYTES, WAL_BYTES, declared_overhead
@@ -141,38 +142,38 @@ def test_uses_while_the_clock_was_ahead(tmp_path):
 
 
 @pytest.mark.parametrize(("worth_of", "order"), [(None, "Cache_access_time"), (worth, "Cache_turn")])
-def test_no_statement_scans(tmp_path, worth_of, order):
+def test_no_statement_scans(tmp_path, monkeypatch, worth_of, order):
     """Every statement of get and put finds its rows by an index: none costs more when more is stored."""
+    connections = opened_connections(monkeypatch)
     with LocalStore(tmp_path, max_size=100_000, worth=worth_of) as store:
         for n in range(50):
             store.put(f"k{n}", bytes(5_000))
-        index = store._manager._index
-        statements = []
-        index.connection.set_trace_callback(statements.append)
+        connection, statements = connections[-1], []
+        connection.set_trace_callback(statements.append)
         store.put("new", bytes(5_000))
         store.put("large", bytes(20_000))
         store.get("new")
         store.note_used("new")
         store.replace("new", bytes(6_000))
         store.delete("new")
-        index.connection.set_trace_callback(None)
+        connection.set_trace_callback(None)
         plans = {
             detail
             for statement in statements
             if statement.startswith(("SELECT", "UPDATE", "DELETE", "INSERT"))
-            for *_, detail in index.connection.execute("EXPLAIN QUERY PLAN " + statement)
+            for *_, detail in connection.execute("EXPLAIN QUERY PLAN " + statement)
         }
     assert any(order in plan for plan in plans)
     assert {plan for plan in plans if plan.startswith("SCAN Cache") and f"USING INDEX {order}" not in plan} == set()
     assert not any("TEMP B-TREE" in plan for plan in plans)
 
 
-def steps_of_a_put(place, number, **options):
+def steps_of_a_put(place, number, connections, **options):
     """The steps that SQLite takes for a put that evicts one of so many entries."""
     steps = 0
     with LocalStore(place, max_size=number * 100, **options) as store:
-        index = store._manager._index
-        index.connection.execute("PRAGMA synchronous = OFF")
+        connection = connections[-1]
+        connection.execute("PRAGMA synchronous = OFF")
         for n in range(number + 1):
             store.put(f"key-{n:06}", bytes(100))
 
@@ -180,17 +181,18 @@ def steps_of_a_put(place, number, **options):
             nonlocal steps
             steps += 1
 
-        index.connection.set_progress_handler(step, 1)
+        connection.set_progress_handler(step, 1)
         store.put("key-new", bytes(100))
-        index.connection.set_progress_handler(None, 0)
+        connection.set_progress_handler(None, 0)
         assert len(list(store.entries())) == number
     return steps
 
 
-def test_work_of_a_put_does_not_grow(tmp_path):
+def test_work_of_a_put_does_not_grow(tmp_path, monkeypatch):
     """A put that evicts takes SQLite as many steps among 5,000 entries as among 50, in either order."""
-    by_use = [steps_of_a_put(tmp_path / f"use {number}", number) for number in (50, 5_000)]
-    by_cost = [steps_of_a_put(tmp_path / f"cost {number}", number, worth=worth) for number in (50, 5_000)]
+    connections = opened_connections(monkeypatch)
+    by_use = [steps_of_a_put(tmp_path / f"use {number}", number, connections) for number in (50, 5_000)]
+    by_cost = [steps_of_a_put(tmp_path / f"cost {number}", number, connections, worth=worth) for number in (50, 5_000)]
     assert by_use[1] <= 1.2 * by_use[0]
     assert by_cost[1] <= 1.2 * by_cost[0]
     assert by_cost[1] <= 1.2 * by_use[1]

@@ -142,15 +142,14 @@ def test_delete_removes_both_files(tmp_path):
     assert JaxDirectory(tmp_path).compile_seconds(KEY) is None
 
 
-def test_delete_waits_for_jaxs_lock_and_gives_up(tmp_path, monkeypatch):
+def test_delete_waits_for_jaxs_lock_and_gives_up(tmp_path):
     """While a JAX process has its lock, nothing is removed under its feet."""
     import filelock
 
-    monkeypatch.setattr("ejcache.stores.plain_jax._LOCK_SECONDS", 0.05)
     write(tmp_path)
     lock = filelock.FileLock(tmp_path / ".lockfile")
     with lock, pytest.raises(StoreBusyError):
-        JaxDirectory(tmp_path).delete(KEY)
+        JaxDirectory(tmp_path, patience=0.05).delete(KEY)
     assert JaxDirectory(tmp_path).delete(KEY)
 
 

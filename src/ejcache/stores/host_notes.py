@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 EXPIRY_SECONDS: Final = 30 * 86_400.0
 """After that a program is asked for again: another host may have stored it meanwhile, with a lower floor."""
 
-_LIMIT: Final = 1_000_000
-"""Bytes of the notes, about 18,000; when they are twice as many, the older half goes."""
 _LOCK_SECONDS: Final = 0.5
 _NOTE: Final = re.compile(rb"([0-9a-f]{32}) ([0-9]{1,12}|-) ([0-9]{1,12})(?: .*)?")
 
@@ -61,10 +59,12 @@ class HostNotes:
 
     Args:
         path: of the file, on a local file system; None to keep the notes in memory.
+        limit: bytes of the notes, by default about 18,000; when they are twice as many, the older half goes.
         now: seconds since the epoch.
     """
 
-    def __init__(self, path: Path | None, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path | None, *, limit: int = 1_000_000, now: Callable[[], float] = time.time) -> None:
+        self._limit = limit
         self._path = path
         self._now = now
         # Only single operations on it, which the interpreter makes atomic, so that no lock must survive forks.
@@ -93,7 +93,7 @@ class HostNotes:
             except FileNotFoundError:
                 make_below(self._path.parent)
                 size = append_regular(self._path, line).st_size
-            if size > 2 * _LIMIT:
+            if size > 2 * self._limit:
                 self._drop_older(self._path)
 
     def _read(self) -> dict[str, tuple[float | None, float]]:
@@ -101,12 +101,12 @@ class HostNotes:
             self._notes = {}
             if self._path is not None:
                 with contextlib.suppress(OSError):
-                    self._notes = decode_notes(read_regular(self._path, max_size=4 * _LIMIT))
+                    self._notes = decode_notes(read_regular(self._path, max_size=4 * self._limit))
         return self._notes
 
     def _drop_older(self, path: Path) -> None:
         """Keep the newer half. A note that is appended meanwhile is lost."""
         with exclusive(path.with_name(f"{path.name}.lock"), deadline=time.monotonic() + _LOCK_SECONDS):
-            kept = decode_notes(read_regular(path, max_size=4 * _LIMIT))
+            kept = decode_notes(read_regular(path, max_size=4 * self._limit))
             lines = [encode_note(digest, *note) for digest, note in kept.items()]
-            write_atomically(path, b"".join(lines[len(lines) // 2 :] if sum(map(len, lines)) > _LIMIT else lines))
+            write_atomically(path, b"".join(lines[len(lines) // 2 :] if sum(map(len, lines)) > self._limit else lines))

@@ -38,8 +38,6 @@ _TIME_BYTES: Final = 4
 _PREFIX: Final = 1 << 18
 """Bytes of an entry that are read for its compile time: more than one block of either codec."""
 _CHUNK: Final = 1 << 20
-_LOCK_SECONDS: Final = 10.0
-"""As long as JAX itself waits for its lock."""
 
 
 class JaxEntries(ABC):
@@ -125,10 +123,12 @@ class JaxDirectory(JaxEntries):
 
     Args:
         path: the directory; one that does not exist has no entries.
+        patience: seconds to wait for JAX's lock; by default as long as JAX itself does.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, patience: float = 10.0) -> None:
         self.path = Path(path)
+        self._patience = patience
         self.url = str(self.path)
 
     def entries(self) -> Iterator[EntryInfo]:
@@ -155,7 +155,7 @@ class JaxDirectory(JaxEntries):
         """Remove the entry, under JAX's lock where JAX uses one; False if there was none.
 
         Raises:
-            StoreBusyError: a JAX process kept the lock for ten seconds.
+            StoreBusyError: a JAX process kept the lock.
             StoreUnavailableError: the file cannot be removed.
         """
         with self._locked():
@@ -196,7 +196,7 @@ class JaxDirectory(JaxEntries):
         with contextlib.ExitStack() as stack:
             try:
                 os.close(open_regular(lock))  # raises for a link or a pipe
-                stack.enter_context(filelock.FileLock(lock, timeout=_LOCK_SECONDS, thread_local=False))
+                stack.enter_context(filelock.FileLock(lock, timeout=self._patience, thread_local=False))
             except filelock.Timeout as exc:
                 raise StoreBusyError(f"a JAX process keeps {lock} locked") from exc
             except OSError as exc:

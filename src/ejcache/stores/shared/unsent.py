@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-_LIMIT: Final = 1_000_000
-"""Bytes that are kept while the storage cannot be reached; what would be added is lost."""
 _DUE_SECONDS: Final = 600.0
 _DUE_BYTES: Final = 64 << 10
 _LOCK_SECONDS: Final = 0.5
@@ -66,10 +64,12 @@ class UnsentUses:
 
     Args:
         path: of the file, on a local file system.
+        limit: bytes that are kept while the storage cannot be reached; what would be added is lost.
         now: seconds since the epoch.
     """
 
-    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, limit: int = 1_000_000, now: Callable[[], float] = time.time) -> None:
+        self._limit = limit
         self._path = path
         self._now = now
 
@@ -78,7 +78,7 @@ class UnsentUses:
         if used or sums:
             with contextlib.suppress(OSError, StoreBusyError), self._locked():
                 line = encode_usage(self._now(), used, sums)
-                if sum(map(len, self._lines())) + len(line) <= _LIMIT:
+                if sum(map(len, self._lines())) + len(line) <= self._limit:
                     append_regular(self._path, line)
 
     def is_due(self) -> bool:
@@ -104,7 +104,7 @@ class UnsentUses:
     def _lines(self) -> list[bytes]:
         """The lines; none if there is no file, or if it cannot be read."""
         with contextlib.suppress(OSError):
-            data = read_regular(self._path, max_size=4 * _LIMIT)
+            data = read_regular(self._path, max_size=4 * self._limit)
             return [line for line in data.splitlines() if line.startswith(_BEGINNING)]
         return []
 
