@@ -9,7 +9,7 @@ from store_faults import FaultStore
 from store_processes import in_fork
 from store_sharing import ProcessTests, PromptStore
 
-from ejcache.bucket.breaker import breaker_for
+from ejcache.bucket.breaker import CircuitBreaker, breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import (
     EntryCorruptError,
@@ -23,6 +23,7 @@ from ejcache.errors import (
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore, forget_memory
 from ejcache.stores.tiered.store import TieredStore
+from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util.log import forget_warnings
 
 
@@ -88,15 +89,6 @@ def intact(key, data):
         raise EntryVersionError("of another version")
     if not data.startswith(key.encode()):
         raise EntryCorruptError("not what was put")
-
-
-def open_breaker(store):
-    breaker_for(store.url).fail(seconds=100)
-
-
-def let_probe(store):
-    """The cool-down passes."""
-    breaker_for(store.url)._retry_at = 0.0
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
@@ -200,8 +192,16 @@ def test_put_does_not_wait_for_the_shared_tier(store, local, shared):
     assert store.tier_counters()["shared_uploads"] == 1
 
 
-def test_quarantine_of_what_was_to_replace_an_upload_under_way(store, shared):
+def test_quarantine_of_what_was_to_replace_an_upload_under_way(store, shared, monkeypatch):
     """Neither what was quarantined nor what it was to replace is there afterwards: not the old one by being late."""
+    when_tried, waits = Uploads.when_tried, threading.Event()
+
+    def noted(uploads, key, callback):
+        is_known = when_tried(uploads, key, callback)
+        waits.set()
+        return is_known
+
+    monkeypatch.setattr(Uploads, "when_tried", noted)
     gate = shared.block("put")
     store.put("k", b"k-bad")
     assert gate.reached.wait(60)
@@ -209,10 +209,7 @@ def test_quarantine_of_what_was_to_replace_an_upload_under_way(store, shared):
     quarantined = []
     thread = threading.Thread(target=lambda: quarantined.append(store.quarantine("k", b"k-good")))
     thread.start()
-    upload = store._uploads._pending["k"]
-    waiting = threading.Event()
-    while not upload.callbacks:
-        waiting.wait(0.001)
+    assert waits.wait(60)
     gate.opened.set()
     thread.join(60)
     assert store.flush(60) is True
@@ -338,7 +335,6 @@ def test_loser_of_a_local_race_uploads_nothing(store, local, shared):
     assert store.put("k", b"k-mine") is False
     assert store.flush(60) is True
     assert shared.calls["put"] == 0
-    assert len(store._uploads) == 0
 
 
 def test_damage_is_not_uploaded(store, local, shared):
@@ -351,14 +347,15 @@ def test_damage_is_not_uploaded(store, local, shared):
 
 
 @pytest.mark.parametrize("error", [StoreError("disk full"), StoreReadOnlyError("no"), StoreTooSmallError("small")])
-def test_local_tier_that_takes_nothing(store, local, shared, error):
-    """What the local tier does not take is uploaded from memory."""
-    local.fail("put", error)
-    assert store.put("k", b"k-value") is True
-    assert store.flush(60) is True
-    assert shared.inner.peek("k") == b"k-value"
-    assert local.inner.contains("k") is False
-    assert store._uploads._held == 0
+def test_local_tier_that_takes_nothing(store, local, shared, monkeypatch, error):
+    """What the local tier does not take is uploaded from memory, which is free for the next entry then."""
+    monkeypatch.setattr("ejcache.stores.tiered.uploads.HELD_BYTES", 10)
+    for key in ("k", "l"):
+        local.fail("put", error)
+        assert store.put(key, key.encode() * 10) is True
+        assert store.flush(60) is True
+        assert shared.inner.peek(key) == key.encode() * 10
+        assert local.inner.contains(key) is False
 
 
 def test_memory_for_uploads_is_bounded(local, shared, monkeypatch):
@@ -368,7 +365,8 @@ def test_memory_for_uploads_is_bounded(local, shared, monkeypatch):
     with TieredStore(local, shared) as store:
         with pytest.raises(StoreError, match="disk full"):
             store.put("k", b"k" * 11)
-        assert len(store._uploads) == 0
+        assert store.flush(60) is True
+        assert shared.calls["put"] == 0
         assert store.put("k", b"k-later") is True
 
 
@@ -453,16 +451,19 @@ def test_timeouts_are_counted(store, shared):
     assert store.tier_counters()["shared_timeouts"] == 1
 
 
-def test_recovery_is_found_behind_the_program(store, shared):
+def test_recovery_is_found_behind_the_program(local, shared, clock, monkeypatch):
     """After the cool-down a probe behind the program closes the breaker, and what had waited is uploaded."""
-    open_breaker(shared)
+    breaker, closed = CircuitBreaker(clock=clock), threading.Event()
+    breakers = {shared.url: breaker, local.url: CircuitBreaker()}
+    monkeypatch.setattr("ejcache.stores.tiered.store.breaker_for", breakers.get)
+    store = TieredStore(local, shared, drain_seconds=60)
+    breaker.fail(seconds=100)
     store.put("k", b"k-value")
     assert store.flush(60) is False
-    breaker, closed = breaker_for(shared.url), threading.Event()
     succeed = breaker.succeed
     breaker.succeed = lambda: (succeed(), closed.set())
     gate = shared.block("contains")
-    let_probe(shared)
+    clock.now += breaker.retry_in
     with pytest.raises(StoreUnavailableError):
         store.get("other")
     assert gate.reached.wait(60)
@@ -472,15 +473,15 @@ def test_recovery_is_found_behind_the_program(store, shared):
     assert store.get("other") is None
     assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-value"
+    store.close()
 
 
 def test_failed_upload_is_tried_again(store, shared):
-    """An upload that failed is made later, by the recurring retry, and once only."""
+    """An upload that failed is made later, and once only."""
     shared.fail("put", StoreUnavailableError("reset"))
     store.put("k", b"k-value")
     store.worker.drain(patience=60, limit=60)
     assert shared.inner.contains("k") is False
-    store._retry()
     assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-value"
     assert shared.calls["put"] == 2
@@ -550,12 +551,12 @@ def test_fork_during_an_upload(store, shared):
     assert gate.reached.wait(60)
 
     def child():
-        pending = len(store._uploads)
         shared.disarm()
+        has_none = store.flush(0)
         put = store.put("child", b"child")
-        return pending, put, store.flush(60), sorted(info.key for info in shared.inner.entries())
+        return has_none, put, store.flush(60), sorted(info.key for info in shared.inner.entries())
 
-    assert in_fork(child) == (0, True, True, ["child"])
+    assert in_fork(child) == (True, True, True, ["child"])
     gate.opened.set()
     assert store.flush(60) is True
     assert [info.key for info in shared.inner.entries()] == ["parent"]
