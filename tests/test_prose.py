@@ -126,8 +126,8 @@ PRIVATE_ACCESSES = 137
 """How often tests may read or replace a private attribute of an object or module that is not theirs. Lower it."""
 
 
-PUBLIC = frozenset({"_replace", "_asdict", "_fields", "_make", "_exit", "_getframe"})
-"""Names that Python documents: of named tuples, `os` and `sys`."""
+PUBLIC = frozenset({"_replace", "_asdict", "_fields", "_field_defaults", "_make", "_exit", "_getframe", "_repr_html_"})
+"""Names that Python documents, of named tuples, `os` and `sys`, and one that IPython does."""
 
 
 def private_accesses(source: str) -> list[str]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 
-import pytest
 from store_processes import in_fork
 
-from ejcache.util import lifecycle
-from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 
 
@@ -97,18 +94,3 @@ def test_fork_lock_is_free_in_parent_and_child():
         assert in_fork(taken_and_released) is True
     assert taken_and_released() is True
     lock.after_fork_in_parent()  # created by another thread between the two hooks: nothing to release
-
-
-def test_an_interrupted_exit_raises_at_its_end(monkeypatch):
-    """Ctrl-C during exit ends one callback; the others run, and the interpreter learns of it."""
-    seen = []
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(lifecycle, "_callbacks", [])
-    at_exit(ExitPhase.UPLOAD, interrupt)
-    at_exit(ExitPhase.REPORT, lambda: seen.append(os.getpid()))
-    with pytest.raises(KeyboardInterrupt):
-        lifecycle._exit()
-    assert seen == [os.getpid()]

@@ -47,10 +47,9 @@ def test_a_failing_task_is_logged(worker, caplog):
     assert "no good" in caplog.text
 
 
-def test_the_queue_is_bounded(monkeypatch):
+def test_the_queue_is_bounded():
     """What is too much to wait is refused."""
-    monkeypatch.setattr("ejcache.util.scheduler._MOST_TASKS", 2)
-    worker = Scheduler(threads=1)
+    worker = Scheduler(threads=1, most_tasks=2)
     begun, stuck = threading.Event(), threading.Event()
 
     def hold():
@@ -117,10 +116,16 @@ def test_a_thread_sleeps_on_when_a_task_is_due_after_its_next_look(worker, monke
     ran, woken = threading.Event(), []
     worker.later(0.0, ran.set)
     assert ran.wait(60)
+    notify = threading.Condition.notify
+
+    def note(condition, number=1):
+        woken.append(threading.current_thread())
+        notify(condition, number)
+
     with monkeypatch.context() as patched:
-        patched.setattr(worker._changed, "notify", lambda: woken.append(1))
+        patched.setattr(threading.Condition, "notify", note)
         worker.later(3600.0, lambda: None)
-    assert not woken
+    assert threading.current_thread() not in woken
 
 
 def test_recurring_tasks_in_a_thread(worker):

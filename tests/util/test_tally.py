@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
+from store_processes import in_fork
+
 from ejcache.util.tally import Tally
 
 
@@ -17,9 +21,23 @@ def test_pending_is_taken_once():
 
 def test_a_child_starts_from_zero():
     """After a fork the child reports nothing of what its parent counted, even if a thread held the lock."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(float):
+        def __radd__(self, other):
+            begun.set()
+            assert go_on.wait(60)
+            return float(self) + other
+
+    def child():
+        tally.add(hits=1)
+        return tally.totals()
+
     tally = Tally()
-    tally.add(hits=1)
-    tally._lock = None  # as good as held for ever
-    tally.after_fork_in_child()
-    tally.add(hits=1)
-    assert tally.totals() == {"hits": 1}
+    counting = threading.Thread(target=tally.add, kwargs={"hits": Slow(7)})
+    counting.start()
+    assert begun.wait(60)
+    assert in_fork(child) == {"hits": 1}
+    go_on.set()
+    counting.join()
+    assert tally.totals() == {"hits": 7}

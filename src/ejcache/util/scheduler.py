@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _JITTER: Final = 0.1
 _MOST_TASKS: Final = 10_000
-"""So many tasks may wait."""
 _LONGEST_WAIT: Final = 5.0
 """Seconds after which a waiting thread checks whether its scheduler is still referred to."""
 
@@ -51,6 +50,7 @@ class Scheduler:
         clock: monotonic seconds.
         name: of the threads.
         early: tasks that `later` planned run at once when idle threads are ended.
+        most_tasks: so many submitted tasks may wait.
     """
 
     def __init__(
@@ -60,11 +60,13 @@ class Scheduler:
         clock: Callable[[], float] = time.monotonic,
         name: str = "ejcache-background",
         early: bool = False,
+        most_tasks: int = _MOST_TASKS,
     ) -> None:
         self._max_threads = threads
         self.clock = clock
         self._name = name
         self._early = early
+        self._most_tasks = most_tasks
         self._timed: list[_Timed] = []
         self._looks_at = 0.0
         self.after_fork_in_child()
@@ -91,7 +93,7 @@ class Scheduler:
     def submit(self, task: Task) -> bool:
         """Run `task` as soon as a thread is free; False if too many tasks are waiting."""
         with self._changed:
-            if len(self._tasks) >= _MOST_TASKS:
+            if len(self._tasks) >= self._most_tasks:
                 return False
             self._tasks.append(task)
             self._start(len(self._tasks) + self._running)
