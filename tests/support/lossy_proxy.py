@@ -36,6 +36,7 @@ class LossyProxy:
         flips: each body of a successful GET has its last bit flipped, and none of S3's checksums.
         answers: for a method and what is in the path: status and body that are answered without asking the server.
         seen: (method, path, headers) of each request.
+        lock: held while one of these changes.
     """
 
     def __init__(self, target: str) -> None:
@@ -46,7 +47,7 @@ class LossyProxy:
         self.answers: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.seen: list[tuple[str, str, dict[str, str]]] = []
         self._random = random.Random(0)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         proxy, address = self, urlsplit(target).netloc
 
         class Handler(BaseHTTPRequestHandler):
@@ -63,12 +64,12 @@ class LossyProxy:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 if self.headers.get("Transfer-Encoding", "") == "chunked":
                     body = self._chunks()
-                with proxy._lock:
+                with proxy.lock:
                     proxy.seen.append((self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
                 if self.command == "PUT" and proxy.damage:
                     proxy.damage -= 1
                     body = bytes([body[0] ^ 1]) + body[1:]
-                answer = proxy._own_answer(self.command, self.path, self.headers, body)
+                answer = proxy.own_answer(self.command, self.path, self.headers, body)
                 if answer is not None:
                     self._say(*answer)
                     return
@@ -86,7 +87,7 @@ class LossyProxy:
                 flips = proxy.flips and self.command == "GET" and answer.status in (200, 206) and bool(data)
                 if flips:
                     data = data[:-1] + bytes([data[-1] ^ 1])
-                if proxy._loses(self.command):
+                if proxy.loses(self.command):
                     self.close_connection = True
                     if proxy.how == "reset":
                         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -131,7 +132,8 @@ class LossyProxy:
         """Where it listens."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
-    def _own_answer(self, method: str, path: str, headers: Message, body: bytes) -> tuple[int, bytes] | None:
+    def own_answer(self, method: str, path: str, headers: Message, body: bytes) -> tuple[int, bytes] | None:
+        """What is answered without asking the server; None for what it answers."""
         for (of, part), answer in self.answers.items():
             if method == of and part in path:
                 return answer
@@ -140,8 +142,9 @@ class LossyProxy:
             return 400, b"<Error><Code>BadDigest</Code><Message>The Content-MD5 did not match.</Message></Error>"
         return None
 
-    def _loses(self, method: str) -> bool:
-        with self._lock:
+    def loses(self, method: str) -> bool:
+        """True if the answer to this request is lost."""
+        with self.lock:
             if not self.lose or method not in self.lose or not self.times or self._random.random() >= self.probability:
                 return False
             self.times -= 1
