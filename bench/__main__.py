@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out, err = Console(), Console(stderr=True)
     if not options.json:
         out.print(machine_as_text(machine), style="dim", highlight=False)
-    context = Context(quick=options.quick, say=lambda _: None, parent=where)
+    context = Context(quick=options.quick, say=lambda _: None, rounds=options.rounds, parent=where)
     outcomes: dict[str, Outcome] = {}
     try:
         for case, outcome in _run_all(chosen, context, err):
@@ -123,6 +123,13 @@ def _as_json(
     return {"quick": quick, "machine": machine, "cases": found}
 
 
+def _rounds(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("there are none")
+    return number
+
+
 def _options(cases: Sequence[Case], arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [case.name for case in cases]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
@@ -135,6 +142,9 @@ def _options(cases: Sequence[Case], arguments: Sequence[str] | None) -> argparse
     )
     parser.add_argument("--only", metavar="CASE", action="append", default=[], help="this case and no other")
     parser.add_argument("--quick", action="store_true", help="measure less, to see that it works: rough numbers")
+    parser.add_argument(
+        "--rounds", metavar="N", type=_rounds, help="so many rounds of processes that start by turns (start, reuse)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument(
         "--write", action="store_true", help="bring bench/results.json and RESULTS.md up to date with what was measured"

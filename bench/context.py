@@ -33,10 +33,10 @@ class ChildError(Exception):
 
 
 def support(name: str) -> Any:
-    """A module of the tests' servers."""
-    place = str(ROOT / "tests" / "support")
-    if place not in sys.path:
-        sys.path.append(place)
+    """A module of the tests' servers, or of the tools."""
+    for place in (str(ROOT / "tests" / "support"), str(ROOT / "tools")):
+        if place not in sys.path:
+            sys.path.append(place)
     return import_module(name)
 
 
@@ -61,12 +61,14 @@ class Context:
     Attributes:
         quick: measure less, to see that everything works; the numbers are rough.
         say: shows what is going on to a person who waits.
+        rounds: how often contestants that are processes take turns; what the case says if None.
         parent: directory of all that is written; the system's temporary one if None.
         kept: what cases leave for later cases of the same run, by their names.
     """
 
     quick: bool
     say: Callable[[str], None]
+    rounds: int | None = None
     parent: Path | None = None
     kept: dict[str, Any] = field(default_factory=dict)
     _done: list[Path] = field(default_factory=list)
@@ -74,6 +76,10 @@ class Context:
     def pick(self, full: _T, quick: _T) -> _T:
         """One of the two, by how much is to be measured."""
         return quick if self.quick else full
+
+    def turns(self, full: int, quick: int = 1) -> int:
+        """How many rounds are measured of contestants that are processes."""
+        return self.pick(full, quick) if self.rounds is None else self.rounds
 
     @contextmanager
     def directory(self) -> Iterator[Path]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from bench.measure import Summary
 
-__all__ = ["OURS", "Bar", "Line", "Outcome", "Ratio", "Split", "at_least", "at_most", "reaches"]
+__all__ = ["OURS", "Bar", "Line", "Outcome", "Ratio", "Split", "at_least", "at_most", "surely_at_least"]
 
 OURS = "ejcache"
 """The contestant that the others are peers of."""
@@ -22,7 +22,7 @@ class Bar:
     """What a ratio has to reach: `at_most(1.02)`, `at_least(300)`.
 
     Attributes:
-        by_interval: the upper end of the ratio's interval has to reach it: we may not be shown to be worse.
+        by_interval: the whole interval of the ratio has to reach it, so that chance is ruled out.
     """
 
     sense: Literal["<=", ">="]
@@ -46,8 +46,8 @@ def at_most(value: float) -> Bar:
     return Bar("<=", value)
 
 
-def reaches(value: float) -> Bar:
-    """The ratio's interval may lie above this, or hold it."""
+def surely_at_least(value: float) -> Bar:
+    """Not even the lower end of the ratio's interval lies below this."""
     return Bar(">=", value, by_interval=True)
 
 
@@ -70,7 +70,8 @@ class Ratio:
     def met(self) -> bool | None:
         if self.bar is None:
             return None
-        return self.bar.met_by(self.interval[1] if self.bar.by_interval and self.interval else self.value)
+        worst = self.interval[self.bar.sense == "<="] if self.bar.by_interval and self.interval else self.value
+        return self.bar.met_by(worst)
 
     def to_dict(self) -> dict[str, Any]:
         return {

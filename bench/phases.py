@@ -38,7 +38,8 @@ class Phases:
     Attributes:
         main: of the thread that made this object.
         behind: of all other threads.
-        processor: what functions took of a processor, without the phases of JAX's events; with what is inside them.
+        processor: what functions took of a processor in that thread, each without the functions inside it; without the
+            phases of JAX's events.
         counts: the hits and requests that JAX, or the cache in its place, has counted.
     """
 
@@ -48,6 +49,7 @@ class Phases:
         self.processor: dict[str, float] = defaultdict(float)
         self.counts: Counter[str] = Counter()
         self._thread = threading.get_ident()
+        self._inside: list[float] = []
         self._began_at: dict[int, list[float]] = defaultdict(list)
         self._ended: dict[int, list[tuple[float, float]]] = {}
 
@@ -63,14 +65,35 @@ class Phases:
         """Begin with loads."""
         from jax._src.lib import xla_client
 
-        self._watch(xla_client.Client, "deserialize_executable", "load")
+        self.watch(xla_client.Client, "deserialize_executable", "load")
 
     def watch_compiler(self) -> None:
         """Begin with what JAX's compiler calls; after the cache has been enabled, which replaces some of it."""
         from jax._src import compiler
 
         for name, phase in _FUNCTIONS.items():
-            self._watch(compiler, name, phase)
+            self.watch(compiler, name, phase)
+
+    def watch(self, owner: Any, name: str, phase: str) -> None:
+        """Begin with a function of a module or a class."""
+        function: Callable[..., Any] = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            is_main = threading.get_ident() == self._thread
+            if is_main:
+                self._inside.append(0.0)
+            start, processor = time.perf_counter(), time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                end, spent = time.perf_counter(), time.thread_time() - processor
+                if is_main:
+                    self.processor[phase] += spent - self._inside.pop()
+                    if self._inside:
+                        self._inside[-1] += spent
+                self.took(phase, start, end)
+
+        setattr(owner, name, watched)
 
     def took(self, phase: str, start: float, end: float) -> None:
         """A phase of this thread has ended, and all phases inside it have been told before; times of one clock."""
@@ -96,17 +119,3 @@ class Phases:
     def _event(self, event: str, **_: Any) -> None:
         if event in _COUNTED:
             self.counts[_COUNTED[event]] += 1
-
-    def _watch(self, owner: Any, name: str, phase: str) -> None:
-        function: Callable[..., Any] = getattr(owner, name)
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            start, processor = time.perf_counter(), time.thread_time()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                end = time.perf_counter()
-                self.processor[phase] += time.thread_time() - processor
-                self.took(phase, start, end)
-
-        setattr(owner, name, watched)

@@ -8,6 +8,8 @@ import re
 import pytest
 from helpers import ROOT
 
+from bench.outcome import Ratio, at_least, surely_at_least
+
 MACHINE = {"cpu", "cores", "python", "jax", "filesystem", "etils"}
 
 
@@ -105,6 +107,46 @@ def test_phases_do_not_depend_on_the_time_of_day(run_forked):
     assert done.stdout == "fine\n"
 
 
+def test_the_processor_time_of_a_function_inside_another_counts_once(run_forked):
+    """What a function takes is without what it calls, so that the parts add up to no more than the whole."""
+    done = run_forked(
+        """
+        import time
+        from types import SimpleNamespace
+        from bench.phases import Phases
+
+        def spin(seconds):
+            until = time.thread_time() + seconds
+            while time.thread_time() < until:
+                pass
+
+        phases, work = Phases(), SimpleNamespace()
+        work.inner = lambda: spin(0.05)
+        work.outer = lambda: (work.inner(), work.inner(), spin(0.01))
+        phases.watch(work, "inner", "inner")
+        phases.watch(work, "outer", "outer")
+        start = time.thread_time()
+        work.outer()
+        whole = time.thread_time() - start
+        assert phases.processor["inner"] >= 0.1
+        assert 0.01 <= phases.processor["outer"] <= whole - phases.processor["inner"]
+        print("fine")
+        """,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout == "fine\n"
+
+
+def test_a_bar_for_the_interval():
+    """A bar that chance must not meet wants the whole interval, and another one the value."""
+    met = [
+        Ratio("a", 1.1, bar, interval=interval).met
+        for bar in (at_least(1.0), surely_at_least(1.0))
+        for interval in ((1.01, 1.2), (0.99, 1.2))
+    ]
+    assert met == [True, True, True, False]
+
+
 def test_ratios_have_intervals(run_forked):
     """The ratio is the median over rounds, the geometric mean over programs; its interval holds it."""
     done = run_forked(
@@ -119,6 +161,12 @@ def test_ratios_have_intervals(run_forked):
         env={"PYTHONPATH": str(ROOT)},
     )
     assert done.stdout == "fine\n"
+
+
+def test_no_rounds_are_a_usage_error(run_bench):
+    """Nothing can be said of them."""
+    done = run_bench("--rounds", "0", "--only", "reuse-12", check=False)
+    assert (done.returncode, "--rounds" in done.stderr) == (2, True)
 
 
 def test_an_unknown_case_is_a_usage_error(run_bench):

@@ -112,7 +112,7 @@ def _measure(program: Program, context: Context, outcome: Outcome) -> None:
     entered = [(one, Work(AT_ONCE, 0)) for one in (*contestants, *bound)]
     entered += [(one, later) for one in contestants if one in (JAX, PLAIN, PRELOAD)]
     cold, warm = start_by_turns(
-        context, program.module, context.pick(*program.sizes), entered, rounds=context.pick(_ROUNDS, 1)
+        context, program.module, context.pick(*program.sizes), entered, rounds=context.turns(_ROUNDS)
     )
     _tell_times(outcome, cold, warm)
     for moment in (AT_ONCE, LATER):
@@ -138,7 +138,7 @@ def _measure_real(program: Program, context: Context, outcome: Outcome) -> None:
         program.module,
         context.pick(*program.sizes),
         [(one, now) for one in contestants],
-        rounds=context.pick(_ROUNDS, 1),
+        rounds=context.turns(_ROUNDS),
     )
     _tell_times(outcome, cold, warm)
     ours = PRELOAD if PRELOAD in contestants else PLAIN

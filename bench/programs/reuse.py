@@ -1,56 +1,101 @@
 """python -m bench.programs.reuse SIZE WORK: one step of `SIZE` blocks after WORK seconds of other work.
 
-The answer has what went by from the call until its key was made, in seconds and in processor time of the thread, and
-how often the step was traced. `EJCACHE_REUSE_LOWERING` says whether it may be reused.
+`EJCACHE_REUSE_LOWERING` says whether the step may be reused. The answer has how often it was traced; the processor time
+of the main thread from the call until its key was made, how much of it went into the question whether the step can be
+reused, and into imports; the seconds of each phase, as `bench.programs.start_up` has them; and when this process ended
+by the machine's monotonic clock.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from typing import Any
 
-import jax
+began = time.perf_counter()
 
-import ejcache
-from bench.programs.start import blocks
+import _frozen_importlib  # noqa: E402 (all imports are timed; importlib's own, whatever Python has not loaded yet)
+import json  # noqa: E402
+import sys  # noqa: E402
+from typing import Any  # noqa: E402
+
+import jax  # noqa: E402
+
+import ejcache  # noqa: E402
+from bench.phases import Phases  # noqa: E402
+from bench.programs.start import blocks  # noqa: E402
 
 
 def main() -> None:
-    from jax._src import compiler
-
     size, work = int(sys.argv[1]), float(sys.argv[2])
     traced: list[None] = []
-    made: dict[str, tuple[float, float]] = {}
 
     def train_step(state: Any, tokens: Any) -> Any:
         traced.append(None)
         return blocks.train_step(state, tokens)
 
+    phases = Phases()
+    phases.watch_loads()
+    phases.listen()
+    arguments = blocks.arguments(size)
+    imported = time.perf_counter()
     ejcache.enable("cache", min_compile_seconds=0)
-    step, (state, tokens) = ejcache.ejit(train_step), blocks.arguments(size)
+    step = ejcache.ejit(train_step)
+    phases.watch_compiler()
+    enabled = time.perf_counter()
     jax.devices()
-    until = time.perf_counter() + work
+    backend = time.perf_counter()
+    until = backend + work
     while time.perf_counter() < until:
         sum(range(10_000))
+    spent = _watch_reuse(phases)
+    worked, processor = time.perf_counter(), time.thread_time()
+    jax.block_until_ready(step(*arguments))
+    done = time.perf_counter()
+    parts = {
+        "import": imported - began,
+        "enable": enabled - imported,
+        "backend": backend - enabled,
+        "own work": worked - backend,
+        **phases.main,
+        "run": done - worked - sum(phases.main.values()),
+    }
+    print(
+        json.dumps(
+            {
+                "traced": len(traced),
+                "processor": spent["until"] - processor,
+                "question": spent["question"],
+                "imports": spent["imports"],
+                "first": done - worked,
+                "phases": parts,
+                "behind": phases.behind,
+                "ended": time.monotonic(),
+            }
+        ),
+        flush=True,
+    )
+
+
+def _watch_reuse(phases: Phases) -> dict[str, float]:
+    """What is filled in when the first key has been made: the thread's processor time, and what it spent on what."""
+    from jax._src import compiler
+
+    found: dict[str, float] = {}
+    if ejcache.current_settings().reuse_lowering:
+        from ejcache.reuse.calls import ReusingCalls
+
+        phases.watch(ReusingCalls, "_ask", "question")
+        phases.watch(ReusingCalls, "_load", "read and build")
+    phases.watch(_frozen_importlib, "_find_and_load", "imports")
     make_key = compiler._get_cache_key  # where JAX makes a key
 
     def make(*arguments: Any, **named: Any) -> Any:
         key = make_key(*arguments, **named)
-        made.setdefault("key", (time.perf_counter(), time.thread_time()))
+        if not found:
+            found.update(until=time.thread_time(), **{name: phases.processor[name] for name in ("question", "imports")})
         return key
 
     compiler._get_cache_key = make
-    began = time.perf_counter(), time.thread_time()
-    jax.block_until_ready(step(state, tokens))
-    answer = {
-        "traced": len(traced),
-        "seconds": made["key"][0] - began[0],
-        "processor": made["key"][1] - began[1],
-        "first": time.perf_counter() - began[0],
-    }
-    print(json.dumps(answer))
+    return found
 
 
 if __name__ == "__main__":
