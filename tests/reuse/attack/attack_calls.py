@@ -12,12 +12,24 @@ if TYPE_CHECKING:
 def _modes(p: Place, text: str, modes: dict[str, str], *, listed: dict[int, list[str]] | None = None) -> None:
     """A program that reads `mode` from outside, and one change for each mode; the value names what must be traced anew."""
     p.write("out/mode.txt", "base")
-    p.program('mode = open("../out/mode.txt").read()\n' + text)
+    p.program(
+        """
+class Modes(set):
+    def __eq__(self, name): return name in self
+    __hash__ = None
+mode = Modes(open("../out/mode.txt").read().split("\\n"))
+"""
+        + text
+    )
     for mode, name in modes.items():
-        p.must(mode, lambda q, mode=mode: q.write("out/mode.txt", mode), traced=name)
+        p.must(mode, _add(mode), traced=name, several=len(set(modes.values())) > 1)
     for number, names in (listed or {}).items():
         for mode in names:
-            p.listed(number, mode, lambda q, mode=mode: q.write("out/mode.txt", mode))
+            p.listed(number, mode, _add(mode))
+
+
+def _add(mode: str):
+    return lambda q: q.write("out/mode.txt", q.path("out/mode.txt").read_text() + "\n" + mode)
 
 
 def settings_of_jax(p: Place) -> None:
@@ -33,8 +45,8 @@ settings = {
     "softmax": ("jax_softmax_custom_jvp", False), "bits": ("jax_default_dtype_bits", "32"),
     "seed offset": ("jax_random_seed_offset", 7), "custom prng": ("jax_enable_custom_prng", True),
 }
-if mode in settings:
-    jax.config.update(*settings[mode])
+for name in mode & set(settings):
+    jax.config.update(*settings[name])
 contexts = {
     "x64 context": lambda: jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64(),
     "precision context": lambda: jax.default_matmul_precision("float32"),
@@ -54,8 +66,8 @@ def step(x, k):
     d = jax.random.PRNGKey(3)
     e = jnp.asarray(jax.config.jax_default_matmul_precision == "highest") + len(str(jax.config.jax_default_matmul_precision))
     return a, b, c, d, e, jnp.arange(3), jnp.float32(1) + jnp.int32(1), jnp.zeros(2, float).dtype == jnp.float64
-with contexts.get(mode, contextlib.nullcontext)():
-    out = step(np.ones((3, 3), np.float32), np.zeros(4 if "prng" in mode and mode != "custom prng" else 2, np.uint32))
+with contexts.get(next(iter(mode & set(contexts)), ""), contextlib.nullcontext)():
+    out = step(np.ones((3, 3), np.float32), np.zeros(4 if mode & {"prng", "prng context"} else 2, np.uint32))
     show(out)
 """,
         dict.fromkeys(
@@ -335,7 +347,7 @@ for name in V:
         def f(x, y=None):
             traced(name.replace(" ", "_"))
             mesh = jax.sharding.get_abstract_mesh()
-            text = f"{mesh.shape_tuple} {getattr(jax.typeof(x), 'sharding', None)} {mode if name in ('donation', 'out', 'in', 'unused', 'compiler option', 'by name', 'numpy') else ''}"
+            text = f"{mesh.shape_tuple} {getattr(jax.typeof(x), 'sharding', None)} {mode == name}"
             return x * 2 + len(text) + sum(text.encode()) % 97
         return f
     f = ejcache.ejit(make(name), reuse_lowering=True, name=name, **options)

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 PRELUDE = '''\
 import os, re, sys, json
@@ -72,6 +72,9 @@ class Change:
     make: Callable[[Place], Any]
     traced: str = ""
     """The function that has to be traced anew; empty for all of them."""
+    several: bool = False
+    """Whether it can be made together with others: of a twin all, and of calls every second one, so that the functions
+    between show that they are still reused."""
     warm: bool = False
     """Start the program once more, unchanged, where the change is made: digests of its files are remembered then."""
 
@@ -115,11 +118,13 @@ class Place:
         path.unlink(missing_ok=True)
         path.symlink_to(target)
 
-    def must(self, name: str, make: Callable[[Place], Any], *, traced: str = "", warm: bool = False) -> None:
-        self.changes.append(Change("must", name, make, traced, warm))
+    def must(
+        self, name: str, make: Callable[[Place], Any], *, traced: str = "", warm: bool = False, several: bool = False
+    ) -> None:
+        self.changes.append(Change("must", name, make, traced, several, warm))
 
-    def twin(self, name: str, make: Callable[[Place], Any], *, warm: bool = False) -> None:
-        self.changes.append(Change("twin", name, make, "", warm))
+    def twin(self, name: str, make: Callable[[Place], Any], *, several: bool = True) -> None:
+        self.changes.append(Change("twin", name, make, "", several))
 
     def listed(self, number: int, name: str, make: Callable[[Place], Any]) -> None:
         self.changes.append(Change(f"listed {number}", name, make))
@@ -226,13 +231,12 @@ def attack(build: Callable[[Place], None], directory: Path, only: str = "") -> I
         yield Outcome(
             program, "unchanged", "must", "right", f"{len(starts[2].traced)} of {len(starts[0].traced)} traced"
         )
+    done = yield from several_at_once(program, place, saved, starts[0], starts[2])
     for change in place.changes:
-        if only and only not in change.name:
+        if change in done or (only and only not in change.name):
             continue
         restored(saved, place.root)
-        now = dataclasses.replace(
-            place, argv=list(place.argv), env=dict(place.env), main=list(place.main), switches=list(place.switches)
-        )
+        now = copied(place)
         if change.warm:
             settle()
             time.sleep(2.2)
@@ -245,6 +249,44 @@ def attack(build: Callable[[Place], None], directory: Path, only: str = "") -> I
         yield judged(program, change, now, starts[0], start(now))
     for left in (place.root, saved):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def copied(place: Place) -> Place:
+    return dataclasses.replace(
+        place, argv=list(place.argv), env=dict(place.env), main=list(place.main), switches=list(place.switches)
+    )
+
+
+def several_at_once(
+    program: str, place: Place, saved: Path, first: Start, third: Start
+) -> Generator[Outcome, None, list[Change]]:
+    """Make changes together that can be told apart. Return those of which no other start is needed."""
+    done: list[Change] = []
+    twins = [c for c in place.changes if c.several and c.verdict == "twin"]
+    calls = [c for c in place.changes if c.several and c.verdict == "must"]
+    for changes in (twins, calls[::2], calls[1::2]):
+        if len(changes) < 2:
+            continue
+        restored(saved, place.root)
+        now = copied(place)
+        for change in changes:
+            change.make(now)
+        settle()
+        after = start(now)
+        if changes is twins:
+            if not after.traced and after.results == first.results:
+                done += twins
+                yield from (Outcome(program, c.name, c.verdict, "reused") for c in twins)
+            continue
+        for change in changes:
+            if change.traced in after.traced and not after.status:
+                done.append(change)
+                yield Outcome(program, change.name, change.verdict, "missed rightly")
+        for name in sorted(set(after.traced) - set(third.traced) - {c.traced for c in changes}):
+            yield Outcome(program, name, "twin", "lost", "a function was traced beside those whose calls changed")
+        if after.status:
+            yield Outcome(program, "-", "base", "broken", after.said)
+    return done
 
 
 def judged(program: str, change: Change, place: Place, first: Start, after: Start) -> Outcome:

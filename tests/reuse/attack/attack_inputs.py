@@ -569,8 +569,16 @@ def values():
     p.must("a file of that name in a directory", lambda q: q.write("proj/sub/metrics.csv", "2"))
     p.must("a file whose name ends with it", lambda q: q.write("proj/my_metrics.csv", "2"))
     p.must("a file whose name begins with it", lambda q: q.write("proj/metrics.csv.json", "2"))
-    p.twin("the argument's value", put("--run-name", "r2", "pos", "--run-name-2", "z", "--run=1", "--lr", "1"))
-    p.twin("the argument in one word", put("--run-name=r3", "pos", "--run-name-2", "z", "--run=1", "--lr", "1"))
+    p.twin(
+        "the argument's value",
+        put("--run-name", "r2", "pos", "--run-name-2", "z", "--run=1", "--lr", "1"),
+        several=False,
+    )
+    p.twin(
+        "the argument in one word",
+        put("--run-name=r3", "pos", "--run-name-2", "z", "--run=1", "--lr", "1"),
+        several=False,
+    )
     p.twin("the variable", lambda q: q.env.update(WANDB_NAME="2"))
     p.twin("another such variable", lambda q: q.env.update(WANDB_X="2"))
     p.twin("the file", lambda q: q.write("proj/metrics.csv", "2"))

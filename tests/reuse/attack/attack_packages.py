@@ -351,11 +351,16 @@ def lines_of_pth(p: Place) -> None:
         extra={"direct_url.json": url, "entry_points.txt": "[attack.kinds]\na = edit:k\n"},
     )
     p.write("editable2/hooked/__init__.py", "k = 1\n")
-    hook = f"MAP = {{'hooked': {str(p.path('editable2/hooked/__init__.py'))!r}}}\n" + (
-        "import importlib.util\nclass F:\n    @classmethod\n    def find_spec(c, n, path=None, target=None):\n"
-        "        return importlib.util.spec_from_file_location(n, MAP[n]) if n in MAP else None\n"
-        "def install():\n    import sys\n    sys.meta_path.append(F)\n"
-    )
+    hook = """\
+import importlib.util, sys
+MAP = {"hooked": PATH}
+class F:
+    @classmethod
+    def find_spec(c, n, path=None, target=None):
+        return importlib.util.spec_from_file_location(n, MAP[n]) if n in MAP else None
+def install():
+    sys.meta_path.append(F)
+""".replace("PATH", repr(str(p.path("editable2/hooked/__init__.py"))))
     url2 = f'{{"dir_info": {{"editable": true}}, "url": "file://{p.path("editable2")}"}}'
     _install(
         p,

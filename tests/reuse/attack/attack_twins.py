@@ -183,5 +183,5 @@ def values():
         shutil.copytree(q.path("proj"), q.path("x/y/proj"))
         q.cwd = "x/y/proj"
 
-    p.twin("a copy", moved)
-    p.twin("by a link", lambda q: (q.link("alias", "proj"), setattr(q, "cwd", "alias")))
+    p.twin("a copy", moved, several=False)
+    p.twin("by a link", lambda q: (q.link("alias", "proj"), setattr(q, "cwd", "alias")), several=False)
