@@ -17,10 +17,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ejcache.jax_integration.seam.job import CoordinationClient
 from jax._src.lib import _jax
 
 from ejcache.jax_integration.ranks.agreement import RankAgreement
+from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.reuse.votes import Vote
 
 PROGRAM = {"content": "a"}
