@@ -13,6 +13,7 @@ from helpers import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ejcache.autotune.call_documents import decode_call, encode_call
 from ejcache.autotune.records.json_values import ConfigurationError, from_json, to_json
 from ejcache.autotune.records.record import (
     RecordKey,
@@ -24,6 +25,7 @@ from ejcache.autotune.records.record import (
     merged,
     slug,
 )
+from ejcache.autotune.records.rules import decode_rules
 from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
 
 GOLDEN = ROOT / "tests" / "data" / "autotune"
@@ -85,6 +87,26 @@ def test_record_of_a_later_schema_is_left_to_others():
     body["schema"] = 2
     with pytest.raises(EntryVersionError):
         decode_record(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("decode", "data"),
+    [
+        (decode_record, encode_record(record())),
+        (decode_rules, (GOLDEN / "v1-rules.json").read_bytes()),
+        (decode_call, encode_call({"operation": "f", "how": {}, "args": [], "kwargs": {}})),
+    ],
+    ids=["record", "rules", "call"],
+)
+def test_every_document_is_judged_alike(decode, data):
+    """A later schema is left to others; another kind, a schema that is none, and what is no JSON are damage."""
+    body = json.loads(data)
+    decode(data)
+    with pytest.raises(EntryVersionError, match="schema 2, and this version reads 1"):
+        decode(json.dumps(body | {"schema": 2}).encode())
+    for damaged in (b"{", b"[]", json.dumps(body | {"ejcache": "tea"}), json.dumps(body | {"schema": "1"})):
+        with pytest.raises(EntryCorruptError, match=body["ejcache"]):
+            decode(damaged.encode() if isinstance(damaged, str) else damaged)
 
 
 def test_unknown_fields_and_hand_written_records_are_taken():

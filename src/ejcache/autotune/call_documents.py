@@ -13,7 +13,6 @@ import dataclasses
 import enum
 import importlib
 import importlib.util
-import json
 import math
 import operator
 import sys
@@ -23,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_key import array_text
 from ejcache.autotune.measure.inputs import is_scalar
-from ejcache.autotune.records.json_values import MAIN_MODULES, ValueKind, dtype_name, parse_json, parts_of
-from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVersionError, UsageError
+from ejcache.autotune.records.document_frame import decode_document, encode_document
+from ejcache.autotune.records.json_values import MAIN_MODULES, ValueKind, dtype_name, parts_of
+from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, UsageError
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class UnrecordableError(UsageError):
 
 def encode_call(call: dict[str, Any]) -> bytes:
     """The document of a call."""
-    body = {"ejcache": KIND, "schema": SCHEMA, **call}
-    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    return encode_document(call, kind=KIND, schema=SCHEMA, checksum=False)
 
 
 def decode_call(data: bytes) -> dict[str, Any]:
@@ -52,16 +51,9 @@ def decode_call(data: bytes) -> dict[str, Any]:
 
     Raises:
         EntryCorruptError: the document is not a recorded call.
-        EntryVersionError: it has an unknown schema.
+        EntryVersionError: it is of a later schema.
     """
-    try:
-        body = parse_json(data, max_size=MAX_CALL_BYTES)
-    except ValueError as exc:
-        raise EntryCorruptError(f"the recorded call is not JSON: {exc}") from exc
-    if not isinstance(body, dict) or body.get("ejcache") != KIND:
-        raise EntryCorruptError("the document is not a recorded call")
-    if body.get("schema") != SCHEMA:
-        raise EntryVersionError(f"the recorded call has schema {body.get('schema')!r}, and this version reads {SCHEMA}")
+    body = decode_document(data, kind=KIND, schema=SCHEMA, max_size=MAX_CALL_BYTES)
     for name, kind in (("operation", str), ("how", dict), ("args", list), ("kwargs", dict)):
         if not isinstance(body.get(name), kind):
             raise EntryCorruptError(f"the recorded call has no {name}")

@@ -13,7 +13,6 @@ record is accepted. Unknown fields are ignored. A record of an unknown schema is
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from dataclasses import dataclass, field, replace
@@ -21,8 +20,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.records.json_values import canonical_json, finite, parse_json
-from ejcache.errors import MALFORMED, EntryCorruptError, EntryForeignError, EntryVersionError
+from ejcache.autotune.records.document_frame import decode_document, encode_document
+from ejcache.autotune.records.json_values import canonical_json, finite
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryForeignError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -549,15 +549,11 @@ def encode_record(record: Record) -> bytes:
     if not record.source.storable:
         raise ValueError(f"a configuration that is {record.source.value} is never stored")
     _check_names(record.key)
-    body = _body(record)
-    body["checksum"] = checksum_of(body)
-    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    return encode_document(_body(record), kind=KIND, schema=SCHEMA)
 
 
 def _body(record: Record) -> dict[str, Any]:
     return {
-        "ejcache": KIND,
-        "schema": SCHEMA,
         "key": record.key.text,
         "digest": record.key.digest,
         "operation": record.key.operation,
@@ -587,14 +583,7 @@ def decode_record(data: bytes, *, path: str = "") -> Record:
         EntryForeignError: it is an intact record of another key.
         EntryVersionError: this version does not read its schema.
     """
-    body = _parsed(data)
-    schema = body.get("schema")
-    if schema != SCHEMA:
-        if isinstance(schema, int) and schema > SCHEMA:
-            raise EntryVersionError(f"the record is of schema {schema}, and this version reads {SCHEMA}")
-        raise EntryCorruptError(f"a record cannot be of schema {schema!r}")
-    if "checksum" in body and body["checksum"] != checksum_of(body):
-        raise EntryCorruptError("the record does not match its checksum")
+    body = decode_document(data, kind=KIND, schema=SCHEMA, max_size=MAX_RECORD_BYTES)
     try:
         key = RecordKey(
             _typed(body["operation"], str),
@@ -622,16 +611,6 @@ def decode_record(data: bytes, *, path: str = "") -> Record:
     if path and path != key.path:
         raise EntryForeignError(f"the record under {path} is of {key.text}")
     return record
-
-
-def _parsed(data: bytes) -> dict[str, Any]:
-    try:
-        body = parse_json(data, max_size=MAX_RECORD_BYTES)
-    except ValueError as exc:
-        raise EntryCorruptError(f"the record is not JSON: {exc}") from exc
-    if not isinstance(body, dict) or body.get("ejcache") != KIND:
-        raise EntryCorruptError("the document is JSON, but not an autotune record")
-    return body
 
 
 def _check_names(key: RecordKey) -> None:
@@ -677,13 +656,3 @@ def _candidate(body: Any) -> Candidate:
         reason=str(body.get("reason", "")),
         origin=None if body.get("origin") is None else CandidateOrigin(body["origin"]),
     )
-
-
-def checksum_of(body: Mapping[str, Any]) -> str:
-    """The checksum of a document: of the canonical JSON of all its fields but `checksum`."""
-    covered = {name: value for name, value in body.items() if name != "checksum"}
-    try:
-        text = canonical_json(covered)
-    except (ValueError, RecursionError) as exc:
-        raise EntryCorruptError(f"it holds a value that JSON does not have: {exc}") from exc
-    return "sha256:" + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -16,8 +16,7 @@ the last one has no conditions. A slowdown is the time of what the rules say ÷ 
 null where the record has no time of it. `worst` is the largest of a rule for calls that were held out when it was
 learned, null if there are none or one is null.
 
-The checksum covers the canonical JSON of all other fields. People who write rules by hand leave it out. Unknown fields
-are ignored. A document of an unknown schema is not used.
+People who write rules by hand leave the checksum out (`document_frame`). Unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -29,9 +28,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.records.json_values import finite, parse_json
-from ejcache.autotune.records.record import ROOT, checksum_of, decisive, slug
-from ejcache.errors import MALFORMED, EntryCorruptError, EntryForeignError, EntryVersionError
+from ejcache.autotune.records.document_frame import decode_document, encode_document
+from ejcache.autotune.records.json_values import finite
+from ejcache.autotune.records.record import ROOT, decisive, slug
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryForeignError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -255,16 +255,13 @@ def is_rules_path(path: str) -> bool:
 
 def encode_rules(rules: Rules) -> bytes:
     """The document, ready to be written."""
-    body: dict[str, Any] = {
-        "ejcache": KIND,
-        "schema": SCHEMA,
+    body = {
         "operation": rules.operation,
         "version": rules.version,
         "portfolio": list(rules.portfolio),
         "devices": [_device_body(item) for item in rules.devices],
     }
-    body["checksum"] = checksum_of(body)
-    return json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+    return encode_document(body, kind=KIND, schema=SCHEMA)
 
 
 def _device_body(item: DeviceRules) -> dict[str, Any]:
@@ -299,19 +296,7 @@ def decode_rules(data: bytes, *, path: str = "") -> Rules:
         EntryForeignError: it has the rules of another operation.
         EntryVersionError: this version does not read its schema.
     """
-    try:
-        body = parse_json(data, max_size=MAX_RULES_BYTES)
-    except ValueError as exc:
-        raise EntryCorruptError(f"the rules are not JSON: {exc}") from exc
-    if not isinstance(body, dict) or body.get("ejcache") != KIND:
-        raise EntryCorruptError("the document is JSON, but holds no rules")
-    schema = body.get("schema")
-    if schema != SCHEMA:
-        if isinstance(schema, int) and schema > SCHEMA:
-            raise EntryVersionError(f"the rules are of schema {schema}, and this version reads {SCHEMA}")
-        raise EntryCorruptError(f"rules cannot be of schema {schema!r}")
-    if "checksum" in body and body["checksum"] != checksum_of(body):
-        raise EntryCorruptError("the rules do not match their checksum")
+    body = decode_document(data, kind=KIND, schema=SCHEMA, max_size=MAX_RULES_BYTES)
     try:
         portfolio = tuple(body["portfolio"])
         rules = Rules(
