@@ -125,13 +125,7 @@ class TieredStore(Store):
     def get_verified(
         self, key: str, *, local_only: bool = False, budget: Callable[[], Budget] | None = None
     ) -> tuple[bytes | None, object]:
-        """Get, with what `verify` returned for these bytes if they came from the shared tier; None otherwise.
-
-        Args:
-            key: of the entry.
-            local_only: do not ask the shared tier.
-            budget: what the shared tier is waited for is taken from it.
-        """
+        """Get, with what `verify` returned for bytes that came from the shared tier (see `TwoTiers`)."""
         if not self._awake:
             self._wake()
         data = self._get_local(key, "reads", "hits")
