@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -208,7 +209,26 @@ def test_files_of_credentials(tmp_path, monkeypatch, content):
 )
 def test_each_cause_has_its_remedy(problem, advice):
     """An expired token, an unknown bucket and a wrong region are not answered with the same sentence."""
-    assert advice in remedy(problem, otherwise="other")
+    assert advice in remedy(problem, "s3://b", otherwise="other")
+
+
+@pytest.mark.parametrize(
+    ("url", "named", "foreign"),
+    [
+        ("gs://b/p", ["EASYDEL_GCS_CLIENT", "STORAGE_EMULATOR_HOST"], "AWS|AZURE"),
+        ("s3://b/p", ["AWS_PROFILE", "AWS_ENDPOINT_URL"], "GCS|EMULATOR|AZURE"),
+        ("abfs://b/p", ["AZURE_STORAGE_CONNECTION_STRING"], "AWS|GCS|EMULATOR"),
+        ("sftp://host/p", ["ssh"], "AWS|GCS|EMULATOR|AZURE"),
+        ("file:///mnt/p", ["mount"], "AWS|GCS|EMULATOR|AZURE|credentials"),
+    ],
+)
+def test_the_remedy_names_the_variables_of_that_storage(url, named, foreign):
+    """Advice for one kind of storage names none of the variables that another kind reads."""
+    advice = remedy("the connection broke", url)
+    assert [name for name in named if name not in advice] == []
+    assert re.search(foreign, advice) is None
+    if not url.startswith("file"):
+        assert re.search(foreign, remedy("the token has expired", url)) is None
 
 
 def test_conditions_that_are_ignored(bucket, monkeypatch):

@@ -240,10 +240,14 @@ _SKEW: Final = 30.0
 _PROBE: Final = b"ejcache doctor: may be removed"
 
 _NO_PORTAL: Final = "log in to the network, or let requests to the storage past the proxy (NO_PROXY)"
-_LOG_IN: Final = (
-    "log in again or renew the credentials: `gcloud auth application-default login` or a key file in "
-    "EASYDEL_GCS_CLIENT, `aws sso login` or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN"
-)
+_CREDENTIALS: Final = {
+    "gs": "`gcloud auth application-default login` or a key file in EASYDEL_GCS_CLIENT",
+    "s3": "`aws sso login`, AWS_PROFILE, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN",
+    "az": "`az login`, AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+    "sftp": "a key that ssh-agent or ~/.ssh has",
+}
+_ENDPOINTS: Final = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
+"""The variables that lead to another server than the usual one, by the scheme of the URL."""
 _CAUSES: Final = (
     (
         r"\b429\b|SlowDown|slow down|kept this program waiting",
@@ -266,7 +270,7 @@ _CAUSES: Final = (
     (r"profile.*(not be found|not found)|config profile", "correct AWS_PROFILE, or add the profile to ~/.aws/config"),
     (
         r"expired|invalid_grant|be renewed|\b401\b|refuses the credentials|credentials were not|locate credentials",
-        _LOG_IN,
+        "log in again or renew the credentials: {credentials}",
     ),
     (r"PermanentRedirect|\b301\b|region", "set AWS_DEFAULT_REGION to the region of the bucket"),
     (r"no bucket|NoSuchBucket", "correct the bucket's name, create the bucket, or allow these credentials to see it"),
@@ -275,20 +279,22 @@ _LIST: Final = "allow to list (storage.objects.list, s3:ListBucket): without it,
 _READ: Final = f"allow to read (storage.objects.get, s3:GetObject), and {_LIST}"
 _WRITE: Final = "allow to create (storage.objects.create, s3:PutObject), or set EJCACHE_READ_ONLY=1 to read only"
 _DELETE: Final = "allow to delete (storage.objects.delete, s3:DeleteObject): eviction, leases and journals need it"
-_REACH: Final = (
-    "check the bucket's name, the network or mount, and the credentials: `gcloud auth application-default login` or "
-    "EASYDEL_GCS_CLIENT=<file>, AWS_PROFILE or AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL"
-)
+_REACH: Final = "check the bucket's name, the network{endpoint}, and the credentials: {credentials}"
+_MOUNT: Final = "check the network and the mount"
 _CONDITIONS: Final = (
     "use storage (or an emulator, or a gateway) that honours conditional writes: otherwise several processes believe "
     "that they were first, and leases cannot be taken over"
 )
 
 
-def remedy(problem: object, *, otherwise: str) -> str:
-    """Advise on an error of the storage; `otherwise` is the advice where the cause is not known."""
+def remedy(problem: object, url: str, *, otherwise: str = "") -> str:
+    """Advise on an error of the storage at `url`; `otherwise` is the advice where the cause is not known."""
+    scheme = re.sub("^abfss?$", "az", url.partition("://")[0])
     found = (advice for cause, advice in _CAUSES if re.search(cause, str(problem), re.IGNORECASE))
-    return next(found, otherwise)
+    advice = next(found, otherwise or (_MOUNT if scheme == "file" else _REACH))
+    endpoint = f" (and {_ENDPOINTS[scheme]}, if it is set)" if scheme in _ENDPOINTS else ""
+    credentials = _CREDENTIALS.get(scheme, "those that fsspec takes")
+    return advice.format(endpoint=endpoint, credentials=credentials)
 
 
 def check_bucket(bucket: Bucket, *, end: float, read_only: bool = False) -> Iterator[Check]:
@@ -314,7 +320,7 @@ class _Checkup:
         self._unlisted: StoreError | None = None
 
     def run(self, *, read_only: bool) -> Iterator[Check]:
-        read = self._tried("read", self._read_nothing, _REACH)
+        read = self._tried("read", self._read_nothing)
         if read_only or read.verdict is CheckVerdict.FAILED:
             yield self._judged(read, readable=None)
             return
@@ -329,12 +335,12 @@ class _Checkup:
         yield self._judged(read, readable=again.verdict is CheckVerdict.OK) if self._unlisted is not None else again
         yield created
         yield self._tried("clock", self._clock, _WRITE)
-        yield self._tried("latency", self._latency, _REACH)
+        yield self._tried("latency", self._latency)
         yield self._tried("write", self._delete, _DELETE)
 
     _has_created = False
 
-    def _tried(self, name: str, step: Callable[[], str | Check], otherwise: str) -> Check:
+    def _tried(self, name: str, step: Callable[[], str | Check], otherwise: str = "") -> Check:
         left = self._end - time.monotonic()
         if left <= 0:
             return skipped(name, f"the storage had {SECONDS:.0f} s in all")
@@ -342,7 +348,7 @@ class _Checkup:
         try:
             result = call_with_timeout(f"{self._bucket.url}: the storage", step, max(left, 0.1))
         except CallTimeoutError as exc:
-            return failed(name, exc, otherwise)
+            return failed(name, exc, remedy("", self._bucket.url, otherwise=otherwise))
         except StoreError as exc:
             problem = f"{exc}{self._unresolved(str(exc))}"
             if name == "create once" and isinstance(exc, StoreReadOnlyError):
@@ -350,7 +356,7 @@ class _Checkup:
             if isinstance(exc, NoPermissionError):
                 return failed(name, problem, _READ)
             stays = f"; {self._bucket.url}/{self._name} stays" if name == "write" else ""
-            return failed(name, problem, f"{remedy(problem, otherwise=otherwise)}{stays}")
+            return failed(name, problem, f"{remedy(problem, self._bucket.url, otherwise=otherwise)}{stays}")
         return result if isinstance(result, Check) else fine(name, result)
 
     def _limit_time(self) -> None:
