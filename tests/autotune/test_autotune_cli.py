@@ -53,6 +53,19 @@ def test_ls(place):
     assert len(run("ls", "--dir", place, "--limit", "1", "--json").json["records"]) == 1
 
 
+def test_a_directory_that_was_pushed_to_twice_holds_records_alone(place, tmp_path):
+    """A merge with records that are there leaves no lock file, which a package would ship."""
+    shipped, of_ejkernel = tmp_path / "shipped", tmp_path / "ejkernel"
+    assert run("push", shipped, "--dir", place).status == 0
+    AutotuneStore(str(place)).publish(record(block=4, created=1_795_000_009.0))
+    assert run("push", shipped, "--dir", place, "--json").json["changed"] == 1
+    AutotuneStore(str(tmp_path / "calls")).publish(record(key("flash_attention")))
+    for _ in range(2):
+        run("export", of_ejkernel, "--dir", tmp_path / "calls")
+    names = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert [name for name in names if not name.endswith(".json") and name != "CACHEDIR.TAG"] == []
+
+
 def test_a_push_of_nothing_is_said(place, tmp_path):
     """A name without a record, as one with a typing error, is no success: nothing would be shipped."""
     done = run("push", tmp_path / "other", "--dir", place, "--name", "matmull")

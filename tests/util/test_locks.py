@@ -1,11 +1,13 @@
-"""Presence files: a process that lives is never taken for a dead one."""
+"""Presence files: a process that lives is never taken for a dead one. Lock files that are removed still exclude."""
 
 from __future__ import annotations
 
 import fcntl
+import math
+from concurrent.futures import ThreadPoolExecutor
 
 from ejcache.util import locks
-from ejcache.util.locks import Presence, dead_presences, living
+from ejcache.util.locks import Presence, dead_presences, exclusive, living
 
 
 def test_a_presence_is_never_seen_without_its_lock(tmp_path, monkeypatch):
@@ -25,3 +27,20 @@ def test_a_presence_is_never_seen_without_its_lock(tmp_path, monkeypatch):
     presence.leave(clean=False)
     assert [path.name for path in dead_presences(tmp_path)] == [presence.token]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_who_waits_for_a_lock_file_that_is_removed_still_waits(tmp_path):
+    """Each turn removes the file, and no two threads, which are as foreign to each other as processes, share a turn."""
+    counter, inside = tmp_path / "counter", []
+
+    def turn(_):
+        with exclusive(tmp_path / ".lock", deadline=math.inf, lasting=False):
+            inside.append("began")
+            counter.write_text(str(int(counter.read_text() if counter.exists() else 0) + 1))
+            inside.append("ended")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(turn, range(200)))
+    assert counter.read_text() == "200"
+    assert inside == ["began", "ended"] * 200
+    assert not (tmp_path / ".lock").exists()

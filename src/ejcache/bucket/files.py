@@ -214,8 +214,13 @@ class FileBucket(Bucket):
         with contextlib.ExitStack() as stack:
             if self._documents:
                 lock, deadline = place.parent / _LOCK, time.monotonic() + seconds
+
+                def enter() -> None:
+                    # People ship directories of documents, in which they are to find nothing but these.
+                    stack.enter_context(exclusive(lock, deadline=deadline, lasting=False))
+
                 try:
-                    self._in_folder(lock, lambda: stack.enter_context(exclusive(lock, deadline=deadline)))
+                    self._in_folder(lock, enter)
                 except OSError as exc:
                     # A mount without locks: of two changes at the same instant one may be lost; both are complete.
                     if exc.errno not in _NO_LOCKS:

@@ -55,9 +55,17 @@ class _LockedDescriptors:
             self._held.discard(fd)
             os.close(fd)
 
-    def unlock(self, fd: int) -> None:
-        """Release the lock and close `fd`. Closing alone is not enough while a forked child still has a copy."""
+    def unlock(self, fd: int, *, remove: Path | None = None) -> None:
+        """Release the lock and close `fd`. Closing alone is not enough while a forked child still has a copy.
+
+        Args:
+            fd: of the locked file.
+            remove: its path, if it is removed before others can lock it.
+        """
         if fd in self._held:
+            with contextlib.suppress(OSError):
+                if remove is not None:
+                    remove.unlink()
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
             self.close(fd)
@@ -148,31 +156,45 @@ class ThreadLock(_ReentrantLock):
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, deadline: float, poll: float = 0.0005) -> Iterator[None]:
+def exclusive(path: Path, *, deadline: float, poll: float = 0.0005, lasting: bool = True) -> Iterator[None]:
     """Hold the lock on the file `path`, which is created if it does not exist and is used for nothing else.
 
     Args:
         path: the lock file; its directory must exist.
         deadline: monotonic seconds.
         poll: seconds at most between two attempts.
+        lasting: leave the file there. Without it, each holder removes the file, and the next one makes another.
 
     Raises:
         StoreBusyError: another process held the lock until `deadline`.
         OSError: the file cannot be created or opened.
     """
+    held = False
+    while not held:
+        try:
+            fd = open_like_directory(path, os.O_RDWR | os.O_CREAT | _FLAGS)
+        except PermissionError:
+            # Another user created it. On a local file system, a file that is open for reading can be locked too.
+            fd = os.open(path, os.O_RDONLY | _FLAGS)
+        locked_descriptors.add(fd)
+        try:
+            while not try_lock(fd):
+                if not pause(deadline, poll=poll):
+                    raise StoreBusyError(f"another process kept {path} locked for too long")
+            held = lasting or _is_still_at(path, fd)
+            if held:
+                yield
+        finally:
+            locked_descriptors.unlock(fd, remove=path if held and not lasting else None)
+
+
+def _is_still_at(path: Path, fd: int) -> bool:
+    """True if the file was not removed while this process waited for its lock."""
+    status = os.fstat(fd)
     try:
-        fd = open_like_directory(path, os.O_RDWR | os.O_CREAT | _FLAGS)
-    except PermissionError:
-        # Another user created it. On a local file system, a file that is open for reading can be locked too.
-        fd = os.open(path, os.O_RDONLY | _FLAGS)
-    locked_descriptors.add(fd)
-    try:
-        while not try_lock(fd):
-            if not pause(deadline, poll=poll):
-                raise StoreBusyError(f"another process kept {path} locked for too long")
-        yield
-    finally:
-        locked_descriptors.unlock(fd)
+        return status.st_nlink > 0 and os.path.samestat(status, path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def try_lock(fd: int) -> bool:
