@@ -33,6 +33,18 @@ def test_the_line():
     )
 
 
+def test_the_line_says_what_other_hosts_get():
+    """Of what a cache in a bucket has stored, some entries are on this host only: below a floor, or not sent."""
+    tally = CacheTally()
+    tally.add(stores=9, kept_here=8, shared_uploads=2, shared_own_entries=1)
+    assert "9 stored, 1 of them for other hosts (gs://b)" in report_line(tally.stats(), ["gs://b"])
+    tally.add(shared_own_entries=8)
+    assert "9 stored (gs://b)" in report_line(tally.stats(), ["gs://b"])
+    alone = CacheTally()
+    alone.add(stores=1, kept_here=1)
+    assert "1 stored, 0 of them for other hosts (gs://b)" in report_line(alone.stats(), ["gs://b"])
+
+
 PROGRAM = """
 import os, sys
 from ejcache.cache import exit_report as reporting

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ejcache
+from ejcache.cache.exit_report import report_line
 from ejcache.jax_integration import pipeline
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.publishing import Publisher
@@ -180,6 +181,7 @@ def test_a_shared_cache(bucket, start, compile_one):
     assert requests_for(bucket) == ["GET"] * 3
     assert requests_for(bucket, "leases") == []
     assert published(bucket) == (1, 1)
+    assert "2 stored, 1 of them for other hosts" in report_line(cold.stats(), ["gs://bucket"])
 
     warm = start()
     for factor, seconds in programs.items():

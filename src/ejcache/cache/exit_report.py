@@ -147,7 +147,7 @@ def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> s
     parts = [
         plural(stats.hits, "hit"),
         plural(stats.misses, "miss", "misses") + _reasons(stats.misses_by_reason, unless=frozenset({Miss.ABSENT})),
-        f"{stats.stores:,} stored",
+        f"{stats.stores:,} stored{_of_them_shared(stats)}",
     ]
     if stats.skipped:
         parts.append(f"{sum(stats.skipped.values()):,} not stored" + _reasons(stats.skipped))
@@ -161,6 +161,14 @@ def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> s
             f"\nejcache: compiling what was quick took {left_out:.1f} s in all; min_compile_seconds=0 stores it, too"
         )
     return line
+
+
+def _of_them_shared(stats: Stats) -> str:
+    """Say how many of the stored entries other hosts can get, if some of them are on this host only."""
+    shared = stats.tiers.get("shared", {})
+    there = shared.get("own_entries", 0)
+    is_tiered = bool(shared) or stats.amounts.get("kept_here", 0) > 0
+    return f", {there:,} of them for other hosts" if is_tiered and there < stats.stores else ""
 
 
 def _report() -> None:
