@@ -569,7 +569,24 @@ def test_since_says_nothing_of_entries_that_it_did_not_search(cache, directory):
     assert str(since) == (
         "no miss of 'train' was recorded on this host in the last 0s; without --since, earlier ones are explained"
     )
-    assert "no entry has the key or name 'nobody'" in str(why(build(), ["why", "nobody"]).exception)
+    said = str(why(build(), ["why", "nobody"]).exception)
+    assert said.startswith("no program of the name or key 'nobody' was compiled on this host, nor is one stored")
+
+
+def test_a_function_that_another_one_has_called(cache):
+    """A jitted function that JAX has put into the program of another one was never missed: it was no program."""
+
+    @jax.jit
+    def inner(x):
+        return jax.numpy.sin(x) * 2
+
+    def outer(x):
+        return inner(x) + inner(x + 1)
+
+    compile_one(outer)
+    said = str(CliRunner().invoke(build(), ["why", "inner"]).exception)
+    assert said.startswith("'inner' was no program of its own: JAX has made it a part of jit_outer, because")
+    assert "made it a part" not in str(CliRunner().invoke(build(), ["why", "inn"]).exception)
 
 
 def test_colours_on_a_terminal_only(cache, monkeypatch):

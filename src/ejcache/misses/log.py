@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -68,6 +69,20 @@ def identity_of(program: ProgramRecord) -> Identity:
         program.module,
         created=program.time,
     )
+
+
+def programs_with(function: str) -> list[str]:
+    """The names of the programs into which JAX has put the jitted function of this name, the latest first.
+
+    Of programs whose texts this host has.
+    """
+    function = function.removeprefix("jit_")
+    names: dict[str, str] = {}
+    for each in read_misses():
+        names.setdefault(each.components.get("computation", ""), each.name)
+    is_part = re.compile(rf"func\.func private @{re.escape(function)}(?:_\d+)?\(|/jit\({re.escape(function)}\)/")
+    texts = recall_programs(names)
+    return list(dict.fromkeys(name for each, name in names.items() if is_part.search(texts.get(each, ""))))
 
 
 def last_compile_seconds(name: str) -> float | None:

@@ -14,7 +14,7 @@ from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.reuse.log import latest_notes
 from ejcache.util.printable import printable
-from ejcache.util.units import parse_age
+from ejcache.util.units import parse_age, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,12 +100,7 @@ def _explain_misses(
         explained = _answers(caches, what, last=last, after=after)
         notes = [each for each in latest_notes(what) if caches.hold(each.url) and each.time >= (after or 0.0)]
     if not explained and not notes:
-        of = f" of {what!r}" if what is not None else ""
-        raise NotFoundError(
-            f"no miss{of} was recorded on this host in the last {since}; without --since, earlier ones are explained"
-            if since is not None
-            else f"no miss was recorded on this host{f', and no entry has the key or name {what!r}' if of else ''}"
-        )
+        raise NotFoundError(_why_nothing(what, since))
     changes = _changes([record for record, _ in explained])
     if as_json:
         fields = [
@@ -124,6 +119,28 @@ def _explain_misses(
         lines += [*_note_lines(each), ""]
     output.print_lines(lines, paged=full)
     return 0
+
+
+def _why_nothing(what: str | None, since: str | None) -> str:
+    """Say why there is nothing to explain."""
+    if since is not None:
+        of = f" of {what!r}" if what is not None else ""
+        return f"no miss{of} was recorded on this host in the last {since}; without --since, earlier ones are explained"
+    if what is None:
+        return "no miss was recorded on this host"
+    from ejcache.misses.log import programs_with
+
+    around = programs_with(what)
+    if around:
+        more = f" and {plural(len(around) - 1, 'other program')}" if len(around) > 1 else ""
+        return (
+            f"{what!r} was no program of its own: JAX has made it a part of {around[0]}{more}, because a jitted "
+            f"function called it; `ejcache why {around[0]}` explains that"
+        )
+    return (
+        f"no program of the name or key {what!r} was compiled on this host, nor is one stored; a function that was "
+        "called by another jitted function only is a part of the program of that one"
+    )
 
 
 class _Caches:
