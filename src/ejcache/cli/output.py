@@ -132,6 +132,7 @@ def print_pairs(rows: Sequence[Sequence[str]]) -> None:
 
 def pair_lines(rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines that `print_pairs` prints."""
+    # Not with rich's table, which breaks or crops a key that is wider than the terminal: nobody could copy it.
     width = max((_width(printable(row[0])) for row in rows), default=0)
     return [line for name, *values in rows for line in _column_lines([(name, width)], _GAP.join(values))]
 
