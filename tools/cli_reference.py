@@ -33,7 +33,7 @@ HEAD = """\
 `show`, `why` and `clear` also take a tuned record without `--tuned`, if no entry has the name that is given.
 
 Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache config` shows as
-`cache_dir`, and tuned records are in `autotune_dir`, or else in the same place. Results go to stdout; messages and
+`dir`, and tuned records are in `autotune_dir`, or else in the same place. Results go to stdout; messages and
 progress bars go to stderr. A table that goes to a file or a pipe has a tab between its cells. `NO_COLOR` and
 `FORCE_COLOR` are honoured. `ejcache help COMMAND` prints the help of a command.
 

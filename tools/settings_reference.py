@@ -59,7 +59,7 @@ to is not read. A file cannot set what PGLE profiles: JAX reads that itself.
 
 
 def _default(setting: Setting) -> str:
-    if setting.name == "cache_dir":
+    if setting.name == "dir":
         return "`~/.cache/ejcache` (`$XDG_CACHE_HOME/ejcache` if that is set)"
     if setting.name == "min_compile_seconds":
         return f"{Floors()} ([floors](shared.md#floors))"

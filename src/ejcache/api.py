@@ -1,7 +1,7 @@
 """What `import ejcache` offers for looking at a cache and for maintaining it: `stats`, `entries`, `why`, `prune` ….
 
 Every function takes the `url` of a cache. Without it, the function works on the cache that `ejcache.enable` has enabled
-in this process, or if there is none, on the one that `ejcache config` shows as `cache_dir`. That cache need not exist
+in this process, or if there is none, on the one that `ejcache config` shows as `dir`. That cache need not exist
 yet: it counts as empty. These functions may be called from any thread and while other processes use the cache. They
 import JAX only if `ejcache.enable` has done so.
 """
@@ -300,9 +300,9 @@ def _url(settings: Settings) -> str:
     if cache is not None:
         cache.flush()
         return cache.url
-    if settings.cache_dir is None:
-        raise UsageError(f"{settings['cache_dir'].source} names no cache: pass the URL of one")
-    return settings.cache_dir
+    if settings.dir is None:
+        raise UsageError(f"{settings['dir'].source} names no cache: pass the URL of one")
+    return settings.dir
 
 
 def _named(records: Iterable[ProgramRecord], what: str) -> list[ProgramRecord]:

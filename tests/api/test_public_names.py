@@ -77,7 +77,7 @@ def test_no_module_has_the_name_of_a_public_function():
 def test_enable_names_every_setting():
     """`help(ejcache.enable)` and editors that inspect it show a keyword for each setting."""
     parameters = inspect.signature(ejcache.enable).parameters
-    assert set(parameters) == {"url"} | {setting.name for setting in SETTINGS} - {"cache_dir"}
+    assert set(parameters) == {"url"} | {setting.name for setting in SETTINGS} - {"dir"}
     assert all(p.annotation is not inspect.Parameter.empty for p in parameters.values())
 
 

@@ -27,7 +27,7 @@ RECORD = StartRecord(
         program="train.py",
         began=1_700_000_000.0,
         versions={"python": "3.12.1", "ejcache": "0.1.0", "jax": "0.12.0", "jaxlib": "0.12.0", "platform": "cpu"},
-        settings={"cache_dir": "gs://bucket/prefix"},
+        settings={"dir": "gs://bucket/prefix"},
     ),
     [
         ProgramRecord(

@@ -303,7 +303,7 @@ def test_config_tells_where_values_come_from(monkeypatch, tmp_path):
     said = ejcache("config", "--dir", tmp_path, "--json")
     assert said.status == 0
     found = {s["name"]: (s["value"], s["origin"], s["source"]) for s in said.json["settings"]}
-    assert found["cache_dir"] == (str(tmp_path), "command line", "--dir")
+    assert found["dir"] == (str(tmp_path), "command line", "--dir")
     assert found["max_size"] == (10_000_000_000, "environment", "JAX_COMPILATION_CACHE_MAX_SIZE")
     assert found["enabled"] == (True, "default", "default")
     row = next(line for line in ejcache("config").lines if line.startswith("max_size"))

@@ -223,7 +223,7 @@ def test_version_and_directory_before_the_command(tmp_path):
     assert ejcache("version") == ejcache("--version")
     fill(tmp_path, "jit_f")
     assert ejcache("--dir", tmp_path, "ls", "--json") == ejcache("ls", "--json", "--dir", tmp_path)
-    assert ejcache("-q", "--dir", tmp_path, "config", "get", "cache_dir").out == f"{tmp_path}\n"
+    assert ejcache("-q", "--dir", tmp_path, "config", "get", "dir").out == f"{tmp_path}\n"
     (tmp_path / "program.py").write_text("import os, sys; print(os.environ['EJCACHE'], sys.argv[1:])")
     command = [sys.executable, "-m", "ejcache", "--dir", tmp_path / "c", "run", tmp_path / "program.py", "--dir", "x"]
     assert run_program(command).stdout == f"{tmp_path / 'c'} ['--dir', 'x']\n"

@@ -76,7 +76,7 @@ def test_the_latest_call_in_the_program_wins(tmp_path):
     assert ejcache.active().url == third
     ejcache.enable(first)
     assert ejcache.active().url == first
-    assert current_settings()["cache_dir"].origin is Origin.CALL
+    assert current_settings()["dir"].origin is Origin.CALL
 
 
 def test_a_changed_directory_is_used_from_the_next_compilation_on(tmp_path):

@@ -51,10 +51,10 @@ def test_names_may_be_those_of_jax(user: Path) -> None:
 
 def test_environment_and_command_line_overrule_files(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment counts before a file, and the command line before both."""
-    user.write_text('max_size = 1\ncache_dir = "/in-file"\nread_only = true\n')
+    user.write_text('max_size = 1\ndir = "/in-file"\nread_only = true\n')
     monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "2")
     monkeypatch.setenv("EJCACHE_READ_ONLY", "0")
-    assert (settings().max_size, settings().read_only, settings().cache_dir) == (2, False, "/in-file")
+    assert (settings().max_size, settings().read_only, settings().dir) == (2, False, "/in-file")
     set_command_line({"max_size": 3})
     assert settings().max_size == 3
 
@@ -63,9 +63,9 @@ def test_a_place_in_the_environment_overrules_a_directory_in_a_file(
     user: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EJCACHE=PLACE names the cache whatever a file says."""
-    user.write_text('cache_dir = "/in-file"\n')
+    user.write_text('dir = "/in-file"\n')
     monkeypatch.setenv("EJCACHE", "/in-environment")
-    assert settings().cache_dir == "/in-environment"
+    assert settings().dir == "/in-environment"
 
 
 def test_the_users_file_counts_before_the_hosts(user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,18 +39,18 @@ def _no_command_line():
 def test_the_directory_comes_from_the_highest_layer_that_has_one():
     """Call over command line over JAX_COMPILATION_CACHE_DIR over COMPILE_FUNC_DIR over the user's cache folder."""
     env = {"HOME": "/home/u"}
-    assert resolve(environ=env)["cache_dir"].value == "/home/u/.cache/ejcache"
+    assert resolve(environ=env)["dir"].value == "/home/u/.cache/ejcache"
     env["XDG_CACHE_HOME"] = "/xdg"
-    assert resolve(environ=env)["cache_dir"].value == "/xdg/ejcache"
+    assert resolve(environ=env)["dir"].value == "/xdg/ejcache"
     env["COMPILE_FUNC_DIR"] = "gs://b/easydel"
-    assert resolve(environ=env)["cache_dir"].source == "COMPILE_FUNC_DIR"
+    assert resolve(environ=env)["dir"].source == "COMPILE_FUNC_DIR"
     env["JAX_COMPILATION_CACHE_DIR"] = "/jax"
-    assert resolve(environ=env)["cache_dir"].source == "JAX_COMPILATION_CACHE_DIR"
-    settings.set_command_line({"cache_dir": "/flag"})
+    assert resolve(environ=env)["dir"].source == "JAX_COMPILATION_CACHE_DIR"
+    settings.set_command_line({"dir": "/flag"})
     read = Flags(jax_compilation_cache_dir=FlagValue("/jax", Origin.ENVIRONMENT))  # JAX holds it; no call set it
-    assert resolve(environ=env, flags=read)["cache_dir"].origin is Origin.COMMAND_LINE
+    assert resolve(environ=env, flags=read)["dir"].origin is Origin.COMMAND_LINE
     called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
-    assert resolve(environ=env, flags=called)["cache_dir"].value == "/call"
+    assert resolve(environ=env, flags=called)["dir"].value == "/call"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_empty_xla_caches_are_none_as_in_jax():
         ("report", "lne"),
         ("max_size", -2),
         ("min_entry_size", "1.5"),
-        ("cache_dir", 7),
+        ("dir", 7),
         ("xla_caches", "some"),
         ("enabled", "maybe"),
     ],
@@ -221,12 +221,12 @@ def test_every_setting_has_a_variable_of_its_name():
         own = f"EJCACHE_{setting.name.upper()}"
         assert (own in setting.variables) == (setting.name not in of_jax)
     now = resolve(environ={"EJCACHE_DIR": "/ours", "JAX_COMPILATION_CACHE_DIR": "/jax", "EJCACHE_MAX_SIZE": "10GB"})
-    assert (now["cache_dir"].source, now.cache_dir, now.max_size, now.problems) == ("EJCACHE_DIR", "/ours", 10**10, ())
+    assert (now["dir"].source, now.dir, now.max_size, now.problems) == ("EJCACHE_DIR", "/ours", 10**10, ())
 
 
 def test_an_unknown_setting_lists_those_there_are():
     """The message helps to find the right name."""
-    with pytest.raises(SettingError, match=r"no setting limit \(there are cache_dir, enabled, max_size"):
+    with pytest.raises(SettingError, match=r"no setting limit \(there are dir, enabled, max_size"):
         setting_named("limit")
 
 
@@ -251,9 +251,9 @@ def test_what_enables_the_cache():
     """`EJCACHE` is 1, 0 or a place, which is then the cache unless a call or the command line names one."""
     assert [resolve(environ={"EJCACHE": text}).activate for text in ("", "1", "off", "/c")] == [None, True, False, "/c"]
     place = {"EJCACHE": "gs://b/c", "JAX_COMPILATION_CACHE_DIR": "/jax"}
-    assert resolve(environ=place)["cache_dir"][::2] == ("gs://b/c", "EJCACHE")
+    assert resolve(environ=place)["dir"][::2] == ("gs://b/c", "EJCACHE")
     called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
-    assert resolve(environ=place, flags=called).cache_dir == "/call"
+    assert resolve(environ=place, flags=called).dir == "/call"
     wrong = resolve(environ={"EJCACHE": "none"})
     assert (wrong.activate, [problem.setting for problem in wrong.problems]) == (None, ["EJCACHE"])
 
@@ -263,7 +263,7 @@ def test_type_checkers_know_every_setting():
     source = ast.parse(Path(settings_table.__file__).read_text())
     (options,) = (node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "SettingOptions")
     names = {node.target.id for node in options.body if isinstance(node, ast.AnnAssign)}
-    assert names | {"cache_dir", "max_size", "read_only"} == {setting.name for setting in settings.SETTINGS}
+    assert names | {"dir", "max_size", "read_only"} == {setting.name for setting in settings.SETTINGS}
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def test_home_is_found_without_a_passwd_entry(tmp_path):
     """A directory of this user's under the temporary one, the same for each process, and nobody else's to write."""
     home = tmp_path / f"ejcache-{os.getuid()}"
 
-    assert resolve(environ={}).cache_dir == str(home / ".cache/ejcache")
+    assert resolve(environ={}).dir == str(home / ".cache/ejcache")
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
@@ -305,13 +305,13 @@ def test_a_home_that_somebody_else_has_prepared_is_not_used(tmp_path, prepared, 
         if prepared == "another's":
             monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
-    used = Path(resolve(environ={}).cache_dir)
+    used = Path(resolve(environ={}).dir)
 
     assert home not in used.parents
     assert used.is_relative_to(tmp_path)
     assert stat.S_IMODE(used.parent.parent.stat().st_mode) == 0o700
-    assert resolve(environ={}).cache_dir == str(used)
-    assert resolve(environ={"XDG_CACHE_HOME": "/xdg"}).cache_dir == "/xdg/ejcache"
+    assert resolve(environ={}).dir == str(used)
+    assert resolve(environ={"XDG_CACHE_HOME": "/xdg"}).dir == "/xdg/ejcache"
 
 
 @pytest.mark.usefixtures("_homeless")
@@ -319,7 +319,7 @@ def test_no_home_and_no_room_for_temporary_files(tmp_path, monkeypatch):
     """Nothing is raised: the store says that its directory cannot be made."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
 
-    assert resolve(environ={}).cache_dir == "/.cache/ejcache"
+    assert resolve(environ={}).dir == "/.cache/ejcache"
 
 
 @pytest.mark.parametrize("prepared", ["ejcache", "ejcache/state"])

@@ -56,9 +56,9 @@ def test_environment_changed(source, monkeypatch):
 def test_home_changed(source, monkeypatch):
     """The default directory follows the variables that it is made of."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/one")
-    assert source.resolve_if_changed().cache_dir == "/one/ejcache"
+    assert source.resolve_if_changed().dir == "/one/ejcache"
     monkeypatch.setenv("XDG_CACHE_HOME", "/two")
-    assert source.resolve_if_changed().cache_dir == "/two/ejcache"
+    assert source.resolve_if_changed().dir == "/two/ejcache"
 
 
 def test_environment_replaced(source, monkeypatch):

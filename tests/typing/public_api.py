@@ -71,7 +71,7 @@ def looking() -> None:
     assert_type(ejcache.active(), ejcache.CompilationCache | None)
     settings = ejcache.current_settings()
     assert_type(settings.max_size, int)
-    assert_type(settings.cache_dir, str | None)
+    assert_type(settings.dir, str | None)
     assert_type(settings["max_size"].source, str)
     assert_type(settings.preload, bool)
 

@@ -100,7 +100,7 @@ def pull_archive(
 ) -> int:
     """Copy the intact entries and tuned records of a file into the cache; 1 if something is damaged or missing."""
     settings = command_settings(directory)
-    url = str(settings.cache_dir)
+    url = str(settings.dir)
     try:
         opened = os.fdopen(open_regular(Path(file).expanduser().resolve()), "rb")
     except OSError as exc:

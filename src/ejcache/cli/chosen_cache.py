@@ -49,7 +49,7 @@ def command_settings(directory: str | None) -> Settings:
     from ejcache.settings.resolve import resolve, set_command_line
 
     check_given(directory)
-    set_command_line({"cache_dir": directory} if directory is not None else {})
+    set_command_line({"dir": directory} if directory is not None else {})
     settings = resolve()
     for problem in settings.problems:
         warn(str(problem) if isinstance(problem, JaxImportError) else f"{problem}; it is ignored")
@@ -76,9 +76,9 @@ def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool
     settings = command_settings(directory)
     try:
         may_be_empty = may_be_empty and directory is None
-        contents = inspect_location(str(settings.cache_dir), settings=settings, may_be_empty=may_be_empty)
+        contents = inspect_location(str(settings.dir), settings=settings, may_be_empty=may_be_empty)
     except UsageError as exc:
-        raise UsageError(f"{settings['cache_dir'].source}: {exc}") from exc
+        raise UsageError(f"{settings['dir'].source}: {exc}") from exc
     store = contents.open(max_size=settings.store_limit, read_only=not write)
     try:
         yield _target(contents, store, settings.chosen_max_size)

@@ -37,7 +37,7 @@ def open_for_writing(url: str, settings: Settings) -> Store:
     from ejcache.stores.opening import open_store
 
     # The size limit of the settings is meant for the cache that the settings name.
-    limit = settings.store_limit if url == str(settings.cache_dir) else None
+    limit = settings.store_limit if url == str(settings.dir) else None
     return open_store(url, max_size=limit, settings=settings, worth=worth_by(settings))
 
 

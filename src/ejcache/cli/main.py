@@ -125,7 +125,7 @@ COMMANDS: Final = {
     "config": Command(
         "ejcache.cli.commands.config:app",
         "Show every setting, its value and its source.",
-        ("config", "config set max_size=10GB", "config get cache_dir"),
+        ("config", "config set max_size=10GB", "config get dir"),
     ),
     "push": Command(
         "ejcache.cli.commands.push_pull:push",

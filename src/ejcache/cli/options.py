@@ -72,7 +72,7 @@ def _entries(directory: str | None) -> set[str]:
     from ejcache.cli.listing import list_entries
     from ejcache.stores.location import Location, LocationKind
 
-    if Location.parse(command_settings(directory).cache_dir).kind is not LocationKind.DIRECTORY:
+    if Location.parse(command_settings(directory).dir).kind is not LocationKind.DIRECTORY:
         return set()
     with open_cache(directory) as target:
         return {text for row in list_entries(target) for text in (row.parts.name, row.short)}
@@ -86,7 +86,7 @@ def _records(directory: str | None) -> set[str]:
 
 Dir = Annotated[
     str | None,
-    option("--dir", "URL", "The cache: a directory or a URL. Default: the cache_dir that `ejcache config` shows."),
+    option("--dir", "URL", "The cache: a directory or a URL. Default: the dir that `ejcache config` shows."),
 ]
 TunedDir = Annotated[
     str | None,

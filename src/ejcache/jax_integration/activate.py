@@ -74,7 +74,7 @@ class _Session:
             warn_once(str(problem), "ejcache: %s; it is ignored", problem)
         if settings.disabled_reason:
             return None, None
-        url = str(settings.cache_dir)
+        url = str(settings.dir)
         overruled = self.flags.overruled_directory()
         if overruled not in (None, url):
             warn_once(
@@ -82,7 +82,7 @@ class _Session:
                 "ejcache: ejkernel has set the cache directory %s for itself; entries are kept in %s instead (%s)",
                 overruled,
                 display_url(url),
-                settings["cache_dir"].source,
+                settings["dir"].source,
             )
         opened_as = url, settings.max_size, settings.read_only
         if self._opened_as != opened_as:
@@ -93,7 +93,7 @@ class _Session:
             try:
                 Location.parse(url)
             except UsageError as exc:
-                warn_once(str(exc), "ejcache: nothing is cached: %s: %s", settings["cache_dir"].source, exc)
+                warn_once(str(exc), "ejcache: nothing is cached: %s: %s", settings["dir"].source, exc)
                 return None, None
             self._caches[url] = self.make(url, settings)
         return self._caches[url]
@@ -197,7 +197,7 @@ def enable(
             ...
 
     Args:
-        url: a directory or URL; by default, what `ejcache config` shows as `cache_dir`.
+        url: a directory or URL; by default, what `ejcache config` shows as `dir`.
         max_size: largest total size of the entries, in bytes or as `"10GB"`; -1 for no limit, 0 for no caching.
         read_only: if true, never write.
         settings: any other setting that `ejcache config` shows, by its name or by the name of its JAX flag.
@@ -216,7 +216,7 @@ def enable(
     wanted: dict[str, Any] = dict(settings)
     if url is not None:
         Location.parse(url)
-        wanted["cache_dir"] = url
+        wanted["dir"] = url
     if max_size is not None:
         wanted["max_size"] = max_size
     if read_only is not None:
@@ -233,7 +233,7 @@ def enable(
         for name, value in parsed.items():
             _session.set(name, value)
         now = _session.settings()
-        cache = _session.cache() or _session.make(str(now.cache_dir), now)[1]
+        cache = _session.cache() or _session.make(str(now.dir), now)[1]
         cache.when_left = functools.partial(_restore, saved)
         session = _session
     session.prepare()
@@ -243,7 +243,7 @@ def enable(
 def _signature() -> inspect.Signature:
     """That of `enable`, with a keyword for each setting: `help` and editors that inspect a live object show it."""
     named = [each for each in inspect.signature(enable).parameters.values() if each.kind is not each.VAR_KEYWORD]
-    given = {"cache_dir", *(each.name for each in named)}
+    given = {"dir", *(each.name for each in named)}
     settings = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation)
         for each in SETTINGS
@@ -428,7 +428,7 @@ def _leave_to_jax(values: dict[str, Any]) -> CompilationCache:
     before = {flag: getattr(jax.config, flag) for flag in flags}
     _set_flags(flags)
     now = resolve(calls=values)
-    url = str(now.cache_dir)
+    url = str(now.dir)
     policy = CachePolicy(url, open_store=lambda: open_cache_store(Location.parse(url), now))
     cache = CompilationCache(policy, settings=lambda: now)
     cache.when_left = functools.partial(_set_flags, before)

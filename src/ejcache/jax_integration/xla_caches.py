@@ -89,7 +89,7 @@ class XlaCaches:
         names = _names(settings.xla_caches)
         if not names or settings.disabled_reason:
             return {}
-        mirror = self._mirror(str(settings.cache_dir), backend, settings)
+        mirror = self._mirror(str(settings.dir), backend, settings)
         return {} if mirror is None else {name: str(mirror.directory / name) for name in names}
 
     def collect(self) -> None:

@@ -48,11 +48,11 @@ def variables_to_compare() -> Mapping[Any, Any]:
 
 def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
     """The variables with which a process enables the cache with these settings, given by name and parsed."""
-    wanted = str(values.get("cache_dir") or os.environ.get("EJCACHE") or "1")
+    wanted = str(values.get("dir") or os.environ.get("EJCACHE") or "1")
     with contextlib.suppress(ValueError):
         if switch_or_location(wanted) is False:
             wanted = "1"  # the caller asks for the cache, whatever the environment said before
-    named = [setting for setting in SETTINGS if setting.name in values and setting.name != "cache_dir"]
+    named = [setting for setting in SETTINGS if setting.name in values and setting.name != "dir"]
     given = {setting.variables[0]: str(values[setting.name]) for setting in named}
     # JAX reads its own variables, too, and refuses to be imported with a value that is not in its form.
     of_jax = {setting.flag.upper(): str(values[setting.name]) for setting in named if setting.flag}

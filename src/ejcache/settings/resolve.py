@@ -117,10 +117,10 @@ def resolve(
         for setting in SETTINGS
     }
     activate = _read_variable("EJCACHE", switch_or_location, _ACTIVATING, env, problems)
-    if isinstance(activate, str) and values["cache_dir"].origin not in (Origin.CALL, Origin.COMMAND_LINE):
-        values["cache_dir"] = Value(activate, Origin.ENVIRONMENT, "EJCACHE")
-    if values["cache_dir"].origin is Origin.DEFAULT:
-        values["cache_dir"] = Value(str(or_temporary(default_directory(env))), Origin.DEFAULT, "default")
+    if isinstance(activate, str) and values["dir"].origin not in (Origin.CALL, Origin.COMMAND_LINE):
+        values["dir"] = Value(activate, Origin.ENVIRONMENT, "EJCACHE")
+    if values["dir"].origin is Origin.DEFAULT:
+        values["dir"] = Value(str(or_temporary(default_directory(env))), Origin.DEFAULT, "default")
     if _read_variable("ALLOW_FULL_CACHE", boolean, YES_NO, env, problems):
         for name, value in _FULL_CACHE.items():
             if values[name].origin is not Origin.CALL:  # a value that the program itself sets goes first
@@ -215,8 +215,7 @@ def _layers(
     if name in calls:
         yield Origin.CALL, f"ejcache.enable({name}=…)", calls[name]
     if name in _command_line:
-        option = "dir" if name == "cache_dir" else name.replace("_", "-")
-        yield Origin.COMMAND_LINE, f"--{option}", _command_line[name]
+        yield Origin.COMMAND_LINE, f"--{name.replace('_', '-')}", _command_line[name]
     if held is not None and held.origin is Origin.COMMAND_LINE:
         yield Origin.COMMAND_LINE, f"--{flag}", held.value
     for variable in setting.variables:

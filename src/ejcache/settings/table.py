@@ -66,12 +66,12 @@ class Settings:
             it says nothing.
     """
 
-    cache_dir: str | None = setting(
+    dir: str | None = setting(
         None,
         "directory or URL of the cache",
         flag="jax_compilation_cache_dir",
         accepted="a directory or a URL",
-        others=("EJCACHE_DIR", "COMPILE_FUNC_DIR"),
+        others=("COMPILE_FUNC_DIR",),
     )
     enabled: bool = setting(True, "if false, nothing is cached", flag="jax_enable_compilation_cache")
     max_size: int = setting(
@@ -266,8 +266,8 @@ class Settings:
             return f"{self['enabled'].source} is false"
         if self.max_size == 0:
             return f"{self['max_size'].source} is 0"
-        if self.cache_dir is None:
-            return f"{self['cache_dir'].source} set no directory"
+        if self.dir is None:
+            return f"{self['dir'].source} set no directory"
         return ""
 
 

@@ -580,7 +580,7 @@ def _default_places() -> list[tuple[str, str | Documents]]:
     # `ejcache.enable(url)` moves tuned configurations, too, so its settings go before those of the environment.
     activate = sys.modules.get("ejcache.jax_integration.activate")
     settings = resolve() if activate is None else activate.current_settings()
-    root = settings.autotune_dir or settings.cache_dir or str(user_directory())
+    root = settings.autotune_dir or settings.dir or str(user_directory())
     if "://" in root and not root.startswith("file://"):
         return [("user", _usable(str(user_directory()), settings)), ("shared", root)]
     return [("user", _usable(root, settings))]

@@ -48,7 +48,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
     try:
         location, shared = _location(settings)
     except UsageError as exc:
-        problem = f"{settings['cache_dir'].source}: {exc}"
+        problem = f"{settings['dir'].source}: {exc}"
         if directory is not None:
             raise UsageError(problem) from exc
         output.warn(problem)
@@ -87,9 +87,9 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
     if untrusted:
         output.say(f"\nprograms use a directory of their own: {untrusted}")
     if audience in ("readers", "group", "everybody"):
-        output.say(f"\n{settings.cache_dir} is {AUDIENCE[audience]}")
+        output.say(f"\n{settings.dir} is {AUDIENCE[audience]}")
     if limits:
-        output.say(f"\nstored with {settings.cache_dir}, and used instead of a job's own: {_limits_text(limits)}")
+        output.say(f"\nstored with {settings.dir}, and used instead of a job's own: {_limits_text(limits)}")
     return int(bool(problems))
 
 
@@ -172,7 +172,7 @@ def unset_values(
     _change(context, dict.fromkeys(names), to, directory, as_json=as_json)
 
 
-@app.command("get", short_help="Print the value of one setting.", epilog=examples("config get cache_dir"))
+@app.command("get", short_help="Print the value of one setting.", epilog=examples("config get dir"))
 def get_value(
     context: typer.Context,
     name: Annotated[str, _SETTING],
@@ -223,10 +223,10 @@ def _change(
         share_cache(settings, with_whom)
         changes = {name: text for name, text in changes.items() if name != "shared"}
         if not as_json:
-            output.say(f"{settings.cache_dir} is {AUDIENCE[with_whom]}")
+            output.say(f"{settings.dir} is {AUDIENCE[with_whom]}")
         if not changes:
             if as_json:
-                output.print_json({"url": str(settings.cache_dir), "shared": with_whom})
+                output.print_json({"url": str(settings.dir), "shared": with_whom})
             return
     limits_to_cache = to is None and not changes.keys().isdisjoint(LIMITS) and _location(settings)[1]
     with_cache = {name: text for name, text in changes.items() if to == "cache" or (limits_to_cache and name in LIMITS)}
@@ -240,12 +240,12 @@ def _change(
     written = _change_file(in_file, HOST_FILE if to == "host" else user_file()) if in_file else None
     limits = _change_limits(with_cache, settings) if with_cache else None
     if as_json:
-        output.print_json({"url": str(settings.cache_dir), "stored_limits": limits, "file": written and str(written)})
+        output.print_json({"url": str(settings.dir), "stored_limits": limits, "file": written and str(written)})
         return
     if written is not None:
         output.say(f"{'changed' if None in in_file.values() else 'written to'} {written}: {', '.join(in_file)}")
     if limits is not None:
-        output.say(f"stored with {settings.cache_dir}: {_limits_text(limits)}")
+        output.say(f"stored with {settings.dir}: {_limits_text(limits)}")
 
 
 AUDIENCE: Final = {
@@ -271,7 +271,7 @@ def share_cache(settings: Settings, how: str) -> None:
         raise SettingError("shared", how, ", ".join(SHARED))
     location, _ = _location(settings)
     if location.kind is not LocationKind.DIRECTORY:
-        raise UsageError(f"{settings.cache_dir} is not a directory: its storage decides who may use it")
+        raise UsageError(f"{settings.dir} is not a directory: its storage decides who may use it")
     failed = share_directory(location, how)
     if how != "none" and (why := why_out_of_reach(Path(location.path))):
         output.warn(why)
@@ -306,7 +306,7 @@ def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dic
     location, shared = _location(settings)
     if not shared:
         raise UsageError(
-            f"{settings.cache_dir} is used by this host alone, and limits are stored with shared caches only: "
+            f"{settings.dir} is used by this host alone, and limits are stored with shared caches only: "
             "without --dir and --to cache, max_size is written into the user's configuration file"
         )
     with open_bucket(location, settings=settings) as bucket:
@@ -319,7 +319,7 @@ def _location(settings: Settings) -> tuple[Location, bool]:
     Raises:
         UsageError: the URL is not one of a cache.
     """
-    location = Location.parse(str(settings.cache_dir))
+    location = Location.parse(str(settings.dir))
     return location, detect_shared_storage(location)
 
 

@@ -42,7 +42,7 @@ def doctor(
     if url is not None and directory is not None:
         raise UsageError("give the URL once: as an argument or as --dir")
     settings = command_settings(url if url is not None else directory)
-    place = str(settings.cache_dir)
+    place = str(settings.dir)
     checks = []
     for check in _checks(place, settings):
         checks.append(check)

@@ -102,7 +102,7 @@ def push(
         return push_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
-    check_different(str(settings.cache_dir), url)
+    check_different(str(settings.dir), url)
     with open_cache(directory) as source:
         if readable and not dry_run:
             share_cache(command_settings(url), "readers")
@@ -148,7 +148,7 @@ def pull(
         return pull_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
-    here = str(settings.cache_dir)
+    here = str(settings.dir)
     check_different(here, url)
     with open_cache(url) as source:
         return _copy(source, here, settings, selection, dry_run=dry_run, as_json=as_json)

@@ -103,7 +103,7 @@ def run(
     command = command_of(program or [])
     warn_of_bytes("--max-size", max_size)
     given: dict[str, Any] = {
-        "cache_dir": absolute_url(directory),
+        "dir": absolute_url(directory),
         "max_size": max_size,
         "min_compile_seconds": min_compile_seconds,
         "read_only": True if read_only else None,

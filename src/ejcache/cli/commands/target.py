@@ -42,7 +42,7 @@ def save(
         from ejcache.jax_integration.seam.coordination_service import initialize_job
 
         initialize_job()
-    saved = save_target(name, str(settings.cache_dir))
+    saved = save_target(name, str(settings.dir))
     if as_json:
         output.print_json(_fields(saved))
     else:
@@ -56,7 +56,7 @@ def list_targets(directory: Dir = None, as_json: Json = False) -> None:
     from ejcache.jax_integration.devices.targets import MAX_BYTES, decode
     from ejcache.stores.documents import open_documents
 
-    documents = open_documents(str(command_settings(directory).cache_dir), read_only=True)
+    documents = open_documents(str(command_settings(directory).dir), read_only=True)
     found: list[DeviceTarget] = []
     for path in sorted(documents.list("targets/")):
         try:
@@ -120,7 +120,7 @@ def diff(
 def find_devices(name: str, directory: str | None) -> DeviceTarget:
     from ejcache.jax_integration.devices.targets import find_target
 
-    return find_target(name, str(command_settings(directory).cache_dir) if directory is not None else None)
+    return find_target(name, str(command_settings(directory).dir) if directory is not None else None)
 
 
 def _fields(target: DeviceTarget) -> dict[str, Any]:

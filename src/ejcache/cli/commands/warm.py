@@ -108,7 +108,7 @@ def warm(
     flags. What the cache holds is not compiled again, so the same command continues after an interruption. A program
     that fails does not stop the others. Exits with 1 if one failed, or if an entry is not uploaded yet.
     """
-    given = {"cache_dir": absolute_url(directory), "min_compile_seconds": min_compile_seconds}
+    given = {"dir": absolute_url(directory), "min_compile_seconds": min_compile_seconds}
     wanted = {name: value for name, value in given.items() if value is not None}
     if readable:
         share_cache(command_settings(directory), "readers")
@@ -185,7 +185,7 @@ def _warm_function(
                 output.say(_line(program))
                 sys.stdout.flush()  # a log file shows each program when it is there
     counts = {outcome: sum(program["outcome"] == outcome for program in programs) for outcome in _OUTCOMES}
-    url = display_url(str(settings.cache_dir))
+    url = display_url(str(settings.dir))
     if as_json:
         fields = {"target": target, "url": url, "jobs": work.jobs, "uploaded": work.uploaded}
         fields |= {_COUNT_OF.get(outcome, outcome): number for outcome, number in counts.items()}

@@ -110,7 +110,7 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
     """
     if ":" in name:
         return _named(name)
-    with open_documents(url or str(current_settings().cache_dir), read_only=True) as documents:
+    with open_documents(url or str(current_settings().dir), read_only=True) as documents:
         data = documents.read(check_path(document_path(name)), max_size=MAX_BYTES)
     if data is None:
         raise NotFoundError(

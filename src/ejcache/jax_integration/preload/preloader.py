@@ -199,7 +199,7 @@ class Preloader:
                 run.planned.set()
                 # It waits for loads that are under way, and JAX holds its lock here.
                 self._scheduler.submit(self._close_loader)
-            elif "://" in str(self._settings().cache_dir):
+            elif "://" in str(self._settings().dir):
                 self._scheduler.submit(lambda: self._prepare(run, at_once=False))
             else:
                 self._prepare(run, at_once=True)
