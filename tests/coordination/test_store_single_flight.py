@@ -259,8 +259,7 @@ def test_leases_of_dead_hosts_cost_nothing(monkeypatch):
             before.setattr("gcs_server.objects.timestamp", lambda: "2020-01-01T00:00:00.000Z")
             for key in keys:
                 shared.bucket.create(f"v1/leases/{key}", dead.encode())
-        flights = SingleFlight.of_store(shared, directory=None)
-        monkeypatch.setattr(flights, "_sleep", lambda seconds: pytest.fail("it waits"))
+        flights = SingleFlight.of_store(shared, directory=None, sleep=lambda seconds: pytest.fail("it waits"))
         assert [flights.run(key, lookup=lambda: None, work=lambda: "made", deadline=60) for key in keys] == [
             "made"
         ] * 14

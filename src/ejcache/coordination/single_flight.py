@@ -123,15 +123,23 @@ class SingleFlight:
         track_forks(self)
 
     @classmethod
-    def of_store(cls, store: Store, *, directory: Path | None, heartbeat: float = 3.0) -> SingleFlight:
+    def of_store(
+        cls,
+        store: Store,
+        *,
+        directory: Path | None,
+        heartbeat: float = 3.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> SingleFlight:
         """Makes each entry of `store` once.
 
         Args:
             store: where the entries are kept.
             directory: for the leases of this host, on a local file system; None for no coordination within the host.
             heartbeat: seconds between heartbeats on shared storage; a holder that missed three counts as dead.
+            sleep: waits so many seconds.
         """
-        return cls(_levels_of(store, directory, heartbeat))
+        return cls(_levels_of(store, directory, heartbeat), sleep=sleep)
 
     def after_fork_in_child(self) -> None:
         """Forget the threads of the parent, which do not exist here."""
