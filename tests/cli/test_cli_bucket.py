@@ -23,7 +23,7 @@ LONG_AGO = "2026-01-01T00:00:00.000Z"
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """Limits of a shared cache are waited for on a busy machine, too."""
-    monkeypatch.setattr("ejcache.cli.commands.config._LIMITS_SECONDS", 60.0)
+    monkeypatch.setattr("ejcache.cli.commands.config.LIMITS_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_ls_and_show(bucket, cache):
 
 def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
     """Several misses of one bucket cost one listing, and a request for each of the newest entries of a function."""
-    monkeypatch.setattr("ejcache.misses.nearest._NEWEST", 4)
+    monkeypatch.setattr("ejcache.misses.nearest.NEWEST", 4)
     with open_store(URL) as store:
         for number in range(9):
             put(store, key_text("jit_train", program=str(number)))

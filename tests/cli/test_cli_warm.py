@@ -13,7 +13,7 @@ import pytest
 from cli_helpers import ejcache
 from helpers import run_program
 
-from ejcache.cli.programs import warm_worker
+from ejcache.cli.programs.warm_worker import target_function
 from ejcache.errors import SettingError, UsageError
 from ejcache.jax_integration.shape_grammar import ArrayShape, parse_call
 
@@ -185,7 +185,7 @@ def test_what_is_no_function(tmp_path, monkeypatch, target, complaint):
     monkeypatch.delitem(sys.modules, "few", raising=False)
     (tmp_path / "few.py").write_text("import os")
     with pytest.raises(UsageError, match=complaint):
-        warm_worker._function(target)
+        target_function(target)
 
 
 def test_a_script_is_run(project):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HEADER_BYTES: Final = 64 * 1024
 _COMPARED: Final = 12
 """Compilations whose texts are compared; each text of a bucket costs a request."""
-_NEWEST: Final = 2000
+NEWEST: Final = 2000
 """Entries of one function that are read; from a bucket, reading more would take minutes."""
 
 
@@ -80,7 +80,7 @@ class Known:
         """The entries with this module name, at most the 2,000 newest. Raises StoreError if they cannot be read."""
         listed = listed_name(name)
         named = (info.key for info in self.entries() if _name_in(info.key) in (None, listed))
-        keys = list(islice(named, _NEWEST))
+        keys = list(islice(named, NEWEST))
         with self._progress(len(keys)) as advance:
             found = []
             for identity in in_parallel(self.identity, keys):

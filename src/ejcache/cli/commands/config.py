@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from ejcache.settings.parsers import Value
     from ejcache.settings.table import Settings
 
-_LIMITS_SECONDS: Final = 3.0
+LIMITS_SECONDS: Final = 3.0
+"""How long the limits that are stored with a shared cache are waited for."""
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""
 
 _SETTING: Final = argument("NAME", "Such as max_size.", autocompletion=settings_beginning)
@@ -329,7 +330,7 @@ def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | N
     from ejcache.stores.opening import open_bucket
 
     try:
-        with open_bucket(location, settings=settings, deadline=_LIMITS_SECONDS) as bucket:
+        with open_bucket(location, settings=settings, deadline=LIMITS_SECONDS) as bucket:
             return read_limits(bucket)
     except (EntryError, StoreError) as exc:
         output.warn(f"the limits that are stored with {location} could not be read: {exc}")

@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
     target, *named = arguments
     with answering() as answer:
         try:
-            function = _function(target)
+            function = target_function(target)
         except Exception as exc:
             answer(refused=_sentence(exc), usage=isinstance(exc, UsageError) and not isinstance(exc, NotFoundError))
             return
@@ -110,8 +110,8 @@ class _Exported:
         warm(self.exported)
 
 
-def _function(target: str) -> Callable[..., Any]:
-    """The function that `MODULE:FUNCTION` or `FILE.py:FUNCTION` names, or that is exported in `FILE.bin`.
+def target_function(target: str) -> Callable[..., Any]:
+    """Return the function that `MODULE:FUNCTION` or `FILE.py:FUNCTION` names, or that is exported in `FILE.bin`.
 
     Raises:
         UsageError: there is none.
