@@ -29,7 +29,6 @@ from ejcache.stores import network_filesystems
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import decide_location
-from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util import directory_access
 from ejcache.util.directory_access import Access
 
@@ -103,7 +102,7 @@ def start(directory, **variables):
     cache = CompilationCache(policy, settings=lambda: settings)
     missing = [key for key in KEYS if cache.get(key) is None]
     stored = sum(cache.put(key, VALUE, compile_seconds=1.0) for key in missing)
-    assert cache.flush(timeout=30)
+    assert cache.flush(timeout=240)
     cache.close()
     logging.getLogger("ejcache").removeHandler(handler)
     return Start(len(KEYS) - len(missing), stored, cache.url, said)
@@ -113,9 +112,9 @@ def as_user(uid, function, *, mount=None):
     """What `function` returns in a process of this user of the team, on a host that is no container."""
 
     def become():
-        directory_access._in_container = lambda: False
-        look = network_filesystems._look_at_directory
-        network_filesystems._look_at_directory = lambda path: path.startswith(str(mount)) if mount else look(path)
+        directory_access.is_in_container = lambda: False
+        if mount:
+            network_filesystems.detect_network_filesystem = lambda path: path.startswith(str(mount))
         network_filesystems.forget_filesystems()
         if uid != ROOT:
             os.setgroups([TEAM])
@@ -135,7 +134,7 @@ def _imported():
             for kind in ("local", "mount"):
                 start(Path(name, kind), HOME=name)
                 start(Path(name, kind), HOME=name)
-                network_filesystems._look_at_directory = lambda _: True
+                network_filesystems.detect_network_filesystem = lambda _: True
                 network_filesystems.forget_filesystems()
         return sorted(sys.modules)
 
@@ -334,15 +333,15 @@ def test_a_host_with_an_open_umask(place, monkeypatch):
     """A umask of 000: the local tier is private and used, and what a killed process left to upload is uploaded."""
     monkeypatch.setenv("HOME", str(place / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(directory_access, "_in_container", lambda: False)
+    monkeypatch.setattr(directory_access, "is_in_container", lambda: False)
     shared = Location.parse(place / "mount")
-    monkeypatch.setattr(network_filesystems, "_look_at_directory", lambda path: path.startswith(shared.path))
+    monkeypatch.setattr(network_filesystems, "detect_network_filesystem", lambda path: path.startswith(shared.path))
     network_filesystems.forget_filesystems()
 
     def work(*, killed):
         os.umask(0)
         if killed:
-            monkeypatch.setattr(Uploads, "_submit", lambda *_: None)
+            monkeypatch.setattr(FileBucket, "create", lambda *_: threading.Event().wait())
         store = open_cache_store(shared, resolve(environ=os.environ))
         assert not isinstance(store.local, MemoryStore)
         if killed:
@@ -358,7 +357,7 @@ def test_a_host_with_an_open_umask(place, monkeypatch):
 
         monkeypatch.setattr(FileBucket, "create", created)
         assert store.get("jit_other") is None
-        assert uploaded.wait(30)
+        assert uploaded.wait(240)
 
     in_fork(lambda: work(killed=True))
     assert not list(place.glob("mount/v1/entries/*/*"))

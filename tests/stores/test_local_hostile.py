@@ -212,7 +212,7 @@ UNKNOWN = 4_123_456
 @pytest.fixture
 def inside(monkeypatch):
     """Sets whether this process seems to run in a container."""
-    return lambda answer: monkeypatch.setattr("ejcache.util.directory_access._in_container", lambda: answer)
+    return lambda answer: monkeypatch.setattr("ejcache.util.directory_access.is_in_container", lambda: answer)
 
 
 @pytest.fixture

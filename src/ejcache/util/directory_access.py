@@ -262,7 +262,7 @@ def _why_foreign(path: Path, about: os.stat_result, *, named: bool) -> str:
     if not named or not stat.S_ISDIR(about.st_mode):
         return why_untrusted(path, about)
     # `why_replaceable` judges what everybody may do in a root that a user names, as in the directories above it.
-    if about.st_uid not in (os.geteuid(), 0) and _in_container():
+    if about.st_uid not in (os.geteuid(), 0) and is_in_container():
         return ""
     return why_untrusted(path, about, everybody=False)
 
@@ -326,7 +326,7 @@ def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, everyb
         everybody: that everybody can write there counts.
     """
     user = os.geteuid()
-    if about.st_uid not in (user, 0) and (user != 0 or not _in_container()):
+    if about.st_uid not in (user, 0) and (user != 0 or not is_in_container()):
         return f"{os.fspath(path)} belongs to {_user_name(about.st_uid)}, who could have put code there"
     if everybody and about.st_mode & stat.S_IWOTH:
         return f"any user can write to {os.fspath(path)} (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
@@ -351,13 +351,14 @@ def why_replaceable(path: str | os.PathLike[str]) -> str:
         except OSError:
             continue  # not there yet, or behind a directory that is not for this user
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            if _in_container():
+            if is_in_container():
                 return ""
             return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
     return ""
 
 
-def _in_container() -> bool:
+def is_in_container() -> bool:
+    """True if this process runs in a container, or in another user namespace than the host's."""
     if any(Path(mark).exists() for mark in _CONTAINER_MARKS):
         return True
     try:
@@ -372,7 +373,7 @@ def _is_private_group(gid: int, user: int) -> bool:
         group = grp.getgrgid(gid)
     except (KeyError, OSError):
         # In a container, the group of a volume has no name. Elsewhere, the directory of users may be out of reach.
-        return _in_container()
+        return is_in_container()
     try:
         name = pwd.getpwuid(user).pw_name
     except (KeyError, OSError):
