@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 import tracemalloc
 
 import pytest
 import zstandard
 
-from ejcache import entry
 from ejcache.bucket.object_names import entry_name
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
@@ -25,7 +25,8 @@ def framed(fields: bytes, payload: bytes = b"") -> bytes:
 
 
 def header(**fields: object) -> bytes:
-    return entry._canonical({"codec": "none", "key": KEY, "payload_size": 0, "raw_size": 0, **fields})
+    fields = {"codec": "none", "key": KEY, "payload_size": 0, "raw_size": 0, **fields}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
 BOMB = zstandard.ZstdCompressor().compress(bytes(1 << 30))

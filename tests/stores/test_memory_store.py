@@ -17,7 +17,8 @@ class TestMemoryStore(ProcessTests):
         return MemoryStore(str(path), max_size=max_size, read_only=read_only)
 
     def stored(self, path):
-        return {key: entry.data for key, entry in MemoryStore(str(path))._namespace.entries.items()}
+        store = MemoryStore(str(path))
+        return {info.key: store.peek(info.key) for info in store.entries()}
 
     @pytest.fixture(autouse=True)
     def _forget(self, tmp_path):

@@ -150,8 +150,7 @@ class TestS3:
             assert sorted(bucket.delete_many((name, None) for name in names)) == sorted(names)
             assert list(bucket.walk("o/")) == []
             bucket.close()
-            elsewhere = s3_bucket(server.url)
-            elsewhere._bucket = "elsewhere"
+            elsewhere = s3_bucket(server.url, name="elsewhere")
             for call in (lambda: elsewhere.read("k"), lambda: elsewhere.create("k", b"x")):
                 with pytest.raises(StoreUnavailableError, match="no bucket s3://elsewhere"):
                     call()

@@ -113,9 +113,9 @@ def _session() -> Any:
     return AioSession()  # one for all, because each reads megabytes of service descriptions
 
 
-def s3_bucket(url: str, prefix: str = "prefix", *, deadline: float = DEADLINE) -> S3Bucket:
-    """The bucket named "bucket" of moto's server."""
+def s3_bucket(url: str, prefix: str = "prefix", *, name: str = "bucket", deadline: float = DEADLINE) -> S3Bucket:
+    """A bucket of moto's server, which has the one named "bucket"."""
     options = {"key": "a", "secret": "b", "client_kwargs": {"region_name": "us-east-1"}, "session": _session()}
-    bucket = S3Bucket("bucket", prefix, options={**options, "endpoint_url": url}, policy=RetryPolicy(deadline))
+    bucket = S3Bucket(name, prefix, options={**options, "endpoint_url": url}, policy=RetryPolicy(deadline))
     bucket.make_seconds = deadline  # a busy machine makes its client slowly
     return bucket
