@@ -7,6 +7,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "ejcache"
 
@@ -29,6 +31,27 @@ def test_docstrings_begin_with_a_verb():
         and text.split()[0] in nouns
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "homes"),
+    [
+        (r"(?i)verdict", {"maintenance/doctor.py"}),
+        (r"^_?prepare$", {"bucket/base.py", "bucket/client_bucket.py", "stores/base.py", "stores/shared/store.py"}),
+        (r"^_?Policy$", set()),
+        (r"^_?Target$", set()),
+    ],
+)
+def test_a_word_means_one_thing(pattern, homes):
+    """A word of the table in CONTRIBUTING.md is in names of functions and classes only where it means what it says."""
+    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = {
+        path
+        for path, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds) and re.search(pattern, node.name)
+    }
+    assert found == homes
 
 
 def docstrings() -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 import ejcache
 from ejcache import errors
 from ejcache.events import Event
-from ejcache.jax_integration.warm_start import Warmed
+from ejcache.jax_integration.warm_start import WarmedProgram
 from ejcache.maintenance.audit import Audit
 from ejcache.maintenance.eviction import EvictionReport
 from ejcache.misses.explanation import Explanation
@@ -49,7 +49,7 @@ _PROTOCOLS: Final = [
 ]
 _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 
-_RESULTS: Final = (EvictionReport, Audit, Explanation, Warmed, *get_args(Event))
+_RESULTS: Final = (EvictionReport, Audit, Explanation, WarmedProgram, *get_args(Event))
 _HEAD: Final = """\
 # The Python API
 

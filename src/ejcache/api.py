@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPolicy
     from ejcache.misses.explanation import Explanation
-    from ejcache.misses.nearest import Known
+    from ejcache.misses.nearest import KnownEntries
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
 
@@ -251,15 +251,15 @@ class _OpenedCache:
         return replace(asked, by_cost=policy.by_cost) if asked.has_criterion else policy
 
 
-def _known(url: str, stack: contextlib.ExitStack) -> Known | Exception | None:
+def _known(url: str, stack: contextlib.ExitStack) -> KnownEntries | Exception | None:
     """The entries of a cache, open until `stack` ends; None if it has none; or the error of opening it."""
-    from ejcache.misses.nearest import Known
+    from ejcache.misses.nearest import KnownEntries
 
     try:
         opened = stack.enter_context(_opened(url))
     except (StoreError, UsageError) as exc:
         return exc
-    return Known(opened.store) if opened.store is not None else None
+    return KnownEntries(opened.store) if opened.store is not None else None
 
 
 @contextlib.contextmanager

@@ -20,8 +20,8 @@ from memory_bucket import MemoryBucket
 from ejcache.autotune import (
     AutotuneStore,
     ConfigurationMissingError,
-    Policy,
     Source,
+    TuningPolicy,
     autotuned,
     forward_only,
     overlay,
@@ -376,7 +376,7 @@ def test_policies(store, monkeypatch):
 
 def test_guesses_give_way_to_what_others_publish(store, tmp_path):
     """A process that runs on a guess takes a record that another process publishes, without a restart."""
-    walk = slow_or_quick(store, policy=Policy("heuristics"))
+    walk = slow_or_quick(store, policy=TuningPolicy("heuristics"))
     assert walk.choose(X).source is Source.HEURISTIC
     slow_or_quick(AutotuneStore(str(tmp_path / "store"))).tune(X)
     choice = walk.choose(X)
@@ -682,7 +682,7 @@ def test_bad_configurations_are_refused_at_once(options, said):
 @pytest.mark.parametrize(("stamp", "wanted"), [("hash", "mine/walk@v1:"), ("json", "configuration"), ("none", None)])
 def test_labels_in_profiles(store, monkeypatch, stamp, wanted):
     """The stamp labels the operation in the compiled program, the prefix begins the label."""
-    walk = slow_or_quick(store, policy=Policy("heuristics"), heuristic={"steps": 4})
+    walk = slow_or_quick(store, policy=TuningPolicy("heuristics"), heuristic={"steps": 4})
     monkeypatch.setenv("EJKERNEL_OPS_STAMP", stamp)
     monkeypatch.setenv("EJKERNEL_OPS_PREFIX", "mine/")
     text = jax.jit(walk).lower(X).as_text(debug_info=True)
@@ -723,7 +723,7 @@ def method_of(kind, store):
         assert self.weights.shape[1] % config["block"] == 0
         return x * config["block"]
 
-    operation = autotuned(apply, configs=configs, name="projection", store=store, policy=Policy("heuristics"))
+    operation = autotuned(apply, configs=configs, name="projection", store=store, policy=TuningPolicy("heuristics"))
     return type("Method", (kind,), {"apply": operation})
 
 

@@ -24,7 +24,7 @@ from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, de
 from ejcache.autotune.log import Progress
 from ejcache.autotune.measure import checked_inputs, device
 from ejcache.autotune.measure.inputs import split_arguments
-from ejcache.autotune.measure.race import GainVerdict, gains, hopeless, verdict
+from ejcache.autotune.measure.race import GainDecision, decide, gains, hopeless
 from ejcache.autotune.measure.results import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Source, Status, Timing, quantile
@@ -46,23 +46,23 @@ def noisy(seconds, rounds, *, seed, spread=0.1, spikes=0.15):
 
 
 def decided(candidate, reference, *, min_gain=0.03, looks=(8, 15, 25, 40, 60)):
-    """The verdict that a race comes to, look by look."""
+    """The decision that a race comes to, look by look."""
     for look in looks:
-        found = verdict(gains(candidate[:look], reference[:look]), min_gain=min_gain)
-        if found is not GainVerdict.OPEN:
+        found = decide(gains(candidate[:look], reference[:look]), min_gain=min_gain)
+        if found is not GainDecision.OPEN:
             return found
-    return GainVerdict.OPEN
+    return GainDecision.OPEN
 
 
 def test_a_real_difference_wins_on_a_noisy_machine():
     """30 % faster is found in nearly all of 200 simulated races, 1 % in none that is confirmed."""
     wins = sum(
-        decided(noisy(0.7, 60, seed=2 * i), noisy(1.0, 60, seed=2 * i + 1)) is GainVerdict.BETTER for i in range(200)
+        decided(noisy(0.7, 60, seed=2 * i), noisy(1.0, 60, seed=2 * i + 1)) is GainDecision.BETTER for i in range(200)
     )
     assert wins >= 190
     false = sum(
-        decided(noisy(0.99, 60, seed=4 * i), noisy(1.0, 60, seed=4 * i + 1)) is GainVerdict.BETTER
-        and decided(noisy(0.99, 60, seed=4 * i + 2), noisy(1.0, 60, seed=4 * i + 3)) is GainVerdict.BETTER
+        decided(noisy(0.99, 60, seed=4 * i), noisy(1.0, 60, seed=4 * i + 1)) is GainDecision.BETTER
+        and decided(noisy(0.99, 60, seed=4 * i + 2), noisy(1.0, 60, seed=4 * i + 3)) is GainDecision.BETTER
         for i in range(1000)
     )
     assert false == 0
@@ -70,10 +70,10 @@ def test_a_real_difference_wins_on_a_noisy_machine():
 
 def test_too_few_samples_decide_nothing():
     """With six rounds even a perfect record is open; with seven it is not."""
-    assert verdict([0.5] * 6, min_gain=0.03) is GainVerdict.OPEN
-    assert verdict([0.5] * 7, min_gain=0.03) is GainVerdict.BETTER
-    assert verdict([0.0] * 7, min_gain=0.03) is GainVerdict.NOT_BETTER
-    assert verdict([], min_gain=0.03) is GainVerdict.OPEN
+    assert decide([0.5] * 6, min_gain=0.03) is GainDecision.OPEN
+    assert decide([0.5] * 7, min_gain=0.03) is GainDecision.BETTER
+    assert decide([0.0] * 7, min_gain=0.03) is GainDecision.NOT_BETTER
+    assert decide([], min_gain=0.03) is GainDecision.OPEN
 
 
 def test_quantiles():

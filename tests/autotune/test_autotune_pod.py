@@ -13,7 +13,7 @@ from forking import Forked
 from helpers import ROOT
 
 from ejcache.autotune.call import Call
-from ejcache.autotune.choice import Choice, ConfigurationMissingError, Policy
+from ejcache.autotune.choice import Choice, ConfigurationMissingError, TuningPolicy
 from ejcache.autotune.chooser import Chooser
 from ejcache.autotune.pod import POD, DisagreementError, PodAgreement
 from ejcache.autotune.records.json_values import ConfigurationError
@@ -71,7 +71,7 @@ class Asked(Call):
 
     def __init__(self, guess=8, tune=None, policy=None):
         super().__init__((), {}, ())
-        self.guess, self.tune, self.policy = guess, tune, policy or Policy("autotune" if tune else "heuristics")
+        self.guess, self.tune, self.policy = guess, tune, policy or TuningPolicy("autotune" if tune else "heuristics")
 
     def default(self):
         return {"block": self.guess}
@@ -172,7 +172,7 @@ def test_failure_is_agreed_too(tmp_path):
     stores[1].publish(record())
     for rank in range(2):
         with pytest.raises(ConfigurationMissingError):
-            chooser(board, rank, stores[rank]).choose(Asked(policy=Policy("error")))
+            chooser(board, rank, stores[rank]).choose(Asked(policy=TuningPolicy("error")))
 
 
 def test_processes_that_run_other_code_are_told(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from cli_helpers import ejcache
 
 from ejcache import autotune
-from ejcache.autotune import AutotuneStore, Policy, Source, Tuner, autotuned
+from ejcache.autotune import AutotuneStore, Source, Tuner, TuningPolicy, autotuned
 from ejcache.autotune.records.record import encode_record
 from ejcache.errors import UsageError
 
@@ -75,7 +75,7 @@ def test_what_has_a_sure_record_is_not_measured_again(store):
 
 def test_a_program_that_was_traced_before_is_traced_again(store):
     """A program that has run with guesses is tuned none the less, and runs with the tuned choice when traced anew."""
-    op = scaled(store, policy=Policy("heuristics"))
+    op = scaled(store, policy=TuningPolicy("heuristics"))
     step = jax.jit(lambda x: op(x) + 1)
     step(jnp.ones(8))
     (call,) = autotune.tune(step, jnp.ones(8))

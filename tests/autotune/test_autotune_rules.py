@@ -14,7 +14,7 @@ import pytest
 from autotune_helpers import QUICK, key, timing
 from cli_helpers import ejcache
 
-from ejcache.autotune import AutotuneStore, Candidate, Policy, Record, Source, autotuned
+from ejcache.autotune import AutotuneStore, Candidate, Record, Source, TuningPolicy, autotuned
 from ejcache.autotune.making_rules import made_rules, problems
 from ejcache.autotune.records.record import CandidateOrigin
 from ejcache.autotune.records.rules import Condition, DeviceRules, Rule, Rules, decode_rules, encode_rules, features
@@ -214,7 +214,7 @@ def test_rules_answer_where_nothing_may_be_measured(tmp_path, place):
     """For a length that nobody measured; outside of the range they abstain, and say so."""
     tried = []
     store = AutotuneStore(str(tmp_path / "user"), seeds=[str(place)])
-    halves = operation(store, tried, policy=Policy("heuristics"))
+    halves = operation(store, tried, policy=TuningPolicy("heuristics"))
     for length in (600, 270, 100):
         choice = halves.choose(jnp.ones(length))
         assert choice.source is Source.RULES
@@ -238,7 +238,7 @@ def test_rules_of_another_device_are_only_starts(tmp_path, place, caplog):
     (rules,) = layer.each_rules()
     other = dataclasses.replace(rules.devices[0], device="another")
     assert layer.publish_rules(dataclasses.replace(rules, devices=(other,)))
-    halves = operation(AutotuneStore(str(tmp_path / "user"), seeds=[str(place)]), [], policy=Policy("heuristics"))
+    halves = operation(AutotuneStore(str(tmp_path / "user"), seeds=[str(place)]), [], policy=TuningPolicy("heuristics"))
     assert halves.choose(jnp.ones(600)).source is Source.HEURISTIC
     assert "the rules of halves say nothing of" in caplog.text
     store.close()
@@ -301,7 +301,7 @@ def test_damaged_rules_are_no_rules(tmp_path, place):
     (path,) = place.glob("autotune/halves/rules-*.json")
     path.write_bytes(path.read_bytes().replace(b'"use": 0', b'"use": 1', 1))
     store = AutotuneStore(str(place), seeds=(), read_only=False)
-    halves = operation(store, [], policy=Policy("heuristics"))
+    halves = operation(store, [], policy=TuningPolicy("heuristics"))
     assert halves.choose(jnp.ones(601)).source is Source.HEURISTIC
     assert store.stats()["corrupt"] == 1
     assert not path.exists()
@@ -321,7 +321,7 @@ def test_a_package_ships_rules(tmp_path, place, monkeypatch):
     monkeypatch.syspath_prepend(site)
     package_seeds.cache_clear()
     try:
-        halves = operation(AutotuneStore(str(tmp_path / "user")), [], policy=Policy("heuristics"))
+        halves = operation(AutotuneStore(str(tmp_path / "user")), [], policy=TuningPolicy("heuristics"))
         assert halves.choose(jnp.ones(600)).source is Source.RULES
     finally:
         package_seeds.cache_clear()

@@ -13,7 +13,7 @@ import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import ejcache
 
-from ejcache.autotune import AutotuneStore, ConfigurationError, Policy, Space, Tuner, autotuned, powers_of_two
+from ejcache.autotune import AutotuneStore, ConfigurationError, Space, Tuner, TuningPolicy, autotuned, powers_of_two
 from ejcache.autotune.measure.search import Search
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Timing, decode_record, encode_record, pinned
@@ -98,7 +98,7 @@ def test_an_operation_with_a_space_is_tuned(tmp_path):
 def test_a_configuration_may_lie_outside_of_the_axes_and_inside_the_constraints(tmp_path):
     """A person or a record names it."""
     store = AutotuneStore(str(tmp_path), seeds=(), refresh_seconds=0.0)
-    blocks = operation(store, [], policy=Policy("heuristics"))
+    blocks = operation(store, [], policy=TuningPolicy("heuristics"))
     x = jnp.ones(24)
     record = blocks.tune(x)
     for block, source in ((12, "pinned"), (7, "heuristic")):

@@ -94,7 +94,7 @@ def test_candidates_whose_first_runs_are_slow_are_not_dropped(monkeypatch):
 
 
 def test_unsure_verdicts_say_why(monkeypatch):
-    """A verdict for which the time was too short is marked."""
+    """A decision for which the time was too short is marked."""
     machine = planted({0: 10.0, 1: 5.0})
     machine.install(monkeypatch)
     record = machine.tune([0, 1])

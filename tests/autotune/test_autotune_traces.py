@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ejcache.autotune import Policy, Source, Tuner, autotuned, record, require, tune
+from ejcache.autotune import Source, Tuner, TuningPolicy, autotuned, record, require, tune
 from ejcache.autotune.choice import ConfigurationMissingError
 from ejcache.autotune.chooser import chooser_for
 
@@ -65,7 +65,7 @@ def test_eval_shape_obeys_a_policy_that_requires_records(store):
 
 def test_eval_shape_is_jaxs_own_otherwise(store):
     """The function keeps its name, documentation and errors, and holds for its own thread and block only."""
-    op = product(store, policy=Policy("heuristics"))
+    op = product(store, policy=TuningPolicy("heuristics"))
     assert jax.eval_shape.__name__ == "eval_shape"
     assert "no FLOPs" in jax.eval_shape.__doc__
     assert jax.eval_shape(lambda tree: {"y": tree["x"].T}, {"x": X})["y"].shape == (8, 4)
@@ -76,7 +76,7 @@ def test_eval_shape_is_jaxs_own_otherwise(store):
 
 def test_batch_sizes_are_in_the_key(store):
     """A mapped call has the sizes of the axes and the arguments that have them in its key; others have no such part."""
-    op = product(store, policy=Policy("heuristics"))
+    op = product(store, policy=TuningPolicy("heuristics"))
     keys = []
 
     def look(x, w):
@@ -134,7 +134,7 @@ def test_the_quick_path_tells_batch_sizes_apart(store):
         heuristic=lambda x, w, config=None: 1,
         name="sized",
         store=store,
-        policy=Policy("heuristics"),
+        policy=TuningPolicy("heuristics"),
     )
     op(X, W)
     jax.vmap(op, in_axes=(0, None))(jnp.ones((5, 4, 8)), W)
@@ -144,7 +144,7 @@ def test_the_quick_path_tells_batch_sizes_apart(store):
 
 def test_mapped_calls_are_not_recorded(store, tmp_path, caplog):
     """A recording has the shapes of arguments alone, so a call under `vmap` is left out, and that is said."""
-    op = product(store, name="unrecorded", policy=Policy("heuristics"))
+    op = product(store, name="unrecorded", policy=TuningPolicy("heuristics"))
     with record(str(tmp_path / "calls")):
         jax.vmap(op, in_axes=(0, None))(jnp.ones((5, 4, 8)), W)
     assert list((tmp_path / "calls").rglob("*.json")) == []

@@ -11,7 +11,7 @@ from notice_boards import NoticeBoard
 from ejcache.cache.counters import Miss
 from ejcache.jax_integration.compilation_state import Compilation
 from ejcache.jax_integration.no_compile_blocks import forbid_compile
-from ejcache.jax_integration.program import Loaded
+from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.ranks.common_hit import agree
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient
@@ -36,7 +36,7 @@ class Rank:
 
     def load(self, number):
         self.tried.append(number)
-        return Loaded(None, "", None, b"", 0.0, candidate=number) if number in self.has else None
+        return LoadedExecutable(None, "", None, b"", 0.0, candidate=number) if number in self.has else None
 
     def run(self):
         """The number of the candidate that this rank uses, or why it compiles."""

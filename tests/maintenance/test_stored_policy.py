@@ -11,7 +11,7 @@ from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.stored_policy import (
     POLICY,
-    EffectivePolicy,
+    EffectiveEvictionPolicy,
     change_limits,
     decode_policy,
     encode_policy,
@@ -122,7 +122,7 @@ def test_who_goes_by_it(caplog):
     """The stored policy goes before a job's own limit; one that cannot be read removes nothing, and that is said."""
     objects = MemoryBucket()
     now = [0.0]
-    own, none, zero = (EffectivePolicy(objects, max_size=size, clock=lambda: now[0]) for size in (7, -1, 0))
+    own, none, zero = (EffectiveEvictionPolicy(objects, max_size=size, clock=lambda: now[0]) for size in (7, -1, 0))
     assert (own(), none(), zero()) == (EvictionPolicy(max_size=7), None, None)
     change_limits(objects, {"max_entries": 3})
     assert own() == EvictionPolicy(max_size=7)
@@ -141,7 +141,7 @@ def test_the_order_that_is_stored():
     """It goes before a job's own, also where no limit is stored; without one, the job's own holds."""
 
     def policy(max_size=7, evict="lru"):
-        return EffectivePolicy(objects, max_size=max_size, evict=evict)()
+        return EffectiveEvictionPolicy(objects, max_size=max_size, evict=evict)()
 
     objects = MemoryBucket()
     assert policy(evict="cost") == EvictionPolicy(max_size=7, by_cost=True)
@@ -159,6 +159,6 @@ def test_a_hostile_policy_is_replaced(data):
     """A policy that no parser gets through removes nothing, and setting a limit replaces it."""
     objects = MemoryBucket()
     objects.write(POLICY, data)
-    assert EffectivePolicy(objects, max_size=7)() is None
+    assert EffectiveEvictionPolicy(objects, max_size=7)() is None
     assert change_limits(objects, {"max_size": 5}) == {"max_size": 5}
-    assert EffectivePolicy(objects, max_size=7)() == EvictionPolicy(max_size=5)
+    assert EffectiveEvictionPolicy(objects, max_size=7)() == EvictionPolicy(max_size=5)

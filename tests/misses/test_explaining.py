@@ -27,7 +27,7 @@ from ejcache.keys.key import is_side_key
 from ejcache.misses.difference import program_differences
 from ejcache.misses.explanation import explain
 from ejcache.misses.log import read_misses, record_miss
-from ejcache.misses.nearest import Known, stored_text
+from ejcache.misses.nearest import KnownEntries, stored_text
 from ejcache.misses.program_text import SourceFiles, read_text
 from ejcache.settings.directories import state_directory
 from ejcache.stores.memory import MemoryStore
@@ -58,7 +58,7 @@ def last_miss():
 
 def sentence(directory):
     with ejcache.open_store(directory, read_only=True) as store:
-        return explain(last_miss(), Known(store)).sentence
+        return explain(last_miss(), KnownEntries(store)).sentence
 
 
 def entry_of(store, name="jit_train"):
@@ -86,7 +86,7 @@ def test_another_program_text(cache, directory):
     compile_one(changed)
 
     with ejcache.open_store(directory, read_only=True) as store:
-        explanation = explain(last_miss(), Known(store))
+        explanation = explain(last_miss(), KnownEntries(store))
     line = changed.__code__.co_firstlineno + 1
     assert f"the computation changed at test_explaining.py:{line}" in explanation.sentence
     assert "+ cosine; - sine" in explanation.sentence
@@ -147,7 +147,7 @@ def test_storage_trouble(tmp_path):
 
     record = last_miss()
     assert (record.reason, record.outcome) == ("error", "error")
-    assert "could not be read" in explain(record, Known(ejcache.open_store("memory://none"))).sentence
+    assert "could not be read" in explain(record, KnownEntries(ejcache.open_store("memory://none"))).sentence
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_sizes_that_were_seen_are_in_the_advice(cache, directory):
     with ejcache.open_store(directory, read_only=True) as store:
         assert (
             "pad it to one shape: 4 were seen (f32[31], f32[40], f32[48], f32[64])"
-            in explain(last_miss(), Known(store)).advice
+            in explain(last_miss(), KnownEntries(store)).advice
         )
 
 

@@ -14,7 +14,7 @@ from store_processes import in_fork
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import COUNTERS, process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.maintenance.journal_compaction import Listed, compact
+from ejcache.maintenance.journal_compaction import JournalListing, compact
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.unsent import UnsentUses
@@ -269,7 +269,7 @@ class TestCounters:
         for _ in range(3):
             usage.add({"hits": 1})
             usage.write()
-        listed = Listed.now(objects)
+        listed = JournalListing.now(objects)
         usage.add({"hits": 1})
         usage.write()
         write, delete = objects.write, objects.delete_many

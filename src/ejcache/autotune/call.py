@@ -21,7 +21,7 @@ from ejcache.errors import EjcacheError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ejcache.autotune.choice import Policy
+    from ejcache.autotune.choice import TuningPolicy
     from ejcache.autotune.measure.space import CallSpace
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.records.record import Record
@@ -51,7 +51,7 @@ class Call(abc.ABC):
 
     key: RecordKey
     axes: tuple[MappedAxis, ...]
-    policy: Policy | None = None
+    policy: TuningPolicy | None = None
     may_guess = True
     part = ""
 

@@ -54,7 +54,7 @@ OnMiss = Literal["autotune", "heuristics", "error"]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class TuningPolicy:
     """What a call does if it has no tuned configuration.
 
     Attributes:
@@ -74,12 +74,12 @@ _overrides: Final[ContextVar[tuple[tuple[str, Any], ...]]] = ContextVar("ejcache
 _overlays: Final[ContextVar[tuple[dict[str, Any], ...]]] = ContextVar("ejcache_autotune_overlays", default=())
 
 
-def current_policy(own: Policy | None = None) -> Policy:
+def current_policy(own: TuningPolicy | None = None) -> TuningPolicy:
     """The operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`.
 
     A process that only tries a candidate for another one measures nothing else.
     """
-    policy = own or Policy()
+    policy = own or TuningPolicy()
     from_environment = resolve().autotune_policy
     if from_environment is not None and not policy.fixed:
         policy = replace(policy, on_miss=from_environment)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.autotune.call import Call
-    from ejcache.autotune.choice import Policy
+    from ejcache.autotune.choice import TuningPolicy
     from ejcache.autotune.records.record import Record, RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found
 
@@ -57,11 +57,11 @@ class _KeyState:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     choice: Choice | None = None
-    policy: Policy | None = None
+    policy: TuningPolicy | None = None
     until: float = -math.inf
     failed: bool = False
 
-    def current(self, policy: Policy) -> Choice | None:
+    def current(self, policy: TuningPolicy) -> Choice | None:
         """The choice, if it still counts under `policy`."""
         if self.until == math.inf or (self.policy == policy and time.monotonic() < self.until):
             return self.choice
@@ -153,7 +153,7 @@ class Chooser:
                 state = self._keys[digest] = _KeyState()
             return state
 
-    def _keep(self, state: _KeyState, choice: Choice, policy: Policy) -> None:
+    def _keep(self, state: _KeyState, choice: Choice, policy: TuningPolicy) -> None:
         state.choice, state.policy = choice, policy
         shipped = choice.source is Source.SIMILAR and policy.on_miss == "autotune"
         if choice.source.rank <= Source.SEED.rank or choice.layer == POD or shipped:
@@ -179,7 +179,7 @@ class Chooser:
             raise self._missing(call, f"it has no key of its own, because {call.unhashable[0]}")
         return self._guess(call)
 
-    def _resolve(self, call: Call, policy: Policy, state: _KeyState) -> Choice:
+    def _resolve(self, call: Call, policy: TuningPolicy, state: _KeyState) -> Choice:
         choice = self._stored(call, policy, state)
         if choice is not None:
             return choice
@@ -192,7 +192,7 @@ class Chooser:
             raise self._missing(call, "the policy forbids tuning")
         return self._second_best(call, policy)
 
-    def _stored(self, call: Call, policy: Policy, state: _KeyState) -> Choice | None:
+    def _stored(self, call: Call, policy: TuningPolicy, state: _KeyState) -> Choice | None:
         for found in self._found(call):
             record, measured = found.record, found.source in _MEASURED
             failed = measured and record.failed
@@ -212,7 +212,7 @@ class Chooser:
                 self._report_failure(call.key, record)
         return None
 
-    def _for_part(self, call: Call, found: Found, choice: Choice | None, policy: Policy) -> Choice | None:
+    def _for_part(self, call: Call, found: Found, choice: Choice | None, policy: TuningPolicy) -> Choice | None:
         """Choose for one of several calls that share a key, and so a record.
 
         The configuration may not be for this one: it is then compared with the default first, where measuring is
@@ -286,7 +286,7 @@ class Chooser:
         self.emit("error", key, detail=reason)
         warn_once(subject, message, key.text, reason)
 
-    def _second_best(self, call: Call, policy: Policy) -> Choice:
+    def _second_best(self, call: Call, policy: TuningPolicy) -> Choice:
         if (choice := self._similar(call)) is not None:
             return choice
         if (choice := self._by_rules(call)) is not None:

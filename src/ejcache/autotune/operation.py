@@ -31,7 +31,7 @@ from ejcache.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ejcache.autotune.choice import Choice, Policy
+    from ejcache.autotune.choice import Choice, TuningPolicy
     from ejcache.autotune.chooser import Chooser
     from ejcache.autotune.measure.results import Check
     from ejcache.autotune.measure.space import CallSpace
@@ -60,7 +60,7 @@ class Options(TypedDict, total=False):
     heuristic: Any
     tuner: Tuner | None
     store: AutotuneStore | None
-    policy: Policy | None
+    policy: TuningPolicy | None
     gradient: bool
     initialisers: Mapping[str, Callable[..., Any]] | None
     check: Check | None

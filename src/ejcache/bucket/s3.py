@@ -40,7 +40,7 @@ _MD5: Final = re.compile("[0-9a-f]{32}")
 _CONFLICT: Final = "ConditionalRequestConflict"
 
 
-class _Refused(Exception):  # noqa: N818  # an answer, not an error
+class _RefusedError(Exception):  # an answer, not an error
     """The storage answered that the object is not there, or does not meet the condition."""
 
     def __init__(self, code: str) -> None:
@@ -133,7 +133,7 @@ class S3Bucket(ClientBucket):
         writing: bool = False,
         most: int = MAX_DOCUMENT,
     ) -> T:
-        """Run a coroutine with the client; raises `_Refused` if the object is not there or the condition fails."""
+        """Run a coroutine with the client; raises `_RefusedError` if the object is not there or the condition fails."""
 
         async def call(fs: Any) -> T:
             return await function(await self._ready_client(fs))
@@ -180,7 +180,7 @@ class S3Bucket(ClientBucket):
         if code == "NoSuchBucket":
             return StoreRefusedError(f"there is no bucket s3://{self._bucket}")
         if code in (*_NO_KEY, *_BROKEN, "InvalidRange") or status in (404, 412, 416):
-            return _Refused("NoSuchKey" if status == 404 else "PreconditionFailed" if status == 412 else code)
+            return _RefusedError("NoSuchKey" if status == 404 else "PreconditionFailed" if status == 412 else code)
         if code == _CONFLICT:
             return TransientError(said, busy=True)
         if code == "BadDigest":
@@ -214,7 +214,7 @@ class S3Bucket(ClientBucket):
 
         try:
             return self._call(lambda s3: read(s3, **ranged), timeout, most=max(length, MAX_DOCUMENT))
-        except _Refused as exc:
+        except _RefusedError as exc:
             if exc.code == "NoSuchKey":
                 return None
             if exc.code != "InvalidRange" or start > 0:
@@ -222,7 +222,7 @@ class S3Bucket(ClientBucket):
         try:
             # An empty object has no range at all.
             return self._call(read, timeout)
-        except _Refused as exc:
+        except _RefusedError as exc:
             raise VersionGoneError from exc
 
     def is_damaged_on_the_way(self, blob: Blob) -> bool:
@@ -242,7 +242,7 @@ class S3Bucket(ClientBucket):
 
         try:
             return self._call(head, timeout)
-        except _Refused:
+        except _RefusedError:
             return None
 
     def _write(self, name: str, data: bytes, version: str | None, timeout: float) -> str | None:
@@ -260,7 +260,7 @@ class S3Bucket(ClientBucket):
 
         try:
             return self._call(write, timeout, writing=True)
-        except _Refused as exc:
+        except _RefusedError as exc:
             if exc.code == "NoSuchKey" and version in (None, ABSENT):
                 raise StoreUnavailableError(f"{self.url}/{name} cannot be written: {exc.code}") from exc
             return None
@@ -273,7 +273,7 @@ class S3Bucket(ClientBucket):
             return False
         try:
             self._call(lambda s3: s3.delete_object(**self._at(name), IfMatch=info.version), timeout, writing=True)
-        except _Refused:
+        except _RefusedError:
             return version is None and self._delete(name, version, timeout)
         return True
 
@@ -317,7 +317,7 @@ class S3Bucket(ClientBucket):
         def attempt(timeout: float, *, lost: bool) -> None:
             try:
                 gone, refused = self._call(send, timeout, writing=True)
-            except _Refused as exc:
+            except _RefusedError as exc:
                 raise StoreUnavailableError(f"{self.url} does not delete many objects at once: {exc.code}") from exc
             if not gone and not refused:
                 raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: it names no object of {len(left)} to delete")
@@ -359,5 +359,5 @@ class S3Bucket(ClientBucket):
 
         try:
             return self._call(page, timeout)
-        except _Refused as exc:
+        except _RefusedError as exc:
             raise StoreUnavailableError(f"{self.url} cannot be listed: {exc.code}") from exc

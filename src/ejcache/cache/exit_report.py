@@ -37,7 +37,7 @@ _WORTH_A_HINT: Final = 0.5
 """Seconds of compiling below a floor from which the report says how to store it."""
 
 
-class Reported(Protocol):
+class ReportedCache(Protocol):
     """A cache, as far as a report goes."""
 
     url: str
@@ -54,8 +54,8 @@ class _ReportedProcess:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.destination = "off"
-        self.caches: list[Reported] = []
-        self.used: list[Reported] = []
+        self.caches: list[ReportedCache] = []
+        self.used: list[ReportedCache] = []
         self.disabled_reason = ""
 
 
@@ -63,7 +63,7 @@ _reported: _ReportedProcess | None = None
 _places: Final[list[str]] = []
 
 
-def include(cache: Reported, *, destination: str | None, disabled_reason: str = "") -> None:
+def include(cache: ReportedCache, *, destination: str | None, disabled_reason: str = "") -> None:
     """Count `cache` in the report of this process.
 
     Args:
@@ -198,7 +198,7 @@ def _write(destination: str, line: str, fields: Mapping[str, object]) -> None:
         log.warning("the report could not be written to %s: %s", destination, why)
 
 
-def _total(caches: Iterable[Reported]) -> Stats:
+def _total(caches: Iterable[ReportedCache]) -> Stats:
     amounts: dict[str, float] = {}
     for cache in caches:
         for name, amount in cache.stats().amounts.items():

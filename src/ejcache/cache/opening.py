@@ -63,7 +63,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     """
     from ejcache.bucket.breaker import StorageNote
     from ejcache.maintenance.scheduler import attach
-    from ejcache.maintenance.stored_policy import EffectivePolicy
+    from ejcache.maintenance.stored_policy import EffectiveEvictionPolicy
     from ejcache.stores.memory import MemoryStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.shared.unsent import UnsentUses
@@ -102,7 +102,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
         verify=_verify,
         read_only=settings.read_only,
     )
-    attach(tiered, policy=EffectivePolicy(shared.bucket, max_size=shared.max_size, evict=settings.evict))
+    attach(tiered, policy=EffectiveEvictionPolicy(shared.bucket, max_size=shared.max_size, evict=settings.evict))
     return tiered
 
 

@@ -64,7 +64,7 @@ class Lookup(NamedTuple):
     miss: Miss | None = None
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """The result of a write: why no entry was created, or None, and the bytes of the entry; 0 if none was made."""
 
     skip: Skip | None
@@ -221,7 +221,7 @@ class CachePolicy:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool = False) -> Written:
+    def write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool = False) -> WriteResult:
         """Store `raw` under `header.key`, and count the result.
 
         Args:
@@ -238,17 +238,17 @@ class CachePolicy:
             self._flush_if_due()
         return written
 
-    def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> Written:
+    def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> WriteResult:
         skip = self.why_not_stored(header.compile_seconds, settings)
         if skip is not None:
-            return Written(skip)
+            return WriteResult(skip)
         store = self.opened(settings)
         if store is None:
-            return Written(Skip.ERROR)
+            return WriteResult(Skip.ERROR)
         data = entry.encode(header._replace(created=time.time()), raw)
         if len(data) < settings.min_entry_size:
-            return Written(Skip.SMALL)
-        return Written(self._create(store, header, data, settings, replacing=replacing), len(data))
+            return WriteResult(Skip.SMALL)
+        return WriteResult(self._create(store, header, data, settings, replacing=replacing), len(data))
 
     def _create(
         self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, replacing: bool

@@ -21,7 +21,7 @@ from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, Usa
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.transfer import Transferred, put_with_worth, transfer
+from ejcache.maintenance.transfer import TransferResult, put_with_worth, transfer
 from ejcache.util.files import open_regular
 from ejcache.util.units import plural
 
@@ -73,7 +73,7 @@ def push_archive(
             "left_out_entries": _entries_in(left_out),
             "written": False,
         }
-        done = Transferred()
+        done = TransferResult()
         if if_changed and path.exists() and not _is_news(path, plan, left_out, records):
             if as_json:
                 report(done, where, file, as_json=True, beside=beside)
@@ -109,7 +109,7 @@ def pull_archive(
         archive = stack.enter_context(opened)
         reader = _Reader(archive, directory, name=name, device=device, stack=stack)
         if tuned:
-            done = Transferred()
+            done = TransferResult()
             for _ in reader.entries(wanted=False):
                 pass
         else:
@@ -240,7 +240,7 @@ def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], record
 
 def _carry(
     source: OpenCache, plan: CopyPlan, left_out: frozenset[str], archive: ArchiveWriter, *, quiet: bool
-) -> Transferred:
+) -> TransferResult:
     store = store_of(source)
 
     def write(key: str, data: bytes) -> bool:

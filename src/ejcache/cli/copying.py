@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ejcache.cli.chosen_cache import OpenCache
-    from ejcache.maintenance.transfer import Selection, Transferred
+    from ejcache.maintenance.transfer import Selection, TransferResult
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
 
@@ -42,7 +42,7 @@ def open_for_writing(url: str, settings: Settings) -> Store:
 
 
 def report(
-    done: Transferred,
+    done: TransferResult,
     source: str,
     target: str,
     *,
@@ -83,7 +83,7 @@ def report(
     return int(not complete)
 
 
-def _print_left_out(done: Transferred) -> None:
+def _print_left_out(done: TransferResult) -> None:
     if done.unknown_versions:
         output.say(f"{_entries(done.unknown_versions)} of another format version were left alone")
     output.warn_of_each(done.damaged, "damaged and not copied")

@@ -274,7 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = _rearranged(arguments)
     as_json = "--json" in arguments and arguments[0] != "run"  # behind `run` it is the program's, or asks for a report
     try:
-        closed = contextlib.redirect_stdout(_Closed()) if sys.stdout is None else contextlib.nullcontext()
+        closed = contextlib.redirect_stdout(_ClosedStream()) if sys.stdout is None else contextlib.nullcontext()
         with closed, _printed_messages(level):
             command = typer.main.get_command(build())
             outcome = command.main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
@@ -358,7 +358,7 @@ def _printed_messages(level: int) -> Iterator[None]:
         log.removeHandler(printer)
 
 
-class _Closed(io.TextIOBase):
+class _ClosedStream(io.TextIOBase):
     """Stands in for a closed stdout, which Python replaces by None."""
 
     def write(self, _: str) -> int:

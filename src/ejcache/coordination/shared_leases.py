@@ -36,7 +36,7 @@ _RESOLUTION: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _LeaseRecord:
+class _LeaseFields:
     holder: str
     beat: int
     interval: float
@@ -49,7 +49,7 @@ class _LeaseRecord:
         return json.dumps(fields, sort_keys=True).encode()
 
 
-def _decode(data: bytes) -> _LeaseRecord | None:
+def _decode(data: bytes) -> _LeaseFields | None:
     """The record in a lease object; None if it is not one that ejcache writes."""
     try:
         fields = json.loads(data)
@@ -61,7 +61,7 @@ def _decode(data: bytes) -> _LeaseRecord | None:
     # Compared before it is converted: an int may be too large for a float. NaN fails every comparison.
     if not 0 <= interval <= 1e9 or not abs(beat) < 1 << 62:
         return None
-    return _LeaseRecord(holder, beat, min(float(interval), _LONGEST_INTERVAL), fields.get("done") is True)
+    return _LeaseFields(holder, beat, min(float(interval), _LONGEST_INTERVAL), fields.get("done") is True)
 
 
 class StoreLeases:
@@ -98,7 +98,7 @@ class StoreLeases:
         if blob is None:
             return None
         # No living holder wrote what cannot be decoded; it is taken over like the lease of a dead one.
-        record = _decode(blob.data) or _LeaseRecord("", 0, self._interval)
+        record = _decode(blob.data) or _LeaseFields("", 0, self._interval)
         return LeaseState(blob.version, record.interval, False, process_in_words(record.holder), record.done)
 
     def look_for_dead(self, key: str) -> LeaseState | None:
@@ -130,7 +130,7 @@ class StoreLeases:
         return self._write(name, version=ABSENT)
 
     def _write(self, name: str, *, version: str) -> _StoreLease | None:
-        record = _LeaseRecord(process_name(), 0, self._interval)
+        record = _LeaseFields(process_name(), 0, self._interval)
         written = self._bucket.write(name, record.encode(), version=version)
         return None if written is None else _StoreLease(self, name, record, written)
 
@@ -147,7 +147,7 @@ class StoreLeases:
 
 
 class _StoreLease(HeldLease):
-    def __init__(self, leases: StoreLeases, name: str, record: _LeaseRecord, version: str) -> None:
+    def __init__(self, leases: StoreLeases, name: str, record: _LeaseFields, version: str) -> None:
         self._leases = leases
         self._bucket = leases._bucket  # noqa: SLF001 (the other half of the class)
         self._name = name

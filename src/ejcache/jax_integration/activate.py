@@ -107,8 +107,8 @@ class _Session:
         reporting.include(policy, destination=settings.report, disabled_reason=settings.disabled_reason)
         return policy, CompilationCache(policy, settings=self.settings)
 
-    def prepare(self) -> None:
-        """Do ahead what the first programs need; with the settings as they are now, so they come first."""
+    def begin(self) -> None:
+        """Begin what the first programs need, ahead of them; it takes the settings as they are now."""
         if self.compiler is not None:
             if self.cache() is not None:
                 from ejcache.jax_integration.lowering.components import read_libraries_ahead
@@ -236,7 +236,7 @@ def enable(
         cache = _session.cache() or _session.make(str(now.dir), now)[1]
         cache.when_left = functools.partial(_restore, saved)
         session = _session
-    session.prepare()
+    session.begin()
     return cache
 
 
@@ -406,7 +406,7 @@ def _restore(saved: _SavedState) -> None:
             _install(_session)
         _session.load(saved)
         session = _session
-    session.prepare()
+    session.begin()
 
 
 def _set_flags(values: Mapping[str, Any]) -> None:

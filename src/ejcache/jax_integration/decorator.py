@@ -47,7 +47,7 @@ _REUSE: Final = "ejcache.reuse.calls"
 
 if TYPE_CHECKING:
 
-    class Jitted(jax.stages.Wrapped, Protocol[P, R_co]):  # type: ignore[misc]  # mypy reads no types of jax._src
+    class JittedFunction(jax.stages.Wrapped, Protocol[P, R_co]):  # type: ignore[misc]  # mypy reads no types of jax._src
         """What `jax.jit` returns, with the types of the function's arguments and result."""
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -63,22 +63,22 @@ if TYPE_CHECKING:
             """The shapes and types of the result for these arguments, without running the function."""
 
         @overload
-        def __get__(self, instance: None, owner: type, /) -> Jitted[P, R_co]: ...
+        def __get__(self, instance: None, owner: type, /) -> JittedFunction[P, R_co]: ...
         @overload
         def __get__(
-            self: Jitted[Concatenate[S_contra, Q], R_co], instance: S_contra, owner: type | None = None, /
+            self: JittedFunction[Concatenate[S_contra, Q], R_co], instance: S_contra, owner: type | None = None, /
         ) -> Callable[Q, R_co]: ...
 
 else:
-    Jitted = jax.stages.Wrapped
+    JittedFunction = jax.stages.Wrapped
 
 
 @overload
-def ejit(fun: Callable[P, R_co], /, **options: Unpack[EjitOptions]) -> Jitted[P, R_co]: ...
+def ejit(fun: Callable[P, R_co], /, **options: Unpack[EjitOptions]) -> JittedFunction[P, R_co]: ...
 @overload
-def ejit(*, func: Callable[P, R_co], **options: Unpack[EjitOptions]) -> Jitted[P, R_co]: ...
+def ejit(*, func: Callable[P, R_co], **options: Unpack[EjitOptions]) -> JittedFunction[P, R_co]: ...
 @overload
-def ejit(**options: Unpack[EjitOptions]) -> Callable[[Callable[P, R_co]], Jitted[P, R_co]]: ...
+def ejit(**options: Unpack[EjitOptions]) -> Callable[[Callable[P, R_co]], JittedFunction[P, R_co]]: ...
 @without_our_frames
 def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """`jax.jit` with the cache enabled. It returns what `jax.jit` returns, so a call costs the same.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.program import Loaded, LoweredProgram
+    from ejcache.jax_integration.program import LoadedExecutable, LoweredProgram
     from ejcache.settings.table import Settings
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class StoredExecutable:
         loaded: as it was loaded from its entry.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedExecutable) -> None:
         self.key = loaded.key
         self.raw = loaded.raw
         self.program = _if_given(seam.optimised_program, loaded.executable)

@@ -18,7 +18,7 @@ from ejcache.jax_integration.executable_origins import ExecutableOrigins
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.no_compile_blocks import stores_only
-from ejcache.jax_integration.program import Loaded
+from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.key import CROSS
 
@@ -70,36 +70,36 @@ class EntryLoader:
         self._preloader = preloader
         self._sources = (preloader.take, self._stored, self._stored_by_hosts_like_this)
 
-    def find(self, compilation: Compilation, placement: Placement) -> Loaded | None:
+    def find(self, compilation: Compilation, placement: Placement) -> LoadedExecutable | None:
         """The first candidate that this process can load. `miss` gets the reason why its own key gives nothing."""
         for number, text in enumerate(candidates(compilation)):
             found = self.load(compilation, text, placement)
-            if isinstance(found, Loaded):
+            if isinstance(found, LoadedExecutable):
                 return found if number == OWN else found._replace(candidate=number)
             if number == OWN:
                 compilation.miss = found
         return None
 
-    def load_candidate(self, compilation: Compilation, number: int, placement: Placement) -> Loaded | None:
+    def load_candidate(self, compilation: Compilation, number: int, placement: Placement) -> LoadedExecutable | None:
         """The candidate of this number, or None if this process cannot load it."""
         for text in itertools.islice(candidates(compilation), number, number + 1):
             found = self.load(compilation, text, placement)
-            if isinstance(found, Loaded):
+            if isinstance(found, LoadedExecutable):
                 return found._replace(candidate=number)
         return None
 
-    def load(self, compilation: Compilation, text: str, placement: Placement) -> Loaded | Miss:
+    def load(self, compilation: Compilation, text: str, placement: Placement) -> LoadedExecutable | Miss:
         """The executable of one candidate, from the first source that has it, or why the store gives none."""
         reason = Miss.ABSENT
         for source in self._sources:
             found = source(compilation, text, placement)
-            if isinstance(found, Loaded):
+            if isinstance(found, LoadedExecutable):
                 self.origins.loaded(found.executable, compilation, found.key)
                 return found
             reason = found or reason
         return reason
 
-    def _stored(self, compilation: Compilation, key: str, placement: Placement) -> Loaded | Miss:
+    def _stored(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | Miss:
         if key in compilation.unloadable:
             return Miss.REJECTED
         began = time.monotonic()
@@ -130,12 +130,14 @@ class EntryLoader:
         finally:
             load_journal.end(place, header, is_loaded=executable is not None)
             loaded = compilation.spent("loaded", read)
-        return Loaded(executable, key, header, looked.entry.raw, loaded - began)
+        return LoadedExecutable(executable, key, header, looked.entry.raw, loaded - began)
 
-    def _stored_by_hosts_like_this(self, compilation: Compilation, text: str, placement: Placement) -> Loaded | None:
+    def _stored_by_hosts_like_this(
+        self, compilation: Compilation, text: str, placement: Placement
+    ) -> LoadedExecutable | None:
         """Load what hosts of this kind have stored beside an entry that XLA refuses on them; None if nothing."""
         if text not in compilation.unloadable:
             return None
         key = alternative_key(text, placement.backend)
         found = self._preloader.take(compilation, key, placement) or self._stored(compilation, key, placement)
-        return found if isinstance(found, Loaded) else None
+        return found if isinstance(found, LoadedExecutable) else None

@@ -45,7 +45,7 @@ class Storing:
         self.peak = 0
 
 
-class _Entered(threading.local):
+class _EnteredBlocks(threading.local):
     """How many blocks this thread is in, and whether it compiles only to store."""
 
     blocks = 0
@@ -53,7 +53,7 @@ class _Entered(threading.local):
     asked: list[Compilation] | None = None
 
 
-_here: Final = _Entered()
+_here: Final = _EnteredBlocks()
 # Its methods that are used here are atomic, so that no lock can be held while the process forks.
 _everywhere: Final[list[None]] = []
 

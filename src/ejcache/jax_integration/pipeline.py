@@ -39,7 +39,7 @@ from ejcache.jax_integration.no_compile_blocks import (
     stores_only,
 )
 from ejcache.jax_integration.preload.preloader import Preloader
-from ejcache.jax_integration.program import Loaded
+from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
@@ -220,7 +220,9 @@ class Compiler:
         self._count_hit(compilation, placement, found)
         return found.executable, found.header.compile_seconds
 
-    def _agreed(self, compilation: Compilation, placement: Placement, found: Loaded | None) -> Loaded | None:
+    def _agreed(
+        self, compilation: Compilation, placement: Placement, found: LoadedExecutable | None
+    ) -> LoadedExecutable | None:
         """Agree with the other ranks: return the executable only if every one of them can load it, else None."""
         agreement = self._agreement()
         if agreement is None:
@@ -234,7 +236,7 @@ class Compiler:
             load=lambda number: self._entries.load_candidate(compilation, number, placement),
         )
 
-    def _count_hit(self, compilation: Compilation, placement: Placement, found: Loaded) -> None:
+    def _count_hit(self, compilation: Compilation, placement: Placement, found: LoadedExecutable) -> None:
         if found.header.variant == CROSS:
             compilation.cache.warn(
                 "cross",
@@ -337,12 +339,12 @@ class Compiler:
                 raise
             return own[0]
 
-        def lookup() -> Loaded | None:
+        def lookup() -> LoadedExecutable | None:
             if compilation.devices_absent:
                 look_for_others(compilation)
                 return None
             found = self._entries.load(compilation, compilation.text, placement)
-            return found if isinstance(found, Loaded) else None
+            return found if isinstance(found, LoadedExecutable) else None
 
         try:
             flight = compilation.cache.single_flight(compilation.settings)
@@ -365,7 +367,7 @@ class Compiler:
                 raise own[0] from own[0].__cause__
             compilation.report_failure("compile this program only once", exc)  # leases failed, or waiting
             return own[0] if own else self._compile_here(compilation, program)
-        if not isinstance(made, Loaded):
+        if not isinstance(made, LoadedExecutable):
             return made
         waited()
         self._count_hit(compilation, placement, made)
@@ -420,7 +422,7 @@ class Compiler:
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
-    def _wants_check(self, compilation: Compilation, found: Loaded) -> bool:
+    def _wants_check(self, compilation: Compilation, found: LoadedExecutable) -> bool:
         """True if this is the first hit of the key in this process, where `check_contents` is set.
 
         Never where compilations are forbidden.

@@ -61,7 +61,7 @@ class LoweredProgram(NamedTuple):
     placement: Placement
 
 
-class Loaded(NamedTuple):
+class LoadedExecutable(NamedTuple):
     """An executable that was loaded from an entry.
 
     Attributes:

@@ -19,7 +19,7 @@ from jaxlib.mlir import ir
 from ejcache import entry
 from ejcache.cache.appended_log import write_later
 from ejcache.cache.counters import Skip
-from ejcache.cache.policy import CachePolicy, Written
+from ejcache.cache.policy import CachePolicy, WriteResult
 from ejcache.cache.recorder import recorder
 from ejcache.cache.start_records import STORED, ProgramRecord
 from ejcache.errors import CompileForbiddenError
@@ -158,7 +158,9 @@ class Publisher:
 
         when_compiled(log_it)
 
-    def _write(self, compilation: Compilation, program: LoweredProgram, record: ProgramRecord, raw: bytes) -> Written:
+    def _write(
+        self, compilation: Compilation, program: LoweredProgram, record: ProgramRecord, raw: bytes
+    ) -> WriteResult:
         cache, settings, profile = compilation.cache, compilation.settings, compilation.profile
         backend = program.placement.backend
         where = _stored_key(compilation, program)
@@ -199,7 +201,7 @@ class Publisher:
 
             self._scheduler.later(_SUCCESSION_SECONDS, publish)
         cache.count_skip(Skip.OTHER_RANK)
-        return Written(Skip.OTHER_RANK)
+        return WriteResult(Skip.OTHER_RANK)
 
 
 def _log(

@@ -33,7 +33,7 @@ COMPILED = "compiled"
 NOT_STORED = "not_stored"
 
 
-class Warmed(NamedTuple):
+class WarmedProgram(NamedTuple):
     """What became of one program.
 
     Attributes:
@@ -56,7 +56,7 @@ class Warmed(NamedTuple):
     memory: int = 0
 
 
-def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
+def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> WarmedProgram:
     """Compile `function` for these arguments and store the result, without running it, unless the cache has it.
 
     A run that calls the function with such arguments then loads it:
@@ -92,7 +92,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
     name = seam.module_name(lowered.compiler_ir("stablehlo"))
     cache = active()
     if cache is None:
-        return _announce(Warmed(name, NOT_STORED, why_not_stored(Skip.DISABLED), 0.0))
+        return _announce(WarmedProgram(name, NOT_STORED, why_not_stored(Skip.DISABLED), 0.0))
     before = cache.stats()
     began = time.monotonic()
     with storing_only(current[0].memory if current else 0) as storing, _no_callbacks(current is not None):
@@ -103,7 +103,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Warmed:
             size = int(after.amounts.get("bytes_written", 0) - before.amounts.get("bytes_written", 0))
         except AlreadyStoredError:
             outcome, size = (HIT, ""), 0
-    return _announce(Warmed(name, *outcome, time.monotonic() - began, size, storing.peak, storing.memory))
+    return _announce(WarmedProgram(name, *outcome, time.monotonic() - began, size, storing.peak, storing.memory))
 
 
 def _current() -> tuple[DeviceTarget, Sequence[Any]] | None:
@@ -131,7 +131,7 @@ def _no_callbacks(for_target: bool) -> Iterator[None]:  # noqa: FBT001 (private)
 
 
 @contextlib.contextmanager
-def on_each_program(listener: Callable[[Warmed], None]) -> Iterator[None]:
+def on_each_program(listener: Callable[[WarmedProgram], None]) -> Iterator[None]:
     """In this block, `listener` is called with the outcome of each `warm` in this process."""
     _listeners.append(listener)
     try:
@@ -140,10 +140,10 @@ def on_each_program(listener: Callable[[Warmed], None]) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-_listeners: Final[list[Callable[[Warmed], None]]] = []
+_listeners: Final[list[Callable[[WarmedProgram], None]]] = []
 
 
-def _announce(warmed: Warmed) -> Warmed:
+def _announce(warmed: WarmedProgram) -> WarmedProgram:
     for listener in _listeners:
         listener(warmed)
     return warmed

@@ -106,14 +106,14 @@ def audit(
         StoreReadOnlyError: `fix`, and the store is read-only.
     """
 
-    def check(info: EntryInfo) -> _Checked:
+    def check(info: EntryInfo) -> _CheckedEntry:
         return replace(_check(store, info, fix=fix), is_entry=not is_side_key(info.key))
 
     return _gather(in_parallel(check, entries, threads=threads), advance)
 
 
 @dataclass(frozen=True, slots=True)
-class _Checked:
+class _CheckedEntry:
     """The result for one entry; `size` is None if it was gone."""
 
     size: int | None = None
@@ -122,7 +122,7 @@ class _Checked:
     is_entry: bool = True
 
 
-def _gather(checked: Iterable[_Checked], advance: Callable[[], None]) -> Audit:
+def _gather(checked: Iterable[_CheckedEntry], advance: Callable[[], None]) -> Audit:
     seen = Audit()
     for one in checked:
         if one.size is not None:
@@ -137,23 +137,23 @@ def _gather(checked: Iterable[_Checked], advance: Callable[[], None]) -> Audit:
     return seen
 
 
-def _check(store: Store, info: EntryInfo, *, fix: bool) -> _Checked:
+def _check(store: Store, info: EntryInfo, *, fix: bool) -> _CheckedEntry:
     try:
         data = store.peek(info.key)
     except StoreError as exc:
-        return _Checked(finding=Finding(info.key, info.size, Problem.UNREADABLE, str(exc)))
+        return _CheckedEntry(finding=Finding(info.key, info.size, Problem.UNREADABLE, str(exc)))
     if data is None:
         # It was deleted after it was listed. If the index still names it, the store's own check reports that.
-        return _Checked()
+        return _CheckedEntry()
     try:
         entry.decode(data, key=info.key)
     except EntryVersionError:
-        return _Checked(len(data), unknown_version=True)
+        return _CheckedEntry(len(data), unknown_version=True)
     except EntryError as exc:
         problem = Problem.FOREIGN if isinstance(exc, EntryForeignError) else Problem.CORRUPT
         repaired = fix and _repair(store, info.key, data)
-        return _Checked(len(data), Finding(info.key, info.size, problem, str(exc), repaired=repaired))
-    return _Checked(len(data))
+        return _CheckedEntry(len(data), Finding(info.key, info.size, problem, str(exc), repaired=repaired))
+    return _CheckedEntry(len(data))
 
 
 def _repair(store: Store, key: str, data: bytes) -> bool:
@@ -214,14 +214,14 @@ def audit_jax_directory(
         advance: called after each entry.
     """
 
-    def check(info: EntryInfo) -> _Checked:
+    def check(info: EntryInfo) -> _CheckedEntry:
         try:
             gone = not directory.check_entry(info.key)  # deleted after it was listed
         except EntryError as exc:
             repaired = fix and (directory.delete(info.key) or True)
-            return _Checked(finding=Finding(info.key, info.size, Problem.CORRUPT, str(exc), repaired=repaired))
+            return _CheckedEntry(finding=Finding(info.key, info.size, Problem.CORRUPT, str(exc), repaired=repaired))
         except StoreError as exc:
-            return _Checked(finding=Finding(info.key, info.size, Problem.UNREADABLE, str(exc)))
-        return _Checked(None if gone else info.size)
+            return _CheckedEntry(finding=Finding(info.key, info.size, Problem.UNREADABLE, str(exc)))
+        return _CheckedEntry(None if gone else info.size)
 
     return _gather(in_parallel(check, entries, threads=threads), advance)

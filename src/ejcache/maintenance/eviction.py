@@ -29,7 +29,7 @@ from ejcache.coordination.shared_leases import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.journal_compaction import Listed, compact
+from ejcache.maintenance.journal_compaction import JournalListing, compact
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.maintenance.start_record_merging import merge_start_records
 from ejcache.stores.base import Clearable, EntryInfo
@@ -328,7 +328,7 @@ class BucketScan(Scan):
         self._listing = Listing()
         self._abandoned: list[BlobInfo] = []
         self._records: list[BlobInfo] = []
-        listed = Listed(Baseline.read(objects) if compacts else Baseline({}, {}, ABSENT), [])
+        listed = JournalListing(Baseline.read(objects) if compacts else Baseline({}, {}, ABSENT), [])
         self._usage = listed.infos
         self._listing.add(self._listed())
         done = compact(

@@ -62,7 +62,7 @@ MOST_FOLDED: Final = 20_000
 """Journals that one pass folds, because the baseline names them; the next pass folds the others."""
 
 
-class Listed(NamedTuple):
+class JournalListing(NamedTuple):
     """The journals that there are, and what was folded when they were listed.
 
     A baseline that was written after the listing may name objects that are not listed.
@@ -72,7 +72,7 @@ class Listed(NamedTuple):
     infos: list[BlobInfo]
 
     @classmethod
-    def now(cls, objects: Bucket) -> Listed:
+    def now(cls, objects: Bucket) -> JournalListing:
         """Read the baseline, and then list."""
         return cls(Baseline.read(objects), [*objects.walk(USED)])
 
@@ -114,7 +114,7 @@ def compact(
     objects: Bucket,
     listing: Listing,
     *,
-    listed: Listed | None = None,
+    listed: JournalListing | None = None,
     complete: bool = False,
     dry_run: bool = False,
     now: float | None = None,
@@ -143,7 +143,7 @@ def compact(
     kept_since = now - _NEW_SECONDS if complete else None
     records = None if dry_run else RecordKeeper(objects, day=time.strftime("%Y-%m-%d", time.gmtime(now)))
     for _ in range(_TRIES):
-        baseline, infos = listed = listed or Listed.now(objects)
+        baseline, infos = listed = listed or JournalListing.now(objects)
         listing.forget_uses()
         version, writable = _note_snapshot(objects, listing, now)
         counted, keeper = listed.unfolded(), records if writable else None

@@ -152,7 +152,7 @@ def policy_of(limits: Mapping[str, Any], *, evict: str) -> EvictionPolicy:
     return EvictionPolicy(**known, by_cost=limits.get("evict", evict) == "cost")
 
 
-class EffectivePolicy:
+class EffectiveEvictionPolicy:
     """Call it for the policy of a cache: the stored one, or, without one, this job's limit; None removes nothing.
 
     Args:

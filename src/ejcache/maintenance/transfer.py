@@ -103,7 +103,7 @@ class CopyPlan(TemporaryTables):
 
 
 @dataclass(slots=True)
-class Transferred:
+class TransferResult:
     """The result of `transfer`. Texts, profiles and records are copied too, but only entries are counted.
 
     Attributes:
@@ -146,7 +146,7 @@ def transfer(
     write: Callable[[str, bytes], bool],
     threads: int = THREADS,
     advance: Callable[[], None] = lambda: None,
-) -> Transferred:
+) -> TransferResult:
     """Read, verify and write each of `entries`. One that is damaged, or has a key that no store can hold, is reported,
     and the others are copied.
 
@@ -159,7 +159,7 @@ def transfer(
     Raises:
         StoreReadOnlyError: the target cannot be written to.
     """
-    done = Transferred()
+    done = TransferResult()
     failures = 0
 
     def copy(item: EntryReader) -> tuple[str, str, str | int]:
@@ -177,7 +177,7 @@ def transfer(
 
 
 def _copy(key: str, read: Callable[[], bytes | None], write: Callable[[str, bytes], bool]) -> tuple[str, str | int]:
-    """The attribute of `Transferred` that counts the entry, and a detail: what went wrong, or the bytes copied."""
+    """The attribute of `TransferResult` that counts the entry, and a detail: what went wrong, or the bytes copied."""
     try:
         check_key(key)
         data = read()

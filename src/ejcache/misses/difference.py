@@ -80,7 +80,7 @@ def program_differences(
     if not any(each.component == "signature" for each in found):
         found += _signature_differences(before.results, after.results, "result", ())
     retyped = any(each.component == "signature" for each in found)
-    reshaped = _Reshaped.of(before.arguments, after.arguments)
+    reshaped = _ShapeChanges.of(before.arguments, after.arguments)
     old, new = _middle(before.lines, after.lines)
     if [line.name for line in old] == [line.name for line in new]:
         pairs = list(zip(old, new, strict=True))
@@ -187,14 +187,14 @@ _FORMULAS: Final[tuple[Callable[[float], float], ...]] = (
 """What programs make of a size: a mean divides by it, attention by its root, an index ends one below it."""
 
 
-class _Reshaped(NamedTuple):
+class _ShapeChanges(NamedTuple):
     """Sizes that changed with the shapes of arguments: pairs of dimensions, and of products of dimensions."""
 
     sizes: frozenset[tuple[float, float]] = frozenset()
     is_any: bool = False
 
     @staticmethod
-    def of(before: Sequence[Argument], after: Sequence[Argument]) -> _Reshaped:
+    def of(before: Sequence[Argument], after: Sequence[Argument]) -> _ShapeChanges:
         """The sizes that changed from these arguments to those."""
         old = {each.name: each.type for each in before}
         sizes: set[tuple[float, float]] = set()
@@ -208,7 +208,7 @@ class _Reshaped(NamedTuple):
             for count in range(1, len(a) + 1) if len(a) == len(b) else ():
                 for axes in itertools.combinations(range(len(a)), count):
                     sizes.add((math.prod(a[axis] for axis in axes), math.prod(b[axis] for axis in axes)))
-        return _Reshaped(frozenset(sizes), is_any)
+        return _ShapeChanges(frozenset(sizes), is_any)
 
     def explain(self, was: str, now: str) -> bool:
         """True if a constant that was this and is that follows from the sizes."""
@@ -332,7 +332,7 @@ def _and_more(items: Sequence[object]) -> str:
 
 
 def _constant_differences(
-    pairs: Iterable[tuple[Line, Line]], sources: SourceFiles, reshaped: _Reshaped
+    pairs: Iterable[tuple[Line, Line]], sources: SourceFiles, reshaped: _ShapeChanges
 ) -> list[Difference]:
     """Constants of lines that do what they did, unless they follow from a shape; first those that have a name."""
     groups: dict[tuple[str, str], list[Line]] = {}
@@ -420,7 +420,7 @@ def _middle(old: Sequence[Line], new: Sequence[Line]) -> tuple[Sequence[Line], S
 
 
 def _rewritten(
-    old: Sequence[Line], new: Sequence[Line], sources: SourceFiles, reshaped: _Reshaped, *, is_weak: bool
+    old: Sequence[Line], new: Sequence[Line], sources: SourceFiles, reshaped: _ShapeChanges, *, is_weak: bool
 ) -> list[Difference]:
     """Name the operations that changed, and the line of the program that most of them come from.
 

@@ -25,7 +25,7 @@ from ejcache.misses.difference import (
     weak_differences,
 )
 from ejcache.misses.log import identity_of, read_misses
-from ejcache.misses.nearest import Known, nearest
+from ejcache.misses.nearest import KnownEntries, nearest
 from ejcache.misses.program_text import SourceFiles, read_text, spelled
 from ejcache.misses.reasons import why_not_found, why_not_stored
 from ejcache.util.units import format_age
@@ -84,11 +84,11 @@ class Explanation:
 def explain_in(cache: CachePolicy, record: ProgramRecord, settings: Settings) -> Explanation | None:
     """Why the program of `record` was not loaded from `cache`, or None if its store cannot be opened."""
     store = cache.opened(settings)
-    return explain(record, Known(store), read_misses()) if store is not None else None
+    return explain(record, KnownEntries(store), read_misses()) if store is not None else None
 
 
 def explain(
-    record: ProgramRecord, known: Known | Exception | None, history: Iterable[ProgramRecord] = ()
+    record: ProgramRecord, known: KnownEntries | Exception | None, history: Iterable[ProgramRecord] = ()
 ) -> Explanation:
     """Why the program of `record` was not loaded from its cache.
 
@@ -145,11 +145,13 @@ def _repeated(record: ProgramRecord, earlier: Sequence[ProgramRecord]) -> Explan
     )
 
 
-def _compared(record: ProgramRecord, known: Known | Exception | None, earlier: Sequence[ProgramRecord]) -> Explanation:
+def _compared(
+    record: ProgramRecord, known: KnownEntries | Exception | None, earlier: Sequence[ProgramRecord]
+) -> Explanation:
     """Explain what changed since the nearest compilation, without the first words."""
     note, stored = "", []
     try:
-        if isinstance(known, Known):
+        if isinstance(known, KnownEntries):
             stored = [each for each in known.named(record.name) if each.created < record.time]
     except StoreError as exc:
         known = exc
@@ -271,7 +273,7 @@ def _without_locations(text: str) -> list[str]:
 def explain_all(
     what: str | None,
     is_within: IsWithin,
-    known: Callable[[ProgramRecord], Known | Exception | None],
+    known: Callable[[ProgramRecord], KnownEntries | Exception | None],
     *,
     most: int | None,
     named: Callable[[Iterable[ProgramRecord], str], list[ProgramRecord]],

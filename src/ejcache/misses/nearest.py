@@ -32,7 +32,7 @@ NEWEST: Final = 2000
 """Entries of one function that are read; from a bucket, reading more would take minutes."""
 
 
-class Known:
+class KnownEntries:
     """The entries of a store, listed once, and their headers, each read once, when it is needed.
 
     Args:

@@ -26,7 +26,7 @@ from ejcache.reuse.call import call_text
 from ejcache.reuse.declared import check_declared, declared_texts
 from ejcache.reuse.inputs import known_starts
 from ejcache.reuse.log import note
-from ejcache.reuse.process import ProcessInputs, number, prepare, proven_by_this, same_program, stay_plain
+from ejcache.reuse.process import ProcessInputs, number, proven_by_this, read_packages_ahead, same_program, stay_plain
 from ejcache.reuse.records import LARGEST_MODULE, RecordedFunction, read_module, witness, write_module
 from ejcache.reuse.trees import TreeCodec
 from ejcache.reuse.votes import vote_on
@@ -60,7 +60,7 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
-    submit(prepare)
+    submit(read_packages_ahead)
     calls = ReusingCalls(jitted, name or function_name(fun), declared, by_setting=wanted is None)
     return seam.reusing_function(jitted, calls.miss)
 

@@ -66,7 +66,7 @@ def number(variable: str, default: float) -> float:
 
 
 @functools.cache
-def prepare() -> None:
+def read_packages_ahead() -> None:
     """Look at the packages, and at the modules that are loaded: behind the program, before its first question."""
     packages()
     sort_files(module_files())

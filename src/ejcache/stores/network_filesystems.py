@@ -38,7 +38,7 @@ _ESCAPE: Final = r"\\([0-7]{3})"
 def detect_shared_storage(location: Location) -> bool:
     """True if hosts share the storage at `location`: a bucket, or a directory that more than one host uses.
 
-    Of a directory the file system and two names below it are looked at, for at most five seconds. The verdict is
+    Of a directory the file system and two names below it are looked at, for at most five seconds. The answer is
     remembered for this process.
     """
     if location.kind is LocationKind.DIRECTORY:

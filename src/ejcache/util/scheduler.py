@@ -29,7 +29,7 @@ _LONGEST_WAIT: Final = 5.0
 """Seconds after which a waiting thread checks whether its scheduler is still referred to."""
 
 
-class _Timed:
+class _TimedTask:
     __slots__ = ("due", "interval", "running", "task")
 
     def __init__(self, task: Task, due: float, interval: float | None = None) -> None:
@@ -67,7 +67,7 @@ class Scheduler:
         self._name = name
         self._early = early
         self._most_tasks = most_tasks
-        self._timed: list[_Timed] = []
+        self._timed: list[_TimedTask] = []
         self._looks_at = 0.0
         self.after_fork_in_child()
         track_forks(self)
@@ -105,7 +105,7 @@ class Scheduler:
         with self._changed:
             if not self._start(self._running + 1):
                 return False
-            timed = _Timed(task, self.clock() + seconds)
+            timed = _TimedTask(task, self.clock() + seconds)
             self._timed.append(timed)
             # A thread that looks in time anyway would be woken in the middle of the program's own work.
             if timed.due < self._looks_at:
@@ -115,7 +115,7 @@ class Scheduler:
     def every(self, seconds: float, task: Task) -> None:
         """Run `task` about every `seconds`, never twice at once, while there are threads: from the next `submit` on."""
         with self._changed:
-            self._timed.append(_Timed(task, self.clock() + seconds * _jitter(), seconds))
+            self._timed.append(_TimedTask(task, self.clock() + seconds * _jitter(), seconds))
 
     def drain(self, *, patience: float, limit: float) -> bool:
         """Wait until no submitted task waits or runs; returns whether that was reached. Timed tasks do not count.

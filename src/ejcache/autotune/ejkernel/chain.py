@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import UnrecordableError, import_path
 from ejcache.autotune.call_key import Describer
-from ejcache.autotune.choice import Policy, current_policy
+from ejcache.autotune.choice import TuningPolicy, current_policy
 from ejcache.autotune.chooser import default_chooser
 from ejcache.autotune.ejkernel.cache import EJKERNEL_FILE, EJKERNEL_KEY, adopt, file_key, key_of_file
 from ejcache.autotune.ejkernel_variables import LIMITS
@@ -222,16 +222,16 @@ class InvocationCall(Call):
                 "cache_hit", level="memory" if choice.layer == "memory" else "persistent", cfg=choice.configuration
             )
 
-    def _policy(self) -> Policy:
+    def _policy(self) -> TuningPolicy:
         theirs = self.chain.policy
         if theirs.cache_miss_fallback == "autotune" and theirs.allow_autotune:
-            own = Policy("autotune")
+            own = TuningPolicy("autotune")
         else:
-            own = Policy("heuristics" if theirs.allow_heuristics else "error")
+            own = TuningPolicy("heuristics" if theirs.allow_heuristics else "error")
         name = "" if self.persistent is None else self.persistent.opname
         if own.on_miss != "autotune" and (name in _GUESSING or not theirs.allow_autotune):
             # The operation's author decided this. The environment must not change it.
-            return Policy(own.on_miss, fixed=True)
+            return TuningPolicy(own.on_miss, fixed=True)
         return own
 
     def _gradient(self) -> bool:

@@ -173,7 +173,7 @@ class Bench:
             trial.transient = trial.status is Status.TIMEOUT
             trial.reason = _SCREENED.get(trial.status, "")
 
-    def prepare(
+    def compile_and_warm(
         self, trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], reference: Trial | None = None
     ) -> None:
         """Compile the candidates and warm them up; one that fails, or differs from the reference, has the error."""

@@ -54,7 +54,7 @@ _FAR: Final = 1.1
 _CLEAR_GAIN: Final = 0.1
 
 
-class GainVerdict(Enum):
+class GainDecision(Enum):
     """The result of comparing a candidate with the default."""
 
     BETTER = "better"
@@ -67,7 +67,7 @@ def gains(candidate: Sequence[float], reference: Sequence[float]) -> list[float]
     return [1.0 - ours / theirs for ours, theirs in zip(candidate, reference, strict=False)]
 
 
-def verdict(saved: Sequence[float], *, min_gain: float) -> GainVerdict:
+def decide(saved: Sequence[float], *, min_gain: float) -> GainDecision:
     """Say whether the gains are large enough to replace the default.
 
     A candidate is better if the estimate of its gain reaches the minimum, and the one-sided 99 % confidence interval
@@ -80,10 +80,10 @@ def verdict(saved: Sequence[float], *, min_gain: float) -> GainVerdict:
     ratios = [-math.log(max(1.0 - gain, 1e-12)) for gain in saved]
     whole, half = -math.log(1.0 - min_gain), -math.log(1.0 - min_gain / 2)
     if _chance([ratio - half for ratio in ratios]) < _LEVEL and _chance([ratio - whole for ratio in ratios]) < 0.5:
-        return GainVerdict.BETTER
+        return GainDecision.BETTER
     if _chance([whole - ratio for ratio in ratios]) < _DROPPED:
-        return GainVerdict.NOT_BETTER
-    return GainVerdict.OPEN
+        return GainDecision.NOT_BETTER
+    return GainDecision.OPEN
 
 
 def saves_little(saved: Sequence[float], *, min_gain: float) -> bool:
@@ -100,8 +100,8 @@ def compare(
     *,
     runs: tuple[Sequence[float], Sequence[float]],
     min_gain: float,
-) -> GainVerdict:
-    """`verdict`, which also counts slow runs: a candidate that is slow more often is judged by the mean of all runs.
+) -> GainDecision:
+    """`decide`, which also counts slow runs: a candidate that is slow more often is judged by the mean of all runs.
 
     Args:
         candidate: one sample for each round, the best of the round's runs.
@@ -111,15 +111,15 @@ def compare(
     """
     if min(len(candidate), len(reference)) >= _OBVIOUS_ROUNDS:
         if max(runs[0]) * _OBVIOUS < min(runs[1]):
-            return GainVerdict.BETTER
+            return GainDecision.BETTER
         if min(candidate) > _OBVIOUS * max(reference):
-            return GainVerdict.NOT_BETTER
-    found = verdict(gains(candidate, reference), min_gain=min_gain)
-    if found is not GainVerdict.NOT_BETTER and slow_more_often(*runs):
-        return _verdict_of_means(*runs, min_gain=min_gain)
-    if found is GainVerdict.BETTER and slow_more_often(*runs, level=_SUSPICION) and mean_gain(*runs) < 0:
+            return GainDecision.NOT_BETTER
+    found = decide(gains(candidate, reference), min_gain=min_gain)
+    if found is not GainDecision.NOT_BETTER and slow_more_often(*runs):
+        return _decide_by_means(*runs, min_gain=min_gain)
+    if found is GainDecision.BETTER and slow_more_often(*runs, level=_SUSPICION) and mean_gain(*runs) < 0:
         # More runs will tell whether this is chance.
-        return GainVerdict.OPEN
+        return GainDecision.OPEN
     return found
 
 
@@ -147,7 +147,7 @@ def hopeless(samples: Sequence[float], best: Sequence[float]) -> bool:
 
 
 _FEWEST_ROUNDS: Final = next(count for count in itertools.count(1) if 0.5**count < _LEVEL)
-"""The smallest number of rounds that can give a verdict, unless it is obvious."""
+"""The smallest number of rounds that can give a decision, unless it is obvious."""
 
 
 def _chance(differences: Sequence[float]) -> float:
@@ -185,12 +185,12 @@ def _beyond(deviations: float) -> float:
     return 0.5 * math.erfc(deviations / math.sqrt(2))
 
 
-def _verdict_of_means(ours: Sequence[float], theirs: Sequence[float], *, min_gain: float) -> GainVerdict:
+def _decide_by_means(ours: Sequence[float], theirs: Sequence[float], *, min_gain: float) -> GainDecision:
     error = math.sqrt(variance(ours) / len(ours) + variance(theirs) / len(theirs)) or 1e-12
     saved, mean = mean_gain(ours, theirs), fmean(theirs)
     if saved >= min_gain and _beyond((saved - min_gain / 2) * mean / error) < _LEVEL:
-        return GainVerdict.BETTER
-    return GainVerdict.NOT_BETTER if _beyond((min_gain - saved) * mean / error) < _LEVEL else GainVerdict.OPEN
+        return GainDecision.BETTER
+    return GainDecision.NOT_BETTER if _beyond((min_gain - saved) * mean / error) < _LEVEL else GainDecision.OPEN
 
 
 class Race:
@@ -260,10 +260,10 @@ class Race:
         self.rounds += 1
         return bool(self.alive)
 
-    def _verdict(self, trial: Trial) -> GainVerdict:
+    def _decision(self, trial: Trial) -> GainDecision:
         reference = self.reference
         if reference is None:
-            return GainVerdict.BETTER
+            return GainDecision.BETTER
         return compare(
             trial.samples,
             reference.samples,
@@ -272,18 +272,18 @@ class Race:
         )
 
     def _decided(self) -> bool:
-        verdicts = {id(trial): self._verdict(trial) for trial in self.rivals}
-        self._drop([trial for trial in self.rivals if verdicts[id(trial)] is GainVerdict.NOT_BETTER])
+        decisions = {id(trial): self._decision(trial) for trial in self.rivals}
+        self._drop([trial for trial in self.rivals if decisions[id(trial)] is GainDecision.NOT_BETTER])
         rivals = self.rivals
         if not rivals:
             return True
         leader = _leader(rivals)
         self._drop([trial for trial in rivals if trial is not leader and self._beaten(trial, leader, len(rivals))])
-        better = verdicts[id(leader)] is GainVerdict.BETTER
+        better = decisions[id(leader)] is GainDecision.BETTER
         if self.reference is None and self.rounds < _FEWEST_ROUNDS:
             return False
         if better and all(trial is leader or _equal(trial, leader) for trial in self.rivals):
-            winners = [trial for trial in self.rivals if verdicts[id(trial)] is GainVerdict.BETTER]
+            winners = [trial for trial in self.rivals if decisions[id(trial)] is GainDecision.BETTER]
             self.better = _least_memory_first(_best_first(winners))
             return True
         return False
@@ -301,7 +301,7 @@ class Race:
     def _end_open(self) -> None:
         """All rounds are over."""
         rivals = self.rivals
-        winners = [trial for trial in rivals if self._verdict(trial) is GainVerdict.BETTER]
+        winners = [trial for trial in rivals if self._decision(trial) is GainDecision.BETTER]
         self.better = _least_memory_first(_best_first(winners))
         reference = self.reference
         if reference is None:
@@ -323,7 +323,7 @@ class Race:
             self.better = _best_first(rivals)
             return
         far = [trial for trial in rivals if self.reference.runs and _far_faster(trial, self.reference)]
-        self.better = _best_first([t for t in rivals if t in far or self._verdict(t) is GainVerdict.BETTER])
+        self.better = _best_first([t for t in rivals if t in far or self._decision(t) is GainDecision.BETTER])
 
 
 def _far_faster(trial: Trial, reference: Trial) -> bool:

@@ -210,7 +210,7 @@ class Tuner:
         progress = Progress(operation)
         bench = Bench(self, inputs, progress, candidates=[trial.stored for trial in trials])
         try:
-            bench.prepare(trials, build, trials[0])
+            bench.compile_and_warm(trials, build, trials[0])
             return trials[1].ready and bench.still_right(trials[1])
         finally:
             progress.close()
@@ -403,13 +403,13 @@ class _Contest:
         reference = self.default if self.default in fresh else None
         if proposed := self._proposed(fresh, reference):
             finalists = proposed
-            self._prepare(proposed, reference)
+            self._compile_and_warm(proposed, reference)
             self.bench.settle()
         elif self.space is not None or self.goes_on or len(fresh) > self.bench.tuner.exhaustive:
             finalists = self._search(fresh, reference)
         else:
             finalists = fresh
-            self._prepare(fresh, reference)
+            self._compile_and_warm(fresh, reference)
             self.bench.settle()
         race = Race(self.bench, finalists, reference)
         race.run()
@@ -434,10 +434,10 @@ class _Contest:
         self.by_rules = len(found)
         return [*([] if reference is None or reference in found else [reference]), *found]
 
-    def _prepare(self, trials: list[Trial], reference: Trial | None) -> None:
+    def _compile_and_warm(self, trials: list[Trial], reference: Trial | None) -> None:
         if self.bench.tuner.isolate and trials:
             self.bench.screen(trials, self.call)
-        self.bench.prepare(trials, self.build, reference)
+        self.bench.compile_and_warm(trials, self.build, reference)
 
     def _search(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
         """Measure some of many candidates, and return the best of them and the default."""
@@ -463,7 +463,7 @@ class _Contest:
             batch = {canonical_json(stored): self._trial(stored, by_text, fresh) for stored in asked}
             for text, trial in batch.items():
                 trial.origin = origins.get(text, trial.origin)
-            self._prepare(list(batch.values()), reference)
+            self._compile_and_warm(list(batch.values()), reference)
             for trial in batch.values():
                 if trial.ready and not self.bench.ended:
                     like = like or min(trial.warm)
@@ -479,7 +479,7 @@ class _Contest:
             # A race compares times of one process.
             for trial in again:
                 trial.known = None
-            self._prepare(again, reference)
+            self._compile_and_warm(again, reference)
         best = [trial for trial in leaders if trial.ready]
         finalists = [*best, *([] if reference is None or reference in best else [reference])]
         for trial in finalists:

@@ -45,7 +45,7 @@ _ROUNDING: Final = 4
 
 
 @dataclass(frozen=True)
-class Varied:
+class VariedArray:
     """One array of a call: what it is used for, and what the other arrays allow.
 
     Attributes:
@@ -334,7 +334,7 @@ class Variations:
         extents = frozenset(size for array in arrays for size in array.shape if size > 1)
         self._arrays = list(arrays)
         self._varied = [
-            None if stays else Varied(array, use, extents)
+            None if stays else VariedArray(array, use, extents)
             for array, stays, use in zip(arrays, fixed, uses, strict=True)
         ]
         self._usable = usable

@@ -31,7 +31,7 @@ from ejcache.cli.options import (
     size,
 )
 from ejcache.errors import NotAStoreError, UsageError
-from ejcache.maintenance.transfer import Selection, Transferred, put_with_worth, transfer
+from ejcache.maintenance.transfer import Selection, TransferResult, put_with_worth, transfer
 from ejcache.util.parallel import THREADS
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _copy(
 ) -> int:
     if dry_run:
         with planned(source, selection, _keys_at(url, settings)) as plan:
-            return report(Transferred(), source.url, url, as_json=as_json, plan=plan)
+            return report(TransferResult(), source.url, url, as_json=as_json, plan=plan)
     with contextlib.closing(open_for_writing(url, settings)) as target:
         have = (info.key for info in target.entries())
         done = _carry(source, selection, have, partial(put_with_worth, target), quiet=as_json)
@@ -181,7 +181,7 @@ def _copy(
 
 def _carry(
     source: OpenCache, selection: Selection, have: Iterable[str], write: Callable[[str, bytes], bool], *, quiet: bool
-) -> Transferred:
+) -> TransferResult:
     store = store_of(source)
     with (
         planned(source, selection, have) as plan,

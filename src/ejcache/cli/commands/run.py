@@ -272,14 +272,14 @@ def _preparation(mask: set[Any]) -> Callable[[], None]:
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     parent = os.getpid()
 
-    def prepare() -> None:
+    def follow_parent() -> None:
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    return prepare
+    return follow_parent
 
 
 def _die_of(number: int) -> int:

@@ -74,8 +74,8 @@ def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
             output.say(f"{plural(unknown, 'entry', 'entries')} of another format version were left alone")
         if unread:
             output.say(f"{plural(unread, 'entry', 'entries')} could not be read")
-        verdict = plural(len(findings), "problem") if findings else "all intact"
-        output.say(f"verified {totals.words()} in {url}: {verdict}")
+        result = plural(len(findings), "problem") if findings else "all intact"
+        output.say(f"verified {totals.words()} in {url}: {result}")
 
 
 def _audits(cache: OpenCache, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ejcache.advice.findings import Advice
     from ejcache.cache.start_records import ProgramRecord, ReuseNote
     from ejcache.misses.explanation import Explanation
-    from ejcache.misses.nearest import Known
+    from ejcache.misses.nearest import KnownEntries
 
 _LINES: Final = 20
 """Lines of one explanation, unless --full is given."""
@@ -150,13 +150,13 @@ class _Caches:
         self.directory = directory
         self._stack = stack
         self._quiet = quiet
-        self._opened: dict[str, Known | StoreError | None] = {}
+        self._opened: dict[str, KnownEntries | StoreError | None] = {}
 
-    def chosen(self) -> Known | None:
+    def chosen(self) -> KnownEntries | None:
         """The cache that `--dir`, or else the settings, name; None if plain JAX alone has written there."""
         return self._open("", self.directory)
 
-    def of(self, record: ProgramRecord) -> Known | StoreError | UsageError | None:
+    def of(self, record: ProgramRecord) -> KnownEntries | StoreError | UsageError | None:
         """The cache of that miss, or the error for which it cannot be opened any more."""
         try:
             return self.chosen() if self.directory is not None else self._open(location_of(record.url), record.url)
@@ -167,8 +167,8 @@ class _Caches:
         """True if that is the cache that `--dir` names; True without `--dir`."""
         return self.directory is None or location_of(url) == location_of(self.directory)
 
-    def _open(self, location: str, url: str | None) -> Known | None:
-        from ejcache.misses.nearest import Known
+    def _open(self, location: str, url: str | None) -> KnownEntries | None:
+        from ejcache.misses.nearest import KnownEntries
 
         if location not in self._opened:
             try:
@@ -177,7 +177,7 @@ class _Caches:
                 self._opened[location] = exc  # not tried again for the next miss
             else:
                 progress = partial(output.progress, "reading", quiet=self._quiet)
-                self._opened[location] = None if store is None else Known(store, progress=progress)
+                self._opened[location] = None if store is None else KnownEntries(store, progress=progress)
         found = self._opened[location]
         if isinstance(found, StoreError):
             raise found

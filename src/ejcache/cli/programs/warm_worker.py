@@ -95,7 +95,7 @@ def _serve(
         answer(program=name, outcome=FAILED, reason=_sentence(exc), seconds=time.monotonic() - began)
 
 
-class _Exported:
+class _ExportedProgram:
     """What `jax.export` has written into a file. To call it is to warm it for the shapes that it was exported for."""
 
     def __init__(self, path: str) -> None:
@@ -117,7 +117,7 @@ def target_function(target: str) -> Callable[..., Any]:
         UsageError: there is none.
     """
     if target.endswith(EXPORTED):
-        return _Exported(target)
+        return _ExportedProgram(target)
     where, _, names = target.rpartition(":")
     path = None
     if where.endswith(".py"):

@@ -178,8 +178,8 @@ def _pairs(changed: dict[str, tuple[Any, Any]]) -> dict[str, list[Any]]:
 def _print_why(fields: dict[str, Any]) -> None:
     output.say(fields["text"])
     for index, item in enumerate(fields["records"]):
-        verdict = "runs with" if index == 0 else "not used, because its source or its layer comes after the one above:"
-        output.say(f"  {verdict} {item['configuration']} ({item['source']}, {item['layer']})")
+        use = "runs with" if index == 0 else "not used, because its source or its layer comes after the one above:"
+        output.say(f"  {use} {item['configuration']} ({item['source']}, {item['layer']})")
     if not fields["records"]:
         output.say("  has no record")
     for title, name in (("measured elsewhere", "elsewhere"), ("of another call", "nearest")):

@@ -23,7 +23,7 @@ from ejcache.jax_integration.lowering.components import (
 )
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.registries import Registered, own_batch_targets, registered
+from ejcache.jax_integration.seam.registries import RegisteredFunctions, own_batch_targets, registered
 from ejcache.keys.key import CacheKey
 from ejcache.keys.python_functions import UndescribedError, function_digest
 from ejcache.util.tuples import NamedTuple
@@ -74,7 +74,7 @@ def registered_components(computation: ModuleDigest, *, devices: int, ignore_fun
     return components
 
 
-def _passes(seen: Registered) -> str:
+def _passes(seen: RegisteredFunctions) -> str:
     """The HLO passes, a line each: name, target, stage and content."""
     if not seen.all_passes:
         raise UnkeyableError(
@@ -97,7 +97,9 @@ def _passes(seen: Registered) -> str:
     return "\n".join(lines)
 
 
-def _partitioned_calls(seen: Registered, computation: ModuleDigest, devices: int, *, ignore_functions: bool) -> str:
+def _partitioned_calls(
+    seen: RegisteredFunctions, computation: ModuleDigest, devices: int, *, ignore_functions: bool
+) -> str:
     """The program's custom calls that were registered as partitioned by their batch, a line each."""
     if not ignore_functions and (named := computation.custom_calls & seen.partitioned):
         raise UnkeyableError(

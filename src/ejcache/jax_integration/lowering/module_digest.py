@@ -82,7 +82,7 @@ def digest_is_known(module: Any, digest: ModuleDigest) -> Iterator[None]:
         _expected.pop(id(module), None)
 
 
-class _Unexpected(Exception):  # noqa: N818  # control flow within this module
+class _UnexpectedError(Exception):  # control flow within this module
     """The module contains something that the canonical form cannot express."""
 
 
@@ -108,7 +108,7 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
             try:
                 work.survey()
                 work.name_functions_by_content()
-            except _Unexpected as reason:
+            except _UnexpectedError as reason:
                 work = _Work(module, metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
                 work.survey()
                 form, verbatim = "verbatim", str(reason)
@@ -178,7 +178,7 @@ class _Work:
     def name_functions_by_content(self) -> None:
         """Remove the private functions from the clone, and name them by their content where they are referred to."""
         if _count_symbol_tables(self.clone) != 1:
-            raise _Unexpected("a nested symbol table")
+            raise _UnexpectedError("a nested symbol table")
         private = {
             _name(operation): (operation, references)
             for operation, references in self._references
@@ -192,7 +192,7 @@ class _Work:
         }
         order = function_order(graph)
         if order is None:
-            raise _Unexpected("recursion between private functions")
+            raise _UnexpectedError("recursion between private functions")
         names: dict[str, str] = {}
         sizes: dict[str, int] = {}
         for name in order:
@@ -235,7 +235,7 @@ class _Work:
         _run(self.clone, "symbol-dce")
         remaining = list(body.operations)
         if any(_name(operation) in names for operation in remaining):
-            raise _Unexpected("a reference to a private function from an unknown place")
+            raise _UnexpectedError("a reference to a private function from an unknown place")
         for operation in remaining:
             if _name(operation) in taken:
                 operation.erase()

@@ -62,7 +62,7 @@ class _State(enum.Enum):
     GONE = enum.auto()
 
 
-class Preloaded:
+class PreloadedExecutable:
     """A program that is loaded ahead.
 
     Attributes:
@@ -103,8 +103,8 @@ class BackgroundLoader:
         self._reader = EntryReader(policy, settings)
         self._count = policy.tally.add
         self._threads = max(1, cores() // 2)
-        self._planned: dict[str, Preloaded] = {}
-        self._waiting: dict[str, Preloaded] = {}
+        self._planned: dict[str, PreloadedExecutable] = {}
+        self._waiting: dict[str, PreloadedExecutable] = {}
         # XLA descends through a program while it loads it: by less than half a byte of stack for each of its bytes,
         # measured with jaxlib 0.12.0.1 and chains of 100 to 2,500 products. The main thread loads what is larger.
         stack = smaller_stack()
@@ -142,7 +142,9 @@ class BackgroundLoader:
                 cost = use.size * factor
                 fits = use.size <= self._largest and cost <= _MEMORY
                 if fits and use.key not in self._planned:
-                    self._planned[use.key] = self._waiting[use.key] = Preloaded(use, client, cost=cost, ready=ready)
+                    self._planned[use.key] = self._waiting[use.key] = PreloadedExecutable(
+                        use, client, cost=cost, ready=ready
+                    )
             self._used_at = time.monotonic()
         self._wake()
         self._scheduler.later(IDLE_SECONDS, self._release_if_idle)
@@ -163,7 +165,7 @@ class BackgroundLoader:
         """True if `key` still waits to be loaded."""
         return key in self._waiting
 
-    def take(self, key: str) -> Preloaded | None:
+    def take(self, key: str) -> PreloadedExecutable | None:
         """Hand over the executable of `key`, waiting while it is being loaded; None if the caller must load it."""
         with self._lock:
             planned = self._planned.get(key)
@@ -218,7 +220,7 @@ class BackgroundLoader:
                 self._finish(planned)  # the program may wait for it
             del planned
 
-    def _next(self) -> Preloaded | None:
+    def _next(self) -> PreloadedExecutable | None:
         """The first program that waits, if there is memory for it. With the lock held."""
         if self._closed or self._paused:
             return None
@@ -227,7 +229,7 @@ class BackgroundLoader:
                 return planned if self._held + planned.cost <= _MEMORY else None
         return None
 
-    def _load_one(self, planned: Preloaded) -> None:
+    def _load_one(self, planned: PreloadedExecutable) -> None:
         started = time.monotonic()
         found, use = self._reader.read(planned.use.key), planned.use
         if found is None or not self._fits(planned, len(found.raw)):
@@ -245,7 +247,7 @@ class BackgroundLoader:
         planned.header = found.header
         planned.seconds = time.monotonic() - started
 
-    def _fits(self, planned: Preloaded, size: int) -> bool:
+    def _fits(self, planned: PreloadedExecutable, size: int) -> bool:
         """Correct the cost, now that the size is known; whether there is memory for it."""
         cost = size * _HELD_PER_BYTE.get(str(planned.client.platform), _HELD_ELSEWHERE)
         with self._lock:
@@ -257,7 +259,7 @@ class BackgroundLoader:
             planned.cost = cost
         return True
 
-    def _finish(self, planned: Preloaded) -> None:
+    def _finish(self, planned: PreloadedExecutable) -> None:
         with self._lock:
             if planned.state is _State.LOADING and planned.header is not None and not self._closed:
                 planned.state = _State.LOADED
@@ -272,7 +274,7 @@ class BackgroundLoader:
 
     # -- releasing -------------------------------------------------------------------------------------------------
 
-    def _remove(self, planned: Preloaded) -> None:
+    def _remove(self, planned: PreloadedExecutable) -> None:
         """Take a program off the list. With the lock held."""
         if planned.state in {_State.LOADING, _State.LOADED}:
             self._held -= planned.cost

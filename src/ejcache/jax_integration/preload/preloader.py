@@ -38,7 +38,7 @@ from ejcache.jax_integration.preload.run_profile import (
     encode_profile,
     merge,
 )
-from ejcache.jax_integration.program import Loaded
+from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.keys.compile_options import without_cache_paths
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation_state import Compilation
-    from ejcache.jax_integration.preload.background_loader import BackgroundLoader, Preloaded
+    from ejcache.jax_integration.preload.background_loader import BackgroundLoader, PreloadedExecutable
     from ejcache.jax_integration.program import Placement
     from ejcache.settings.table import Settings
 
@@ -200,9 +200,9 @@ class Preloader:
                 # It waits for loads that are under way, and JAX holds its lock here.
                 self._scheduler.submit(self._close_loader)
             elif "://" in str(self._settings().dir):
-                self._scheduler.submit(lambda: self._prepare(run, at_once=False))
+                self._scheduler.submit(lambda: self._try_plan(run, at_once=False))
             else:
-                self._prepare(run, at_once=True)
+                self._try_plan(run, at_once=True)
 
     def close(self) -> None:
         """Write the profile, and release what was loaded and not used."""
@@ -225,7 +225,7 @@ class Preloader:
 
     # -- asking ----------------------------------------------------------------------------------------------------
 
-    def take(self, compilation: Compilation, key: str, placement: Placement) -> Loaded | None:
+    def take(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | None:
         """Hand over what was loaded ahead for this request; None if it is to be loaded now. Raises nothing."""
         if not compilation.settings.preload or not self._is_concerned(compilation, placement):
             return None
@@ -238,7 +238,9 @@ class Preloader:
         compilation.spent("waited" if ahead is None else "loaded", started)
         return ahead
 
-    def _take(self, compilation: Compilation, key: str, placement: Placement, started: float) -> Loaded | None:
+    def _take(
+        self, compilation: Compilation, key: str, placement: Placement, started: float
+    ) -> LoadedExecutable | None:
         run = self._run_of(placement.backend)
         if run is not None and not run.planned.is_set() and "://" in compilation.cache.url:
             self._wait_for_plan(run, compilation, key)
@@ -257,7 +259,7 @@ class Preloader:
         waited = time.monotonic() - started
         self._count(preload_hits=1, preload_seconds=max(0.0, ahead.seconds - waited))
         use = ahead.use._replace(size=ahead.header.raw_size, seconds=ahead.seconds, unused=0)
-        return Loaded(ahead.executable, key, ahead.header, b"", waited, ahead=use)
+        return LoadedExecutable(ahead.executable, key, ahead.header, b"", waited, ahead=use)
 
     def _wait_for_plan(self, run: _Run, compilation: Compilation, key: str) -> None:
         """A request for what the profile says is quick would take as long as the request for the profile."""
@@ -277,7 +279,7 @@ class Preloader:
         self,
         compilation: Compilation,
         placement: Placement,
-        found: Loaded | None = None,
+        found: LoadedExecutable | None = None,
         *,
         seconds: float = 0.0,
         stored: bool = True,
@@ -301,7 +303,13 @@ class Preloader:
                 log.debug("ejcache: preload could not note %s: %s", compilation.text, exc)
 
     def _note(
-        self, compilation: Compilation, placement: Placement, found: Loaded | None, *, seconds: float, stored: bool
+        self,
+        compilation: Compilation,
+        placement: Placement,
+        found: LoadedExecutable | None,
+        *,
+        seconds: float,
+        stored: bool,
     ) -> None:
         run = self._run_of(placement.backend)
         if run is None:
@@ -353,7 +361,7 @@ class Preloader:
 
     # -- planning --------------------------------------------------------------------------------------------------
 
-    def _prepare(self, run: _Run, *, at_once: bool) -> None:
+    def _try_plan(self, run: _Run, *, at_once: bool) -> None:
         try:
             self._plan(run, at_once=at_once)
         except Exception as exc:
@@ -373,7 +381,7 @@ class Preloader:
         shared = two_tiers(store) if store is not None else None
         if at_once and shared is not None:
             # A directory on a file system that hosts share, whose server may be slow.
-            self._scheduler.submit(lambda: self._prepare(run, at_once=False))
+            self._scheduler.submit(lambda: self._try_plan(run, at_once=False))
             return
         if self._before is None:
             self._profile_key = run_profile_key(*entry_point(), jax.__version__, settings.namespace)
@@ -382,7 +390,7 @@ class Preloader:
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
         if at_once and not self._before.environments:
             # There is nothing to load, and the first run on a host hashes the libraries, which may take seconds.
-            self._scheduler.submit(lambda: self._prepare(run, at_once=False))
+            self._scheduler.submit(lambda: self._try_plan(run, at_once=False))
             return
         run.environment = environment(client, settings)
         uses = self._before.environments.get(run.environment, ())
@@ -460,7 +468,7 @@ def _is_wanted(settings: Settings) -> bool:
     )
 
 
-def _answers(preloaded: Preloaded, placement: Placement) -> bool:
+def _answers(preloaded: PreloadedExecutable, placement: Placement) -> bool:
     """True if JAX would load the very same now."""
     if not (preloaded.client is placement.backend and bool(preloaded.devices == placement.devices)):
         return False

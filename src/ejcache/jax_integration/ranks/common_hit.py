@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ejcache.jax_integration.compilation_state import Compilation
-    from ejcache.jax_integration.program import Loaded
+    from ejcache.jax_integration.program import LoadedExecutable
     from ejcache.jax_integration.ranks.agreement import RankAgreement
 
 _CONFIRMED: Final = "confirmed"
@@ -31,10 +31,10 @@ _CONFIRMED: Final = "confirmed"
 def agree(
     compilation: Compilation,
     agreement: RankAgreement,
-    found: Loaded | None,
+    found: LoadedExecutable | None,
     *,
-    load: Callable[[int], Loaded | None],
-) -> Loaded | None:
+    load: Callable[[int], LoadedExecutable | None],
+) -> LoadedExecutable | None:
     """Agree on the candidate that all ranks have loaded, and return this rank's; None if all of them compile.
 
     The compilation gets what the ranks have told each other: who stores the result, who forbids to compile, and whether
@@ -64,7 +64,7 @@ def agree(
         about=compilation.key.name,
     )
     compilation.spent("waited", began)
-    common: Loaded | None = None
+    common: LoadedExecutable | None = None
     if decision is not None:
         use = decision["candidate"]
         order = decision["domains"].get(domain, [])
@@ -99,7 +99,9 @@ def _decision(said: Mapping[int, Any], *, everybody: bool) -> dict[str, Any]:
     }
 
 
-def _is_confirmed(compilation: Compilation, agreement: RankAgreement, topic: str, found: Loaded | None) -> bool:
+def _is_confirmed(
+    compilation: Compilation, agreement: RankAgreement, topic: str, found: LoadedExecutable | None
+) -> bool:
     began = time.monotonic()
     decision = agreement.decide(
         f"{topic}/{_CONFIRMED}",

@@ -60,7 +60,7 @@ class HloPass(NamedTuple):
     callback: Any
 
 
-class Registered:
+class RegisteredFunctions:
     """What is known of the registries.
 
     Attributes:
@@ -80,7 +80,7 @@ class Registered:
         self.all_calls = True
 
 
-_seen = Registered()
+_seen = RegisteredFunctions()
 _originals: dict[tuple[Any, str], Any] = {}
 
 
@@ -96,7 +96,7 @@ def mismatches() -> list[str]:
 def watch() -> None:
     """Note from now on what is registered, and find out what can be known of what was registered before."""
     global _seen
-    _seen = Registered()
+    _seen = RegisteredFunctions()
     registering = getattr(sys.modules.get("jax._src.xla_transform"), "register_hlo_module_transformation", None)
     _seen.all_passes = registering is None or (_can_tell() and not _has_run(registering))
     # JAX asks plug-ins to register the calls, too, and until it has found the plug-ins it keeps the requests.
@@ -121,7 +121,7 @@ def unwatch() -> None:
     _originals.clear()
 
 
-def registered() -> Registered:
+def registered() -> RegisteredFunctions:
     """Return all that is registered now."""
     return _seen
 

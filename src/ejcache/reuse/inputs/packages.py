@@ -201,7 +201,7 @@ def _examine(path: str) -> tuple[str, str] | None:
         owner = distribution_of(path)  # it is in an archive, or gone
         return None if owner is None or owner.is_project else (_name_in(owner, path), "gone")
     said = memo.known(f"module {path}", status)
-    found = None if said is None else _verdict(path, said)
+    found = None if said is None else _earlier_finding(path, said)
     if found is not None:
         return found
     owner = distribution_of(path)
@@ -216,7 +216,7 @@ def _examine(path: str) -> tuple[str, str] | None:
     return name, now
 
 
-def _verdict(path: str, said: str) -> tuple[str, str] | None:
+def _earlier_finding(path: str, said: str) -> tuple[str, str] | None:
     """Take what an earlier start found out about a module's file; None if its distribution is another one now."""
     directory, record, name, now = said.split("\t")
     root = directory[: directory.rindex(os.sep) + 1]

@@ -70,10 +70,10 @@ class Generations:
         layout = self._layout
         try:
             layout.check()
-            layout.prepare()
+            layout.make_directories()
             with exclusive(layout.lock, deadline=deadline):
                 # A process that deleted the directory meanwhile deleted the lock file too, and this lock locks nothing.
-                layout.prepare()
+                layout.make_directories()
                 return self._open_locked(deadline)
         except (PermissionError, StoreReadOnlyError) as exc:
             if os.access(layout.root, os.R_OK | os.X_OK) and _is_readable(layout):

@@ -166,7 +166,7 @@ class Layout:
                 self._access = Access(self.root, why=why, mend="choose a shorter path (EJCACHE_DIR)")
         return self._access
 
-    def prepare(self) -> None:
+    def make_directories(self) -> None:
         """Create missing directories; existing ones are not changed.
 
         Raises:

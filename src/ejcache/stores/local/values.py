@@ -101,7 +101,7 @@ class ValueFiles:
         self._observer = observer
         self._mode: int | None = None
 
-    def prepare(self, key: str, data: bytes) -> PendingValue:
+    def write_pending(self, key: str, data: bytes) -> PendingValue:
         """Write `data` where no process reads it.
 
         Raises:

@@ -41,7 +41,7 @@ def write_entry(
                 raise StoreReadOnlyError(f"{manager.root} cannot be written by this user")
             try:
                 # Not inside `change`: other threads can use the store while a large value is written.
-                value = index.values.prepare(key, data)
+                value = index.values.write_pending(key, data)
             except OSError as exc:
                 if index.stale():
                     continue  # the directory was moved or deleted
