@@ -136,7 +136,7 @@ def describe(t):
         if isinstance(x, Node): text += repr(x.aux)
         if isinstance(x, Unit): text += x.unit + str(x.scale)
         if isinstance(x, collections.defaultdict): text += str(x.default_factory)
-    return sum((i % 97 + 1) * c for i, c in enumerate(text.encode())) % 9973
+    return sum((i % 97 + 1) * c for i, c in enumerate(re.sub(" at 0x[0-9a-f]+", "", text).encode())) % 9973
 for name, (base, changed) in A.items():
     def make(name):
         def f(t):

@@ -18,6 +18,7 @@ judge, so that no program has to say what it computes.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import shutil
@@ -217,7 +218,7 @@ def attack(build: Callable[[Place], None], directory: Path, only: str = "") -> I
         yield Outcome(program, "-", "base", "broken", bad.said)
         return
     if any(each.results != starts[0].results for each in starts):
-        yield Outcome(program, "unchanged", "must", "STALE", f"{starts[0].results} {starts[2].results}")
+        yield Outcome(program, "unchanged", "must", "STALE", differing(starts[2], starts[0]))
         return
     if place.reuses and starts[2].traced:
         yield Outcome(program, "-", "base", "never reuses", starts[2].said)
@@ -249,6 +250,12 @@ def attack(build: Callable[[Place], None], directory: Path, only: str = "") -> I
         yield judged(program, change, now, starts[0], start(now))
     for left in (place.root, saved):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def differing(one: Start, other: Start) -> str:
+    """Show the results of `one` that `other` does not have."""
+    pairs = [f"{a} for {b}" for a, b in itertools.zip_longest(one.results, other.results) if a != b]
+    return "; ".join(pairs)[:400]
 
 
 def copied(place: Place) -> Place:
@@ -307,7 +314,7 @@ def judged(program: str, change: Change, place: Place, first: Start, after: Star
     plain = start(place, plain=True)
     if (plain.results, plain.status) == (after.results, after.status):
         return outcome("no difference" if plain.results == first.results else "right", f"traced {after.traced}")
-    return outcome("STALE" if change.verdict == "must" else "stale as listed", f"{after.results} for {plain.results}")
+    return outcome("STALE" if change.verdict == "must" else "stale as listed", differing(after, plain))
 
 
 def programs() -> dict[str, Callable[[Place], None]]:
@@ -315,6 +322,7 @@ def programs() -> dict[str, Callable[[Place], None]]:
     import attack_asked_twice
     import attack_calls
     import attack_files
+    import attack_found
     import attack_inputs
     import attack_packages
     import attack_scripts
@@ -323,7 +331,7 @@ def programs() -> dict[str, Callable[[Place], None]]:
     found = {}
     for module in (
         *(attack_inputs, attack_files, attack_calls, attack_packages, attack_scripts),
-        *(attack_asked_twice, attack_twins),
+        *(attack_asked_twice, attack_twins, attack_found),
     ):
         for name, each in vars(module).items():
             if callable(each) and getattr(each, "__module__", "") == module.__name__ and not name.startswith("_"):
