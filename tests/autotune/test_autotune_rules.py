@@ -20,6 +20,7 @@ from ejcache.autotune.records.record import CandidateOrigin
 from ejcache.autotune.records.rules import Condition, DeviceRules, Rule, Rules, decode_rules, encode_rules, features
 from ejcache.autotune.records.store import package_seeds
 from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError, UsageError
+from ejcache.maintenance.archive import ArchiveWriter
 
 DATA = Path(__file__).parents[1] / "data" / "autotune"
 
@@ -271,6 +272,7 @@ def test_the_command_makes_and_checks_rules(tmp_path, place):
     checked = ejcache("tune", "--rules", "halves", "--check", "--dir", place)
     assert checked.status == 0, checked.err
     assert "x.shape[0] <= " in checked.out
+    assert "the records bear out the rules, with 12 calls held out" in checked.out
     assert ejcache("push", "--tuned", tmp_path / "package", "--name", "halves", "--dir", place).status == 0
     assert ejcache("tune", "--rules", "halves", "--check", "--dir", tmp_path / "package").status == 0
     assert ejcache("pull", "--tuned", tmp_path / "package", "--dir", tmp_path / "other").status == 0
@@ -287,6 +289,52 @@ def test_the_command_makes_and_checks_rules(tmp_path, place):
     gone = ejcache("tune", "--rules", "halves", "--check", "--dir", tmp_path / "package")
     assert gone.status == 1
     assert "the records of 1 of 24 calls are not there" in gone.err
+
+
+def test_a_file_takes_the_rules_along(tmp_path, place):
+    """They come out as they went in, with the records; a change of them alone is news, and damage is said."""
+    (path,) = place.glob("autotune/halves/rules-*.json")
+    file = tmp_path / "all.tar"
+    said = ejcache("push", "--tuned", file, "--dir", place, "--json").json
+    assert (said["total_records"], said["total_rules"], said["written"]) == (24, 1, True)
+    pulled = ejcache("pull", "--tuned", file, "--dir", tmp_path / "other")
+    assert "copied 24 tuned records and the rules of 1 operation" in pulled.out
+    assert (tmp_path / "other" / path.relative_to(place)).read_bytes() == path.read_bytes()
+    other = ejcache("pull", "--tuned", file, "--dir", tmp_path / "none", "--name", "x*", "--json")
+    assert other.json["total_rules"] == 0
+    assert ejcache("push", "--tuned", file, "--dir", place, "--if-changed").status == 3
+    store = AutotuneStore(str(place), seeds=(), read_only=False)
+    (rules,) = store.layers[0].each_rules()
+    assert store.layers[0].publish_rules(dataclasses.replace(rules, portfolio=(*rules.portfolio, {"block": 4})))
+    store.close()
+    assert ejcache("push", "--tuned", file, "--dir", place, "--if-changed").status == 0
+    with ArchiveWriter(tmp_path / "bad.tar") as archive:
+        archive.add(str(path.relative_to(place)), b"{}")
+        archive.finish()
+    bad = ejcache("pull", "--tuned", tmp_path / "bad.tar", "--dir", tmp_path / "bad")
+    assert (bad.status, "holds no rules" in bad.err) == (1, True)
+
+
+def test_why_says_what_the_rules_say(tmp_path, place):
+    """Beside the record of a call; for a call that they do not know, why they abstain."""
+    store = AutotuneStore(str(place), seeds=())
+    halves = operation(store, [])
+    inside = halves.key(jax.ShapeDtypeStruct((1024,), jnp.float32))
+    outside = halves.key(jax.ShapeDtypeStruct((4096,), jnp.float32))
+    store.publish(measured(outside, {64: 1.0, 128: 2.0}))
+    store.close()
+    said = ejcache("why", "--tuned", inside.digest, "--dir", place)
+    assert (said.status, "  the rules say {" in said.out) == (0, True)
+    said = ejcache("why", "--tuned", outside.digest, "--dir", place, "--json").json
+    assert said["rules"]["abstains"] == "x.shape[0] is 4096, and not from 32 to 1024"
+    assert said["rules"]["configuration"] is None
+
+
+def test_a_choice_is_shown_in_a_line(tmp_path, place):
+    """With its configuration and where it is from, and not with its whole record."""
+    halves = operation(AutotuneStore(str(place), seeds=()), [])
+    choice = halves.choose(jax.ShapeDtypeStruct((1024,), jnp.float32))
+    assert repr(choice) == f"<Choice halves:{choice.key.digest} {choice.configuration} (tuned, {choice.layer})>"
 
 
 @pytest.mark.parametrize("arguments", [["--check"], ["--rules", "a", "--name", "x"], ["--rules", "a", "prog"]])

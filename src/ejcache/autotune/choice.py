@@ -205,6 +205,10 @@ class Choice:
     layer: str = ""
     record: Record | None = None
 
+    def __repr__(self) -> str:
+        origin = f"{self.source.value}, {self.layer}" if self.layer else self.source.value
+        return f"<Choice {self.key.operation}:{self.key.digest} {json_or_repr(self.configuration)} ({origin})>"
+
 
 @dataclass(frozen=True, slots=True)
 class Event:

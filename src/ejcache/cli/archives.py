@@ -1,4 +1,4 @@
-"""`ejcache push FILE.tar` and `pull FILE.tar`: entries and tuned records in one file."""
+"""`ejcache push FILE.tar` and `pull FILE.tar`: entries, tuned records and rules in one file."""
 
 from __future__ import annotations
 
@@ -49,13 +49,14 @@ def push_archive(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Write the entries and the tuned records of a cache into a file; with `tuned`, the records alone.
+    """Write the entries, the tuned records and the rules of a cache into a file; with `tuned`, no entries.
 
     With `max_size`, what the cache would evict first is left out. With `if_changed`, a file that has everything
     already stays as it is, and the answer is `UNCHANGED`.
     """
     path = _path_of(file)
-    records = _records(directory, selection, device)
+    records, rules = _tuned(directory, selection, device)
+    documents = records | rules
     with ExitStack() as stack:
         source = plan = None
         if not tuned:
@@ -64,17 +65,18 @@ def push_archive(
             plan = stack.enter_context(planned(source, selection, ()))
         left_out = _left_out(
             plan,
-            None if max_size is None else max_size - sum(map(len, records.values())),
+            None if max_size is None else max_size - sum(map(len, documents.values())),
             by_cost=command_settings(directory).evict == "cost",
         )
         where = source.url if source is not None else "the tuned records"
         beside: dict[str, Any] = {
             "total_records": len(records),
+            "total_rules": len(rules),
             "left_out_entries": _entries_in(left_out),
             "written": False,
         }
         done = TransferResult()
-        if if_changed and path.exists() and not _is_news(path, plan, left_out, records):
+        if if_changed and path.exists() and not _is_news(path, plan, left_out, documents):
             if as_json:
                 report(done, where, file, as_json=True, beside=beside)
             else:
@@ -83,22 +85,22 @@ def push_archive(
         if dry_run:
             return report(done, where, file, as_json=as_json, plan=plan, beside=beside)
         with ArchiveWriter(path) as archive:
-            for name, data in sorted(records.items()):
+            for name, data in sorted(documents.items()):
                 archive.add(name, data)
             if plan is not None and source is not None:
                 done = _carry(source, plan, left_out, archive, quiet=as_json)
             if not (done.failed or done.not_tried):
                 archive.finish()
                 beside["written"] = True
-    if records and not as_json:
-        output.say(f"wrote {plural(len(records), 'tuned record')} to {file}")
+    if documents and not as_json:
+        output.say(f"wrote {_counted(len(records), len(rules))} to {file}")
     return report(done, where, file, as_json=as_json, beside=beside)
 
 
 def pull_archive(
     file: str, directory: str | None, *, name: str | None, tuned: bool, device: str | None, as_json: bool
 ) -> int:
-    """Copy the intact entries and tuned records of a file into the cache; 1 if something is damaged or missing."""
+    """Copy the intact entries, tuned records and rules of a file; 1 if something is damaged or missing."""
     settings = command_settings(directory)
     url = str(settings.dir)
     try:
@@ -123,21 +125,31 @@ def pull_archive(
     for problem in reader.problems:
         output.warn(f"{file}: {problem}")
     outcome = reader.outcome
-    beside = {"total_records": sum(outcome.values()), "new_records": outcome["new"] + outcome["changed"]}
-    if outcome and not as_json:
-        output.say(f"copied {plural(beside['new_records'], 'tuned record')} from {file}")
-    complete = not (reader.problems or outcome["failed"])
+    beside = {
+        "total_records": sum(outcome.values()),
+        "new_records": outcome["new"] + outcome["changed"],
+        "total_rules": reader.rules.total(),
+    }
+    if (outcome or reader.rules) and not as_json:
+        output.say(f"copied {_counted(beside['new_records'], reader.rules['written'])} from {file}")
+    complete = not (reader.problems or outcome["failed"] or reader.rules["failed"])
     return report(done, file, url, as_json=as_json, complete=complete, beside=beside)
 
 
+def _counted(records: int, rules: int) -> str:
+    said = plural(records, "tuned record")
+    return f"{said} and the rules of {plural(rules, 'operation')}" if rules else said
+
+
 class _Reader:
-    """What a file holds: entries one after the other, and between them tuned records, which are merged at once."""
+    """What a file holds: entries one after the other, and between them tuned records and rules, copied at once."""
 
     def __init__(
         self, file: BinaryIO, directory: str | None, *, name: str | None, device: str | None, stack: ExitStack
     ) -> None:
         self.problems: list[str] = []
         self.outcome: Counter[str] = Counter()
+        self.rules: Counter[str] = Counter()
         self._file = file
         self._directory = directory
         self._name = name or "*"
@@ -146,7 +158,7 @@ class _Reader:
         self._layer: RecordLayer | None = None
 
     def entries(self, *, wanted: bool = True) -> Iterator[EntryReader]:
-        """Yield the entries if they are wanted, and merge the records."""
+        """Yield the entries if they are wanted, merge the records, and take the rules."""
         try:
             for name, data in read_archive(self._file):
                 if not name.startswith(ENTRIES):
@@ -158,18 +170,28 @@ class _Reader:
 
     def _merge(self, name: str, data: bytes) -> None:
         from ejcache.autotune.records.record import decode_record
-        from ejcache.cli.tuned.records import named_layer, open_autotune
+        from ejcache.autotune.records.rules import decode_rules, is_rules_path
         from ejcache.cli.tuned.transfer import merge_records
 
         try:
+            if is_rules_path(name):
+                rules = decode_rules(data, path=name)
+                if self._is_named(rules.operation):
+                    self.rules["written" if self._target().publish_rules(rules) else "failed"] += 1
+                return
             record = decode_record(data, path=name)
         except EntryError as exc:
             self.problems.append(f"{name[:200]}: {exc}")
             return
         if self._is_named(record.key.operation) and fnmatch.fnmatchcase(record.key.device, self._device):
-            if self._layer is None:
-                self._layer = named_layer(self._stack.enter_context(open_autotune(self._directory, write=True)))
-            self.outcome += merge_records([record], self._layer)
+            self.outcome += merge_records([record], self._target())
+
+    def _target(self) -> RecordLayer:
+        from ejcache.cli.tuned.records import named_layer, open_autotune
+
+        if self._layer is None:
+            self._layer = named_layer(self._stack.enter_context(open_autotune(self._directory, write=True)))
+        return self._layer
 
     def _is_named(self, name: str) -> bool:
         return fnmatch.fnmatchcase(name, self._name)
@@ -196,15 +218,20 @@ def _path_of(file: str) -> Path:
     return path
 
 
-def _records(directory: str | None, selection: Selection, device: str | None) -> dict[str, bytes]:
-    """The records of the store that the command changes, by their path."""
+def _tuned(
+    directory: str | None, selection: Selection, device: str | None
+) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """The records and the rules of the store that the command changes, by their paths."""
     from ejcache.autotune.records.record import encode_record
+    from ejcache.autotune.records.rules import encode_rules
     from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
+    from ejcache.cli.tuned.transfer import rules_of
 
     with open_autotune(directory, must_exist=False) as store:
-        found = store.records(layer=named_layer(store).name)
-        chosen = strongest(found, name=selection.name_glob, device=device)
-        return {item.record.key.path: encode_record(item.record) for item in chosen}
+        layer = named_layer(store)
+        chosen = strongest(store.records(layer=layer.name), name=selection.name_glob, device=device)
+        records = {item.record.key.path: encode_record(item.record) for item in chosen}
+        return records, {item.path: encode_rules(item) for item in rules_of(layer, selection.name_glob)}
 
 
 def _left_out(plan: CopyPlan | None, limit: int | None, *, by_cost: bool) -> frozenset[str]:
@@ -220,8 +247,8 @@ def _entries_in(keys: frozenset[str]) -> int:
     return sum(not is_side_key(key) for key in keys)
 
 
-def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], records: dict[str, bytes]) -> bool:
-    """True if there is an entry or a record that the file does not have, or if the file cannot be read.
+def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], documents: dict[str, bytes]) -> bool:
+    """True if there is an entry, a record or a rule that the file does not have, or if the file cannot be read.
 
     Texts and profiles alone do not count: they change with each run.
     """
@@ -232,7 +259,7 @@ def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], record
                 held[name] = "" if name.startswith(ENTRIES) else hashlib.sha256(data).hexdigest()
     except (OSError, EntryError):
         return True
-    if any(held.get(name) != hashlib.sha256(data).hexdigest() for name, data in records.items()):
+    if any(held.get(name) != hashlib.sha256(data).hexdigest() for name, data in documents.items()):
         return True
     keys = (info.key for info in plan or () if info.key not in left_out and not is_side_key(info.key))
     return any(entry_name(key) not in held for key in keys)

@@ -135,10 +135,10 @@ def count_records(directory: str | None, *, as_json: bool) -> int:
 
 
 def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
-    """Print which record a call uses, and why not the others; 1 if it has none.
+    """Print which record a call uses, and why not the others, and what the rules of its operation say.
 
     KEY names a record, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a record, the
-    records of the most similar calls are shown.
+    records of the most similar calls are shown, and the exit status is 1.
     """
 
     def compared(items: Sequence[Found]) -> list[dict[str, Any]]:
@@ -153,12 +153,22 @@ def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
             "records": [record_fields(item) for item in found],
             "elsewhere": compared(store.elsewhere(wanted)),
             "nearest": compared([] if found else store.nearest(wanted, same_environment=False)[:3]),
+            "rules": _said_by_rules(store, wanted),
         }
     if as_json:
         output.print_json(fields)
     else:
         _print_why(fields)
     return int(not found)
+
+
+def _said_by_rules(store: AutotuneStore, key: RecordKey) -> dict[str, Any] | None:
+    """What the rules of an operation answer for a call where nothing may be measured, or why they abstain."""
+    rules = store.rules(key.operation, key.version)
+    if rules is None:
+        return None
+    configuration, reason = rules.answer(key)
+    return {"path": rules.path, "configuration": configuration, "abstains": reason or None}
 
 
 def _key_of(store: AutotuneStore, key: str) -> RecordKey:
@@ -182,6 +192,9 @@ def _print_why(fields: dict[str, Any]) -> None:
         output.say(f"  {use} {item['configuration']} ({item['source']}, {item['layer']})")
     if not fields["records"]:
         output.say("  has no record")
+    if (said := fields["rules"]) is not None:
+        answer = f"abstain: {said['abstains']}" if said["abstains"] else f"say {canonical_json(said['configuration'])}"
+        output.say(f"  the rules {answer}")
     for title, name in (("measured elsewhere", "elsewhere"), ("of another call", "nearest")):
         for item in fields[name]:
             output.say(f"  {title}: {item['configuration']} ({item['source']}, {item['layer']})")

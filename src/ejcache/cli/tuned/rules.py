@@ -42,6 +42,9 @@ def check_rules(operation: str, directory: str | None, *, as_json: bool) -> int:
     for item in rules:
         found = problems(item, records)
         _print(item, layer.documents.url, found, as_json=as_json)
+        if not (found or as_json):
+            held_out = sum(len(device.held_out) for device in item.devices)
+            output.say(f"the records bear out the rules, with {plural(held_out, 'call')} held out")
         status |= bool(found)
     return status
 

@@ -46,7 +46,7 @@ def push_records(
         source = named_layer(store).documents.url
         check_different(source, url)
         records = [item.record for item in strongest(store.records(), name=name, device=device)]
-        rules = _rules_of(named_layer(store), name)
+        rules = rules_of(named_layer(store), name)
     if not records:
         # A name with a typing error would look as if it were shipped.
         chosen = "".join(
@@ -124,7 +124,8 @@ def _files(place: str) -> Iterator[tuple[Documents, str]]:
             yield documents, name
 
 
-def _rules_of(layer: RecordLayer, name: str | None) -> list[Rules]:
+def rules_of(layer: RecordLayer, name: str | None) -> list[Rules]:
+    """The rules of a layer, of the operations whose names a glob matches; of all without one."""
     return [rules for rules in layer.each_rules() if fnmatch.fnmatchcase(rules.operation, name or "*")]
 
 
@@ -136,7 +137,7 @@ def _records_of(url: str, *, name: str | None, device: str | None) -> tuple[list
         records = [
             item.record for item in strongest(store.records(layer=store.layers[0].name), name=name, device=device)
         ]
-        rules = _rules_of(store.layers[0], name)
+        rules = rules_of(store.layers[0], name)
         failed = store.stats()["errors"] > 0
     if failed:
         raise StoreError(f"{url} cannot be read")
