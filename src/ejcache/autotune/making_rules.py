@@ -2,7 +2,8 @@
 
 On each device half of the calls are held out. Of the others, among them those that bound a size, a tree is grown: each
 cut is the one that leaves the least squared logarithm of the slowdown, and each leaf uses the configuration of the
-portfolio with the least. Then the rules are asked for the calls that were held out.
+portfolio with the least. A leaf of many calls is cut further, into rules with one configuration, so that each of them
+has its own evidence. Then the rules are asked for the calls that were held out.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ _FEWEST: Final = 4
 """Two calls to learn from, and two that are held out."""
 
 _LEAF: Final = 4
+_PART: Final = 2
+"""At least so many calls to learn from are in each part of a leaf that is cut for its evidence."""
+
 _GAIN: Final = 1e-3
 _UNKNOWN: Final = 2.3
 """The logarithm of the slowdown of a configuration without a time."""
@@ -82,6 +86,7 @@ class _Point:
 
     features: Features
     losses: tuple[float, ...]
+    measured: bool
 
 
 def made_rules(records: Iterable[Record], operation: str) -> Rules:
@@ -256,7 +261,8 @@ def _points(samples: Sequence[_Sample], texts: Sequence[str]) -> list[_Point]:
     mean = slow.mean(0)
     among = np.exp(-_distances(wanted, known, base, types) / reach)
     expected = mean + among @ np.linalg.solve(kernel, slow - mean)
-    return [_Point(each, tuple(row)) for each, row in zip(wanted, np.maximum(0, expected).tolist(), strict=True)]
+    rows = map(tuple, np.maximum(0, expected).tolist())
+    return [_Point(each, row, i < len(known)) for i, (each, row) in enumerate(zip(wanted, rows, strict=True))]
 
 
 def _combined(samples: Sequence[_Sample]) -> Iterator[Features]:
@@ -316,11 +322,31 @@ def _grown(points: Sequence[_Point]) -> Iterator[Rule]:
         default=(None, [], []),
     )
     if cut is None or loss - _best(one)[1] - _best(other)[1] < _GAIN * len(points):
-        yield Rule((), use)
+        yield from _parts(points, use)
         return
     for rule in _grown(one):
         yield replace(rule, conditions=(cut, *rule.conditions))
     yield from _grown(other)
+
+
+def _parts(points: Sequence[_Point], use: int) -> Iterator[Rule]:
+    """Rules with one configuration: calls for which it is less good are parted from the others."""
+    cuts = (cut for cut in _cuts(points) if all(sum(point.measured for point in part) >= _PART for part in cut[1:]))
+    cut, one, other = min(
+        cuts, key=lambda cut: (_spread(cut[1], use) + _spread(cut[2], use), str(cut[0])), default=(None, [], [])
+    )
+    if cut is None:
+        yield Rule((), use)
+        return
+    for rule in _parts(one, use):
+        yield replace(rule, conditions=(cut, *rule.conditions))
+    yield from _parts(other, use)
+
+
+def _spread(points: Sequence[_Point], use: int) -> float:
+    losses = [point.losses[use] for point in points]
+    mean = sum(losses) / len(losses)
+    return sum((loss - mean) ** 2 for loss in losses)
 
 
 def _best(points: Sequence[_Point]) -> tuple[int, float]:
