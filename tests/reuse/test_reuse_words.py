@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import jax
@@ -12,7 +13,8 @@ import ejcache as package
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
 from ejcache.reuse.declared import declared_texts
-from ejcache.reuse.inputs.command_line import command_line
+from ejcache.reuse.inputs.command_line import command_difference, command_line
+from ejcache.reuse.inputs.project import Project, difference
 from ejcache.reuse.log import note
 from ejcache.reuse.values import lenient_text, plain_text
 
@@ -88,6 +90,65 @@ def test_ignored_arguments(monkeypatch, words, left):
     assert not changed
     assert found[1 : 1 + len(left)] == left
     assert found[1 + len(left)].startswith("switches ")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said", "ignored"),
+    [
+        ("--name a", "--name b", "the argument '--name' changed", "--name"),
+        ("--name=a", "--name=b", "the argument '--name' changed", "--name"),
+        ("lr=1 name=a", "lr=1 name=b", "the argument 'name' changed", "--name"),
+        ("+name=a", "+name=b", "the argument '+name' changed", "--name"),
+        ("", "--name a", "the argument '--name' is new", "--name"),
+        ("--lr 1", "--name a --lr 1", "the argument '--name' is new", "--name"),
+        ("--name a --lr 1", "--lr 1", "the argument '--name' is gone", "--name"),
+        ("--name a", "", "the argument '--name' is gone", "--name"),
+        ("--x 1 --y 2", "--x 2 --y 1", "the argument '--x' changed", "--x"),
+        ("--fast", "--slow", "the argument '--slow' changed", "--slow"),
+        ("a", "b", "the argument 'b' changed", ""),
+        ("a", "", "the argument 'a' is gone", ""),
+    ],
+)
+def test_what_differs_between_command_lines(monkeypatch, before, now, said, ignored):
+    """The argument is named with which the words differ, and ignored it makes them equal."""
+    found = []
+    for words in (before, now):
+        monkeypatch.setattr("sys.orig_argv", ["python", "/somewhere/train.py", *words.split()])
+        found.append(command_line("/somewhere/train.py")[0])
+    assert command_difference(*found) == (said, ignored)
+
+
+def test_what_differs_besides_the_words(monkeypatch, tmp_path):
+    """A file that an argument names, and Python's switches: no argument is advised for these."""
+    file = tmp_path / "k.dat"
+    monkeypatch.setattr("sys.orig_argv", ["python", "/somewhere/train.py", "--data", str(file)])
+    found = [command_line("/somewhere/train.py")[0]]
+    for text in ("1", "2"):
+        file.write_text(text)
+        found.append(command_line("/somewhere/train.py")[0])
+    said = f"a file changed that the argument {str(file)!r} names", "--data"
+    assert [command_difference(*each) for each in pairwise(found)] == [said, said]
+    assert command_difference(found[2], found[0]) == said
+    other = [each.replace("optimize=0", "optimize=1") for each in found[0]]
+    assert command_difference(found[0], other) == ("Python's switches changed", "")
+
+
+def test_what_differs_between_projects():
+    """A file that is new or gone has an asterisk for its number; outputs in a new directory do not count."""
+    before = Project(
+        {"train.py": "1"}, {"conf/k.yaml": "1", "out/run-20261101.json": "1"}, frozenset({".", "conf", "out"})
+    )
+    now = before._replace(configuration={**before.configuration, "new/k.yaml": "1"})
+    assert difference(before, now) is None
+    for changes, said in (
+        ({"conf/k.yaml": "2"}, ("the file conf/k.yaml changed", "conf/k.yaml")),
+        ({"conf/more.yaml": "1"}, ("the file conf/more.yaml is new", "conf/more.yaml")),
+        ({"out/run-20261102.json": "1"}, ("the file out/run-20261102.json is new", "out/run-*.json")),
+    ):
+        after = before._replace(configuration={**before.configuration, **changes})
+        assert difference(before, after) == said
+    assert difference(after, before) == ("the file out/run-20261102.json is gone", "out/run-*.json")
+    assert difference(before, before._replace(code={})) == ("the file train.py is gone", "train.py")
 
 
 def test_random_keys_of_an_unknown_kind_are_no_numbers():

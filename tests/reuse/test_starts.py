@@ -53,9 +53,10 @@ def project(tmp_path):
 def start(project, tmp_path):
     """Start the program, and return what it printed."""
 
-    def run(*arguments, command=("train.py",), place=project, **environment):
+    def run(*arguments, command=("train.py",), place=project, at_once=False, **environment):
         # The start of a process is known to ten milliseconds: what a test has just written must be older than that.
-        run_program([sys.executable, "-c", "pass"])
+        if not at_once:
+            run_program([sys.executable, "-c", "pass"])
         done = run_program(
             [sys.executable, *command, *arguments],
             cwd=place,
@@ -111,6 +112,20 @@ def test_a_file_that_changes_while_the_process_runs(start, project):
     assert start(EJCACHE_REUSE_IGNORE="log.txt")["traced"] == BOTH
     start(EJCACHE_REUSE_IGNORE="log.txt")
     assert start(EJCACHE_REUSE_IGNORE="log.txt")["traced"] == []
+
+
+def test_configuration_that_is_written_at_each_start(start, project):
+    """A script writes it, alone in its directory, and starts the program at once: it is no output of the program."""
+    train = project / "train.py"
+    train.write_text(TRAIN.replace('open("config.yaml")', 'open("conf/config.yaml")'))
+    conf = project / "conf"
+    conf.mkdir()
+    said = []
+    for number in ("2.0", "2.0", "2.0", "3.0"):
+        (conf / "config.yaml").write_text(number)
+        said.append(start(at_once=True))
+    assert [each["traced"] for each in said[:2]] == [BOTH, BOTH]
+    assert said[2]["loss"] != said[3]["loss"]
 
 
 @pytest.mark.soak
@@ -181,6 +196,45 @@ def test_damage_is_a_miss(start, tmp_path):
                 store.delete(info.key)
     assert start()["traced"] == BOTH
     assert start()["traced"] == []
+
+
+@pytest.mark.soak
+def test_why_compares_with_the_nearest_start(start, project, tmp_path):
+    """The latest start had another argument and file, and one before it another file: that one is compared."""
+
+    def why():
+        done = run_program(
+            [sys.executable, "-m", "ejcache", "why", "step", "--json"], env={"XDG_CACHE_HOME": str(tmp_path / "home")}
+        )
+        (found,) = json.loads(done.stdout)["reuse"]
+        return found["did"], found["sentence"], found["advice"]
+
+    start()
+    assert why() == ("recorded", "nothing was recorded for these inputs", "")
+    start()
+    assert why() == ("proven", "an earlier start has recorded the same program", "")
+    start(EJCACHE_REUSE_CHECK_ONE_IN="1")
+    assert why() == ("compared", "one start in 1 traces everything and compares", "")
+    start("--more", EJCACHE_REUSE_IGNORE="env:A")
+    line = "if no program depends on it: ejcache config set reuse_ignore="
+    assert why() == ("recorded", "the argument '--more' is new", f"{line}env:A,--more")
+    (project / "config.yaml").write_text("3.0\n")
+    start()
+    assert why() == ("recorded", "the file config.yaml changed", f"{line}config.yaml")
+
+
+@pytest.mark.soak
+def test_verify_compares(project, tmp_path):
+    """Where each run has other inputs than the one before, nothing was compared, and nothing is verified."""
+    train = project / "train.py"
+    train.write_text(f"import time\nopen(f'r{{time.time_ns()}}.json', 'w').close()\n{train.read_text()}")
+    env = {"CACHE_AT": str(tmp_path / "cache"), "XDG_CACHE_HOME": str(tmp_path / "home"), "EJCACHE_REUSE_FLOOR": "0"}
+    command = [sys.executable, "-m", "ejcache", "verify", "--reuse", "--json", "train.py"]
+    for ignored, is_clean in ((None, False), ("r*.json", True)):
+        done = run_program(command, cwd=project, env={**env, "EJCACHE_REUSE_IGNORE": ignored}, check=False)
+        said = json.loads(done.stdout)
+        assert (done.returncode, said["clean"]) == (not is_clean, is_clean)
+        assert [each["compared"] for each in said["functions"]] == [is_clean] * 2
 
 
 @pytest.mark.soak

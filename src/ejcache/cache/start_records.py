@@ -136,9 +136,9 @@ class ReuseNote(NamedTuple):
 
     Attributes:
         function: module and qualified name.
-        did: `recorded`, `proven`, `reused`, `traced`, `plain` or `wrong`.
+        did: `recorded`, `proven`, `compared`, `reused`, `traced`, `plain` or `wrong`.
         sentence: why, for a person.
-        advice: an item of the setting `reuse_ignore` that would make the difference not count, or other advice.
+        advice: the line that would make the difference not count, or other advice.
         url: the cache.
         process: its number.
         time: seconds since the epoch.
@@ -161,6 +161,7 @@ class ReuseNote(NamedTuple):
 _DID: Final = {
     "recorded": "traced and recorded",
     "proven": "traced and proven",
+    "compared": "traced and compared",
     "plain": "traced, and is not recorded",
     "wrong": "traced, and nothing is reused any more",
 }

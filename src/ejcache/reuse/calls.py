@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,6 +37,8 @@ from ejcache.util.threads import submit
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
     from ejcache.reuse.votes import Vote
@@ -146,6 +149,7 @@ class ReusingCalls:
         known = question.inputs.function(question.digest)
         if known is not None and known.quick:
             question.vote.trace()
+            self._say_quick(question.use)
             return self._plain(*args, **kwargs)
         if question.inputs.is_reusing and known is not None and known.is_ready:
             found = self._load(question, known)
@@ -265,6 +269,7 @@ class ReusingCalls:
         self._is_served = result[1] is not None
         if seconds < number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS):
             inputs.learn(question.digest, lambda _: RecordedFunction(self.name, quick=True))
+            self._say_quick(question.use)
             return ""
         if lowered.has_arrays and self._declared is None:
             return "arrays of JAX are baked into its program, such as weights; give them as arguments"
@@ -295,7 +300,12 @@ class ReusingCalls:
                 said.append(("wrong", why))
                 return known._replace(off=why)
             proven = proven_by_this(known)
-            said.append(("proven" if proven.proven else "traced", inputs.missed or "another start proves it"))
+            if proven.proven != known.proven:
+                said.append(("proven", "an earlier start has recorded the same program"))
+            elif proven.proven:
+                said.append(("compared", inputs.missed or "this process reuses nothing"))
+            else:
+                said.append(("compared", "only a process with another hash seed can prove it"))
             if policy.contains(reuse_module_key(proven.module), settings):
                 return proven
             return proven._replace(module=write_module(module, policy, settings) or proven.module)
@@ -304,8 +314,7 @@ class ReusingCalls:
         for did, sentence in said or [
             ("traced", inputs.why_changed() or "a program was reused before in this process")
         ]:
-            advice = f"ejcache config set reuse_ignore={inputs.advice} leaves it out" if inputs.advice else ""
-            self._say(question.use, did, sentence, advice)
+            self._say(question.use, did, sentence, _line_that_ignores(inputs.advice, settings.reuse_ignore))
             if did == "wrong":
                 policy.warn(
                     f"reuse:{self.name}",
@@ -313,9 +322,21 @@ class ReusingCalls:
                 )
         return ""
 
+    def _say_quick(self, use: _Use) -> None:
+        if not self._by_setting:  # of all the functions that have not asked themselves, most are quick
+            self._say(use, "plain", f"to trace it takes less than {_QUICK_SECONDS} s")
+
     def _say(self, use: _Use, did: str, sentence: str, advice: str = "") -> None:
         """Remember what was done, for `ejcache why`."""
         note(self.name, did, sentence, advice, url=use.policy.url)
+
+
+def _line_that_ignores(item: str, ignored: Sequence[str]) -> str:
+    """Say which line makes an item not count, with those that do not count already: it sets them all."""
+    if not item or item in ignored:
+        return ""
+    setting = f"reuse_ignore={','.join((*ignored, item))}"
+    return f"if no program depends on it: ejcache config set {shlex.quote(setting)}"
 
 
 def _compiled(known: RecordedFunction) -> dict[str, Any]:

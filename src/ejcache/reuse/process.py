@@ -17,7 +17,7 @@ import jax
 
 from ejcache.keys.key import reuse_module_key
 from ejcache.reuse.inputs import known_starts
-from ejcache.reuse.inputs.command_line import command_line
+from ejcache.reuse.inputs.command_line import command_difference, command_line
 from ejcache.reuse.inputs.environment import AT_START, environment
 from ejcache.reuse.inputs.machine import machine
 from ejcache.reuse.inputs.memo import memo_of_host
@@ -45,6 +45,7 @@ from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.start import DIRECTORY
 from ejcache.util.log import warn_once
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +85,7 @@ class ProcessInputs:
         asked: the questions of this process, and whether each was answered.
         record: the record that has the same inputs; None if there is none.
         missed: what differs from the nearest record, as a sentence without a full stop; empty if nothing does.
-        advice: the line that would make the difference not count; empty if there is none.
+        advice: an item of the setting `reuse_ignore` that would make the difference not count; empty if there is none.
         has_reused: True once a program was reused: from then on, no trace records or proves.
         is_reusing: True if the functions of `record` may be reused.
 
@@ -120,10 +121,17 @@ class ProcessInputs:
         )
         memo_of_host().write()
         self.key = document_key(label(self._main, self._reader.base), self._machine)
-        records = read_records(self.key, policy, settings)
-        self.record = next((each for each in records if not self._difference(each.inputs)), None)
-        if self.record is None and records:
-            self.missed, self.advice = self._difference(records[0].inputs) or ("", "")
+        differences: list[_Difference] = []
+        self.record = None
+        for each in read_records(self.key, policy, settings):
+            found = self._difference(each.inputs)
+            if found is None:
+                self.record = each
+                break
+            differences.append(found)
+        if self.record is None and differences:
+            nearest = max(differences, key=lambda each: each.depth)
+            self.missed, self.advice = nearest.sentence, nearest.advice
         self._counted = False
         self.is_reusing = self._may_reuse()
 
@@ -172,34 +180,34 @@ class ProcessInputs:
         self._changed = self._changed or self._reader.read(self._places).changed
         self._files = files
 
-    def _difference(self, recorded: StartInputs) -> tuple[str, str] | None:
-        """Find what differs between recorded inputs and those of now, and the line that would make it not count."""
+    def _difference(self, recorded: StartInputs) -> _Difference | None:
+        """Find the first difference between recorded inputs and those of now."""
         for name in sorted(self._machine.keys() | recorded.machine.keys()):
             if self._machine.get(name) != recorded.machine.get(name):
-                return f"the machine's {name} changed", ""
+                return _Difference(0, f"the machine's {name} changed")
         if self._command != recorded.command:
-            return _argument(recorded.command, self._command)
+            return _Difference(1, *command_difference(recorded.command, self._command))
         for name in sorted(self._marks.keys() | recorded.environment.keys()):
             if self._marks.get(name) != recorded.environment.get(name):
-                return f"the variable {name} changed", f"env:{name.removesuffix(AT_START)}"
+                return _Difference(2, f"the variable {name} changed", f"env:{name.removesuffix(AT_START)}")
         if self._variables != recorded.variables:
-            return "a variable of the environment changed", ""
+            return _Difference(2, "a variable of the environment changed")
         for name in sorted(self._packages.keys() | recorded.packages.keys()):
             if self._packages.get(name) != recorded.packages.get(name):
-                return f"the package {name} changed", ""
+                return _Difference(3, f"the package {name} changed")
         base = self._reader.base
         late = [from_label(each, base) for each in recorded.late]
         edited = {**self._edited, **sort_files(late)[1]}
         for name in sorted(edited.keys() | recorded.edited.keys()):
             if edited.get(name) != recorded.edited.get(name):
-                return f"the file {name} of a package changed", ""
+                return _Difference(3, f"the file {name} of a package changed")
         directories, alone = recorded.places
         places = ProjectPlaces(
             tuple(dict.fromkeys((*self._places.directories, *(from_label(each, base) for each in directories)))),
             tuple(dict.fromkeys((*self._places.alone, *(from_label(each, base) for each in alone)))),
         )
         changed = difference(recorded.project, self._reader.read(places))
-        return (f"the file {changed} changed", changed) if changed else None
+        return None if changed is None else _Difference(4, *changed)
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
@@ -279,6 +287,20 @@ class ProcessInputs:
             self.record = new
 
 
+class _Difference(NamedTuple):
+    """What differs between the inputs of two processes.
+
+    Attributes:
+        depth: how much was found to be equal before; the larger, the nearer they are.
+        sentence: for a person, without a full stop.
+        advice: an item of the setting `reuse_ignore` that would make it not count; empty if there is none.
+    """
+
+    depth: int
+    sentence: str
+    advice: str = ""
+
+
 def _joined(one: StartInputs, other: StartInputs) -> StartInputs:
     """The inputs of two processes between which nothing differs, with what either of them loaded."""
     project = Project(
@@ -288,18 +310,6 @@ def _joined(one: StartInputs, other: StartInputs) -> StartInputs:
     )
     places = tuple(tuple(sorted({*before, *after})) for before, after in zip(one.places, other.places, strict=True))
     return one._replace(project=project, places=(places[0], places[1]), late=tuple(sorted({*one.late, *other.late})))
-
-
-def _argument(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, str]:
-    for old, new in zip(before, now, strict=False):
-        if old != new:
-            name = new.partition("=")[0] if "=" in new else ""
-            index = now.index(new)
-            if not name and index and now[index - 1].startswith("-"):
-                name = now[index - 1]
-            shown = f"the argument {new.partition(':')[0]!r} changed"
-            return shown, name if name.startswith("-") else f"--{name}" if name else ""
-    return "the command line has more or fewer arguments", ""
 
 
 def same_program(one: RecordedFunction, program: Any, tree: Any, digest: str) -> bool:

@@ -43,7 +43,8 @@ def verify(
     no checksum: only those that are cut off or cannot be decompressed are found. --fix deletes them.
 
     With --reuse, no entry is read. PROGRAM runs three times with reuse_lowering, its output on stderr, and traces
-    everything. Exits with 1 if two traces of a function with the same inputs differ, or if the program fails.
+    everything. Exits with 1 if two traces of a function with the same inputs differ, if no two runs had the same
+    inputs, or if the program fails.
     """
     if reuse:
         if fix:

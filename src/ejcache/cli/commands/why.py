@@ -57,8 +57,8 @@ def why(
     cache cannot be reached, the miss is compared with what this host has compiled. Of a function with more than 2,000
     entries, the newest 2,000 are compared.
 
-    What reuse_lowering did with a function is shown, too: reused, recorded, proven, traced or plain, and why; there KEY
-    may also be a qualified name, such as train.step.
+    What reuse_lowering did with a function is shown, too: reused, recorded, proven, compared, traced or plain, and why;
+    there KEY may also be a qualified name, such as train.step.
 
     With --tuned, or if only a tuned record or a recorded call has the name KEY: which record that call uses, why not
     the others, and what rules say. Exits with 1 if it has none.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ejcache.cache.start_records import ReuseNote
 
 _RUNS: Final = 3
+_COMPARED: Final = frozenset({"proven", "compared", "wrong"})
 
 
 def verify_reuse(program: Sequence[str], directory: str | None, *, as_json: bool) -> int:
@@ -50,24 +51,42 @@ def verify_reuse(program: Sequence[str], directory: str | None, *, as_json: bool
         output.warn(f"run {number + 1} of {_RUNS}")
         status = status or subprocess.run(command, env=environment, stdout=2, check=False).returncode
     functions: dict[str, ReuseNote] = {}
+    compared: set[str] = set()
     for note in read_notes():  # the latest first
         if note.time >= began and (note.did == "wrong" or note.function not in functions):
             functions[note.function] = note
+        if note.time >= began and note.did in _COMPARED:
+            compared.add(note.function)
     wrong = [each for each in functions.values() if each.did == "wrong"]
+    # What is never reused need not be compared.
+    left = [each for each in functions.values() if each.function not in compared and each.did != "plain"]
     if as_json:
         output.print_json(
             {
                 "status": status,
-                "clean": not status and not wrong,
+                "clean": not status and not wrong and not left,
                 "functions": [
-                    {"function": each.function, "did": each.did, "why": each.sentence} for each in functions.values()
+                    {
+                        "function": each.function,
+                        "did": each.did,
+                        "why": each.sentence,
+                        "compared": each.function in compared,
+                    }
+                    for each in functions.values()
                 ],
             }
         )
     else:
         for each in functions.values():
             output.say(f"{each.function} was {each.words}")
-        output.say(f"{plural(len(functions), 'function')}: {len(wrong)} traced differently")
+            if each.advice:
+                output.say(f"  {each.advice}")
+        counted = f"{len(wrong)} traced differently, {len(left)} not compared"
+        output.say(f"{plural(len(functions), 'function')}: {counted}")
+    if left:
+        output.warn("a function is compared if two runs have the same inputs: see what differs, and reuse_ignore")
+    if not functions and not status:
+        output.warn("there was nothing to compare: each function of @ejit is traced in no time, or none was called")
     if status:
         output.warn(f"the program ended with status {status}")
-    return int(bool(status or wrong))
+    return int(bool(status or wrong or left))

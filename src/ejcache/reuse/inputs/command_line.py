@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 _VALUE_BEHIND: Final = "-"
+_SWITCHES: Final = "switches "
+_WHERE: Final = "in "
 _PARTS: Final = re.compile("[=:@,]")
 _SHORT: Final = re.compile("-[A-Za-z]")
 _LONGEST: Final = 4096
@@ -45,7 +47,54 @@ def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str
                 changed = changed or (path if is_younger(status) else "")
     shown = [os.path.basename(word) if _is_same(word, main) else word for word in words]  # noqa: PTH119
     where = os.path.relpath(DIRECTORY or os.getcwd(), os.path.dirname(main))  # noqa: PTH109, PTH120
-    return [*shown, f"switches {sys.flags}", f"in {where}", *named], changed
+    return [*shown, f"{_SWITCHES}{sys.flags}", f"{_WHERE}{where}", *named], changed
+
+
+def command_difference(before: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
+    """Say what differs between two command lines, and which argument would have to be ignored; empty if none helps.
+
+    Args:
+        before: from `command_line`, of an earlier process.
+        now: the same of this one.
+    """
+    (old, old_rest), (new, new_rest) = _split(before), _split(now)
+    if old != new:
+        return _word_difference(old, new)
+    if old_rest[0] != new_rest[0]:
+        return "Python's switches changed", ""
+    if old_rest[1] != new_rest[1]:
+        return "the directory changed in which the process was started", ""
+    changed = [each.rpartition(": ")[0] for each in (*new_rest, *old_rest) if (each in new_rest) != (each in old_rest)]
+    return f"a file changed that the argument {changed[0]!r} names", _option(new, new.index(changed[0]))
+
+
+def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line, and what follows them: switches, the directory, and the content of files."""
+    words = next(number for number, each in enumerate(command) if each.startswith(f"{_SWITCHES}sys.flags("))
+    return list(command[:words]), list(command[words:])
+
+
+def _word_difference(old: list[str], new: list[str]) -> tuple[str, str]:
+    pairs = enumerate(zip(old, new, strict=False))
+    index = next((number for number, (one, other) in pairs if one != other), min(len(old), len(new)))
+    one, other = set(old[index : index + 1]), set(new[index : index + 1])
+    is_gone = bool(one) and one.isdisjoint(new) and other.issubset(old)
+    is_new = bool(other) and other.isdisjoint(old) and one.issubset(new)
+    words = new if other and not is_gone else old
+    option = _option(words, index)
+    name, equals, _ = words[index].partition("=")
+    shown = name if equals or name.startswith(_VALUE_BEHIND) else option or name
+    how = "is gone" if is_gone else "is new" if is_new else "changed"
+    return f"the argument {shown!r} {how}", option
+
+
+def _option(words: Sequence[str], index: int) -> str:
+    """The option to which a word belongs: it says its name, or is behind it. Empty if it belongs to none."""
+    name, equals, _ = words[index].partition("=")
+    if not equals and not name.startswith(_VALUE_BEHIND):
+        name = words[index - 1] if index and words[index - 1].startswith(_VALUE_BEHIND) else ""
+        return "" if "=" in name else name
+    return name if name.startswith(_VALUE_BEHIND) else f"--{name.lstrip('+~')}"
 
 
 def _files(word: str) -> Iterator[tuple[str, os.stat_result]]:

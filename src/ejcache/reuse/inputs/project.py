@@ -11,7 +11,9 @@ docs/reuse.md has the endings, and which directories are left out.
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import stat
 import sys
 import sysconfig
@@ -259,7 +261,7 @@ class ProjectReader:
             here = label(directory, self.base)
             beginning = "" if here == "." else f"{here}/"
             settings: list[tuple[str, str, os.stat_result]] = []
-            young = True
+            is_new = _is_new(directory)
             for entry in _entries(directory):
                 self._counted += 1
                 if self._counted > _MOST:
@@ -273,7 +275,7 @@ class ProjectReader:
                     status = entry.stat()
                 except OSError:
                     continue
-                young = young and is_younger(status)
+                is_new = is_new and is_younger(status, surely=True)
                 ending = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
                 name = f"{beginning}{entry.name}"
                 if ending in CODE:
@@ -281,7 +283,7 @@ class ProjectReader:
                         changed = changed or name
                 elif ending in CONFIGURATION or entry.name.lower().startswith(".env"):
                     settings.append((entry.path, name, status))
-            if is_output or (young and settings):
+            if is_output or (is_new and settings):
                 continue  # what this run or another one wrote
             looked.add(here)
             for path, name, status in settings:
@@ -314,6 +316,14 @@ def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]], ours: Contai
     return entry.path
 
 
+def _is_new(directory: str) -> bool:
+    """True if files were made in a directory since this process began, surely: to write an old one anew is no sign."""
+    try:
+        return is_younger(os.stat(directory), surely=True)  # noqa: PTH116
+    except OSError:
+        return False
+
+
 def _entries(directory: str) -> Iterator[Any]:
     try:
         with os.scandir(directory) as entries:
@@ -328,15 +338,23 @@ def label(path: str, base: str) -> str:
     return f"{_LIBRARY}{path[len(root) :]}" if root is not None else os.path.relpath(path, base)
 
 
-def difference(recorded: Project, now: Project) -> str:
-    """The first file that differs; empty if none does."""
-    for name in sorted(recorded.code.keys() | now.code.keys()):
-        if recorded.code.get(name) != now.code.get(name):
-            return name
-    for name, digest in sorted(recorded.configuration.items()):
-        if now.configuration.get(name) != digest:
-            return name
-    for name in sorted(now.configuration.keys() - recorded.configuration.keys()):
-        if (os.path.dirname(name) or ".") in recorded.directories:  # noqa: PTH120
-            return name
-    return ""
+def difference(recorded: Project, now: Project) -> tuple[str, str] | None:
+    """The first file that differs, as a sentence and as a glob for `reuse_ignore`; None if none does.
+
+    Names of outputs often have a number or a date, so the glob of a file that is new or gone has an asterisk for it.
+    """
+    for before, after in ((recorded.code, now.code), (recorded.configuration, now.configuration)):
+        for name in sorted(before.keys() | after.keys()):
+            # An additional file of configuration counts in the directories of then only.
+            is_counted = after is now.code or name in before or (os.path.dirname(name) or ".") in recorded.directories  # noqa: PTH120
+            if before.get(name) == after.get(name) or not is_counted:
+                continue
+            pattern = glob.escape(name)
+            if name in before and name in after:
+                return f"the file {name} changed", pattern
+            return f"the file {name} is {'gone' if name in before else 'new'}", _NUMBER.sub("*", pattern)
+    return None
+
+
+_NUMBER: Final = re.compile(r"\d{4,}")
+"""Digits that are no version but a date, a time or a step."""
