@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from typing import Any
 
 import jax
@@ -56,14 +57,15 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if is_odd:
         time.sleep(float(os.environ.get("LATE", "0")))
-    _, loss = step(state, tokens)
-    print(json.dumps({"seconds": _ended(loss) - began, "traced": len(traced), "loss": float(loss)}), flush=True)
-    os._exit(0)  # rank 0 has the service, and waits for all others: that is not measured
-
-
-def _ended(loss: Any) -> float:
-    jax.block_until_ready(loss)
-    return time.monotonic()
+    try:
+        _, loss = step(state, tokens)
+        jax.block_until_ready(loss)
+        ended = time.monotonic()
+        print(json.dumps({"seconds": ended - began, "traced": len(traced), "loss": float(loss)}), flush=True)
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)  # rank 0 has the service, and waits for all others before it ends: that is not measured
 
 
 def _placed(array: Any, sharding: Any) -> Any:
