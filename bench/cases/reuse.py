@@ -120,6 +120,7 @@ def _start(
         "EJCACHE_REUSE_LOWERING": "1" if who == REUSED else "0",
         "EJCACHE_REUSE_CHECK_ONE_IN": "0",
         "EJCACHE_REUSE_FLOOR": "0",
+        "EJCACHE_REUSE_IGNORE": "*results.json",  # which another case may write meanwhile
         "EJCACHE_PRELOAD": "1",
     }
     seconds, printed = context.start("-m", "bench.programs.reuse", blocks, work, home=home, env=env)

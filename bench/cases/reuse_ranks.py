@@ -111,7 +111,7 @@ def _job(home: Path, who: str, blocks: int, trouble: Trouble) -> tuple[float, li
             "EJCACHE_REUSE_LOWERING": "1" if who == REUSED else "0",
             "EJCACHE_REUSE_CHECK_ONE_IN": "0",
             "EJCACHE_REUSE_FLOOR": "0",
-            "EJCACHE_REUSE_IGNORE": "env:LATE,env:DIES,env:WITHOUT",
+            "EJCACHE_REUSE_IGNORE": "env:LATE,env:DIES,env:WITHOUT,*results.json",
             **(trouble.env or {}),
             **own,
         }
