@@ -29,7 +29,7 @@ heard = []
 ejcache.on_event(lambda event: heard.append([type(event).__name__, event._asdict()]))
 
 def tell():
-    list(START_LOG.lines())  # what is recorded behind the program is told before that is read
+    list(START_LOG.lines())  # what is recorded in the background is told before that is read
     print(json.dumps(heard), flush=True)
 
 def step(x):

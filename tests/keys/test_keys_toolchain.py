@@ -1,4 +1,4 @@
-"""The tool chain's digest is computed behind the program, where no earlier run has left it."""
+"""The tool chain's digest is computed in the background, where no earlier run has left it."""
 
 from __future__ import annotations
 

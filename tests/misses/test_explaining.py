@@ -265,7 +265,7 @@ def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_pat
     monkeypatch.setattr("ejcache.jax_integration.publishing._TEXT_SECONDS", 0.0)
     compile_one()
     compile_one(size=8)
-    cache.flush()  # the texts are stored behind the program
+    cache.flush()  # the texts are stored in the background
     assert last_miss()  # the log of this host is written, and not by the other one
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another-host"))
 

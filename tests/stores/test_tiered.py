@@ -452,7 +452,7 @@ def test_timeouts_are_counted(store, shared):
 
 
 def test_recovery_is_found_behind_the_program(local, shared, clock, monkeypatch):
-    """After the cool-down a probe behind the program closes the breaker, and what had waited is uploaded."""
+    """After the cool-down a probe in the background closes the breaker, and what had waited is uploaded."""
     breaker, closed = CircuitBreaker(clock=clock), threading.Event()
     breakers = {shared.url: breaker, local.url: CircuitBreaker()}
     monkeypatch.setattr("ejcache.stores.tiered.store.breaker_for", breakers.get)

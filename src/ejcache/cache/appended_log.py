@@ -3,7 +3,7 @@
 A line is written by one append. When the file has reached its limit, it is renamed and replaces the one that was
 renamed before, so that there are at most two files.
 
-What a compilation leaves in a log is written behind the program (`write_later`): to make and to write the lines takes
+What a compilation leaves in a log is written in the background (`write_later`): to make and to write the lines takes
 as long as to store a small executable. A killed process loses what it compiled last.
 """
 

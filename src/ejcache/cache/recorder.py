@@ -153,7 +153,7 @@ class Recorder:
         self.write()
 
     def _process(self) -> Process:
-        from ejcache.util.git_commit import commit_of  # behind the program
+        from ejcache.util.git_commit import commit_of  # in the background
 
         process = self.describe()
         versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.versions}

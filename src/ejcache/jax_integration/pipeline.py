@@ -110,7 +110,7 @@ class Compiler:
 
     def _meet_ranks(self, _: Any) -> None:
         if coordination_client() is not None:
-            submit(self._greet_ranks)  # behind the program: JAX holds its lock, and the service may be slow
+            submit(self._greet_ranks)  # in the background: JAX holds its lock, and the service may be slow
 
     def _greet_ranks(self) -> None:
         from ejcache.jax_integration.ranks.agreement import REUSE_SETTING

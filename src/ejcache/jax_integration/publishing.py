@@ -1,6 +1,6 @@
-"""What happens to an executable that was compiled: it is stored or not, and the miss is logged and explained.
+"""Publishes what was compiled: stores the executable if a floor or a setting does not forbid it, and records the miss.
 
-`notes` and `located_text` are what `ejcache why` compares besides the key.
+`notes` and `located_text` make what `ejcache why` compares besides the key.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def reuse_module_key(digest: str) -> str:
 
 
 def is_side_key(key: str) -> bool:
-    """True if `key` is that of a module, a profile or a record: not entries, but what serves them."""
+    """True if `key` is that of a side object: a text, a profile, a run profile, or a part of a reuse record."""
     return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE, _REUSE_RECORD, _REUSE_MODULE))
 
 

@@ -68,7 +68,7 @@ def number(variable: str, default: float) -> float:
 
 @functools.cache
 def read_packages_ahead() -> None:
-    """Look at the packages, and at the modules that are loaded: behind the program, before its first question."""
+    """Read the packages and the loaded modules in the background, before the first question."""
     packages()
     sort_files(module_files())
 

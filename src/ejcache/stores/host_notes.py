@@ -1,13 +1,13 @@
-r"""What this host has noted of entries that are not on one shared storage.
+r"""Notes of this host about programs that one shared storage does not have, so that it is not asked for them.
 
     <scratch>/notes     lines that processes append
 
     note    := digest " " ( millionths | "-" ) " " created "\n"
     digest  := the first 32 hexadecimal digits of the SHA-256 of a key
 
-A note says that the entry of a key is not on shared storage, and a number by which the caller decides whether to
-ask the storage for it: the seconds that a program took to compile (`cache/policy.py`). `-` says that the
-entry was published after all.
+A note says that the entry of a key is not on shared storage, and how many seconds the program took to compile, by which
+the caller decides whether to ask the storage for it (`cache/policy.py`). `-` says that the entry was published after
+all.
 
 Times are in seconds since the epoch. A line of another form, such as one that a killed process has cut short, is
 ignored. Errors of the disk are ignored: a lost note costs one request.
