@@ -133,7 +133,7 @@ def test_a_program_that_ends_leaves_tables_alone(run_forked):
     """A thread may be at work on tables when the program ends, where closing them crashes or hangs: nobody does."""
     program = """
         import sqlite3
-        from ejcache.maintenance.journals import TemporaryTables
+        from ejcache.maintenance.temporary_tables import TemporaryTables
 
         class Connection(sqlite3.Connection):
             def close(self):
