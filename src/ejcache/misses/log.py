@@ -86,7 +86,7 @@ def programs_with(function: str) -> list[str]:
 
 
 def last_compile_seconds(name: str) -> float | None:
-    """The seconds that the last program of this name took, or None if the miss log has none."""
+    """The seconds that the last program of this name took, or None if no record of this host has one."""
     listed = listed_name(name)
     return next((miss.compile_seconds for miss in read_misses() if listed_name(miss.name) == listed), None)
 
