@@ -54,7 +54,7 @@ class LocalLeases:
         self._scheduler = scheduler
 
     def acquire(self, key: str) -> _LocalLease | None:
-        """The lease, or None if a living process has it.
+        """Take the lease; None if another living process has it, or takes it meanwhile at each try.
 
         Raises:
             StoreUnavailableError: no file can be locked in the directory.

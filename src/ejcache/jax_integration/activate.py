@@ -316,7 +316,7 @@ def forget_activation() -> None:
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
-    """Within the block, no compilation in this process uses a persistent cache: neither ejcache's nor JAX's own.
+    """Keep compilations of this process from using a persistent cache, for a block: neither ejcache's nor JAX's own.
 
     A function that was compiled before is not compiled again. `enable` and `@ejit` may be called in the block; they
     have an effect after it. The state belongs to the process, not to a thread.

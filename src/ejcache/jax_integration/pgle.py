@@ -172,10 +172,10 @@ def _agreed_variant(said: dict[int, Any], ranks: int) -> str:
 
 
 def share_profile(request: KeyRequest, *, first_process: int) -> bytes:
-    """The profile that all ranks of this program compile with: the first rank's, or none on any rank.
+    """Agree on the profile that all ranks of this program compile with: the first rank's, or an empty one on each.
 
-    JAX sends it under a name that differs from rank to rank on some platforms, remembers it under the key alone, and
-    raises in the program if it does not come.
+    This takes the place of JAX's own exchange, which uses a name that differs from rank to rank on some platforms,
+    remembers the profile under the key alone, and raises in the program if it does not come.
 
     Args:
         request: the program, its devices, and its compile options with this rank's profile.

@@ -198,7 +198,11 @@ class Compiler:
     # -- a hit -----------------------------------------------------------------------------------------------------
 
     def read(self, key: str, placement: Placement) -> tuple[Any, float | None]:
-        """The loaded executable and the seconds that it took to compile, or (None, None)."""
+        """Find and load an executable: return it, and the seconds that it took to compile; (None, None) after a miss.
+
+        All ranks of a program load, or none does. A hit that is to be compared with a fresh executable counts as a
+        miss. A failure of the storage is a miss, whose reason `compilation.miss` has.
+        """
         compilation = _compilation_of(key)
         if compilation is None:
             return None, None
@@ -237,6 +241,7 @@ class Compiler:
         )
 
     def _count_hit(self, compilation: Compilation, placement: Placement, found: LoadedExecutable) -> None:
+        """Count a hit, note it for preload and record it; warn of a program that XLA has not tuned."""
         if found.header.variant == CROSS:
             compilation.cache.warn(
                 "cross",

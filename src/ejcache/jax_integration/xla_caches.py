@@ -299,7 +299,7 @@ class XlaFiles:
         self._prefix = f"v1/xla/{environment}/"
 
     def pull(self, directory: Path) -> int:
-        """Fill a directory with the stored files, as far as they come in time and are not too large; how many.
+        """Copy the stored files into a directory, as far as they come in time and fit; return how many were copied.
 
         Raises:
             StoreError: the storage failed; the files that had arrived by then are there.

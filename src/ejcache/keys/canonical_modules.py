@@ -46,7 +46,7 @@ def module_digest(content: bytes, *, form: str) -> str:
 
 
 def function_order(references: Mapping[str, Iterable[str]]) -> list[str] | None:
-    """The functions of `references` (function → those it refers to), each after the latter; None on a cycle."""
+    """Order the functions of `references`, each after those that it refers to; None if they refer in a circle."""
     order: list[str] = []
     done: dict[str, bool] = {}  # False while the function's own references are being placed
     for root in references:

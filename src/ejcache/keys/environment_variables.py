@@ -63,7 +63,7 @@ def compile_variables(
     flags_files: FlagsFile | None = None,
     content: ContentDigest | None = None,
 ) -> dict[str, str]:
-    """The variables of `environ` that change what the compiler of `platform` makes, in normal form.
+    """Pick the variables of `environ` that change what the compiler of `platform` makes, in normal form.
 
     Args:
         platform: PJRT platform (`cpu`, `cuda`, `rocm`, `tpu`, `neuron`, a plug-in's).

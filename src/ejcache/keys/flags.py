@@ -152,6 +152,7 @@ def _canonical_segment(tokens: list[str], doubtful: set[str], content: ContentDi
 
 
 def _effective(kind: Kind, values: list[str], content: ContentDigest | None) -> list[str]:
+    """Reduce the values that a flag was given, in their order, to those that the compiler uses."""
     match kind:
         case Kind.BOOLEAN:
             last = values[-1]

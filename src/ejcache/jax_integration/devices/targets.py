@@ -97,7 +97,7 @@ def current_target() -> tuple[DeviceTarget, Sequence[Any]] | None:
 
 
 def find_target(name: str, url: str | None = None) -> DeviceTarget:
-    """The target of this name.
+    """Read the target of this name from a cache; one with a colon in its name is made from the name alone.
 
     Args:
         name: of the target.

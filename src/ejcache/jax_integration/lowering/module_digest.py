@@ -221,6 +221,10 @@ class _Work:
         self._remove_functions(names, taken)
 
     def _remove_functions(self, names: dict[str, str], taken: set[str]) -> None:
+        """Remove the private functions, which have the names `taken` now; raise if something uses one of `names`.
+
+        `names` are those that the functions had before.
+        """
         # Now nothing should refer to the old names. Only MLIR knows whether an attribute of some dialect does. So add
         # a declaration under each old name, and run the pass that removes private symbols without uses.
         body = self.clone.regions[0].blocks[0]
@@ -378,7 +382,7 @@ class KernelStripper:
         return ir.DictAttr.get(entries)
 
     def _stripped(self, kernel: bytes) -> bytes | None:
-        """The kernel without debug locations, or None if reading it might lose something."""
+        """Remove the debug locations from a kernel; None if it is of another format, or if that might lose something."""
         if not kernel.startswith(_MAGIC) or len(kernel) <= len(_MAGIC) or not kernel[len(_MAGIC)] & 1:
             return None
         version = kernel[len(_MAGIC)] >> 1

@@ -125,7 +125,7 @@ class BackgroundLoader:
         return self._held
 
     def plan(self, client: Any, uses: Sequence[ProgramUse], *, ready: bool) -> None:
-        """Load these programs for `client`, in this order, as far as the memory allows.
+        """Have these programs loaded for `client` in the background, in this order, as far as the memory allows.
 
         Args:
             client: the PJRT client.
@@ -355,7 +355,7 @@ class EntryReader:
         self._lock = threading.Lock()
 
     def expect(self, keys: Sequence[str], *, at_once: bool) -> None:
-        """The entries under these keys will be read, in about this order.
+        """Note that the entries under these keys will be read, in about this order.
 
         Args:
             keys: of the entries.
@@ -377,7 +377,9 @@ class EntryReader:
                 self._read_from(store, keys[0])
 
     def read(self, key: str) -> entry.Entry | None:
-        """The entry under `key`. A damaged one is left to the request for it, which counts and quarantines it.
+        """Read the entry under `key`; None if there is none, or if it is damaged.
+
+        A damaged entry is left to the request for it, which counts and quarantines it.
 
         Raises:
             StoreError: the storage failed.

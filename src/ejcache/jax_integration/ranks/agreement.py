@@ -151,6 +151,7 @@ class RankAgreement:
             log.warning("ejcache: the other ranks do not learn what this one decided on %s: %s", topic, exc)
 
     def _publish(self, topic: str, decision: Any) -> Any:
+        """Publish the decision of this rank, the lowest; None if another rank has published "no decision" before."""
         text = _encode(decision)
         if self._coordination.set_once(f"{topic}/decision", text):
             return decision
@@ -162,6 +163,10 @@ class RankAgreement:
         return None
 
     def _follow(self, topic: str, lowest: int, about: str) -> Any:
+        """Wait for the decision of the lowest rank; None if all ranks compile.
+
+        If it does not come in time, this rank publishes "no decision" itself, so that every rank finds the same.
+        """
         is_news = lowest not in self._silent
         patience = self._patience if is_news else self._silent_timeout
         decision = self._coordination.get(
@@ -184,7 +189,11 @@ class RankAgreement:
         return json.loads(decision) if decision is not None else None
 
     def _collect(self, topic: str, ranks: tuple[int, ...], about: str) -> dict[int, Any]:
-        """Collect what `ranks` publish: silent ones together within the silent_timeout, others within the patience."""
+        """Wait for what `ranks` publish on `topic`, and return it by rank.
+
+        Ranks that were silent before have `silent_timeout` seconds together, the others `patience` seconds. One that
+        does not come in time is not in the result, and is silent from now on.
+        """
         start = time.monotonic()
         said: dict[int, Any] = {}
         for silent, patience in (

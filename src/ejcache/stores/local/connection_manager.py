@@ -216,7 +216,7 @@ class ConnectionManager:
                 self.close()
 
     def rebuild(self, why: str) -> None:
-        """Quarantine the index as damaged and create a new one.
+        """Quarantine the index as damaged and create a new one; do nothing in a store that is only read.
 
         Raises:
             StoreError: that failed.

@@ -155,7 +155,12 @@ class Generations:
                     raise
 
     def _attach_if_intact(self, generation: Path, presence: Presence, deadline: float) -> EntryIndex | None:
-        """The index of `generation`, swept if a process died that had it open; None if it is damaged."""
+        """Open the index of `generation`, and sweep it if a process died that had it open; None if it is damaged.
+
+        Raises:
+            StoreError: it cannot be opened now, which is no damage: another process has it locked, the disk is full,
+                or this user may not write to it.
+        """
         root = self._layout.root
         index = None
         try:
@@ -221,7 +226,10 @@ class Generations:
         self._quarantine(dead)
 
     def _create(self, counters: Mapping[str, float], *, found_in: Path | None = None) -> Path:
-        """A new generation, with the entries of a damaged one that can be found there."""
+        """Make a new generation, with the entries of a damaged one that can be found there; return its directory.
+
+        If this fails, nothing of the new one is left, and the entries that it had taken over are lost.
+        """
         from ejcache.stores.local.tables import create_index
 
         making = self._layout.fresh("new")

@@ -106,6 +106,7 @@ class HostFetches:
             yield self._directory is not None and self._acquire(self._directory, name, stack)
 
     def _acquire(self, directory: Path, name: str, stack: contextlib.ExitStack) -> bool:
+        """Take a lock for as long as `stack` is open; False if it is not free in time, or if it has no file."""
         # A process that holds a lock for longer is stopped, and would keep each key of that file waiting once more.
         budget = current_budget()
         patience = self._patience if budget is None else min(self._patience, budget.time_left)
