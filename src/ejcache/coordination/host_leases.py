@@ -81,7 +81,7 @@ class LocalLeases:
         return None
 
     def look(self, key: str) -> LeaseState | None:
-        """The lease as it is now, or None if no process holds it."""
+        """Look at the lease; None if there is none. Its state is `abandoned` if no process holds its lock any more."""
         path = self._path(key)
         try:
             fd = os.open(path, os.O_RDONLY | _FLAGS)

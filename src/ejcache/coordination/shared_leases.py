@@ -156,6 +156,7 @@ class _StoreLease(HeldLease):
         super().__init__(record.interval, leases._scheduler)  # noqa: SLF001
 
     def _beat(self) -> bool:
+        """Renew the lease; False if another process has it now. A failure of the storage does not end it."""
         if self._leases.refused:
             return True
         record = replace(self._record, beat=self._record.beat + 1)

@@ -359,6 +359,7 @@ def _take_abandoned(leases: Leases, key: str) -> HeldLease | None:
 
 
 def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[LeaseLevel]:
+    """Make the levels of leases of a store: on this host, if there is a directory for them; then between hosts."""
     near: Store | None = store
     levels: list[LeaseLevel] = []
     if not isinstance(store, LocalStore):

@@ -198,7 +198,7 @@ def share_profile(request: KeyRequest, *, first_process: int) -> bytes:
 
 
 def exchange(coordination: CoordinationClient, name: str, profile: bytes | None, *, seconds: float) -> bytes:
-    """The first rank's profile on every rank, or nothing on every rank if one of them timed out waiting for it.
+    """Return the first rank's profile on every rank; nothing on every rank if one of them timed out waiting for it.
 
     The first rank sets the name to its profile, and a rank that times out sets it to `WITHDRAWN`. The service keeps the
     first value, so that all ranks read the same.

@@ -94,7 +94,7 @@ def canonical_flags(tokens: Iterable[str], *, content: ContentDigest | None = No
 def canonical_overrides(
     overrides: Iterable[tuple[str, OverrideValue]], *, content: ContentDigest | None = None
 ) -> tuple[str, ...]:
-    """The normal form of `CompileOptions.env_option_overrides`, where flags appear a second time.
+    """Put `CompileOptions.env_option_overrides`, where flags appear a second time, into normal form.
 
     XLA applies them one after the other to the same fields. Overrides of scalar flags are independent, and the last one
     wins. What `canonical_flags` drops is dropped here, too; all others stay in order. The type of a value counts.

@@ -91,7 +91,7 @@ def detect_network_filesystem(path: str | os.PathLike[str], *, mountinfo: str | 
 
 
 def detect_filesystem(path: str | os.PathLike[str], *, mountinfo: str | None = None) -> tuple[str, frozenset[str]]:
-    """The type and the super block options of the file system that holds `path`; ("", nothing) if unknown."""
+    """Find the type and the super block options of the file system that holds `path`; ("", nothing) if unknown."""
     if mountinfo is None:
         try:
             mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")

@@ -43,7 +43,7 @@ def open_store(
     evict_before: Callable[[str], Iterable[str]] | None = None,
     worth: Callable[[bytes, int], float] | None = None,
 ) -> Store:
-    """The store at `url`. Remote storage is not asked yet: whether it can be reached shows at the first use.
+    """Open the store at `url`. Remote storage is not asked yet: whether it can be reached shows at the first use.
 
     Entries of a compilation cache are code that is run: open only what you, or people you trust, can write to.
 

@@ -132,7 +132,7 @@ class JaxDirectory(JaxEntries):
         self.url = str(self.path)
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every regular file that is named as JAX names entries; links are not followed and not listed."""
+        """List every regular file that is named as JAX names entries; links are not followed and not listed."""
         try:
             with os.scandir(self.path) as found:
                 names = [(key, entry) for entry in found if (key := _key_of_file(entry.name)) is not None]
@@ -231,7 +231,7 @@ class JaxBucket(JaxEntries):
         self.url = bucket.url
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, by one listing: JAX rewrites an entry's -atime at each use, so its age is that use's."""
+        """List every entry, with one listing: JAX rewrites an entry's -atime at each use, so its age is that use's."""
         used: dict[str, float] = {}
         waiting: dict[str, tuple[int, float]] = {}
         # In the order of names, which most storages keep, an -atime comes just before its entry.

@@ -43,9 +43,10 @@ def check_memory(executable: Any) -> None:
 
 
 def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any:
-    """Compile; what XLA would have autotuned on the devices becomes a variant of its own.
+    """Compile a program for devices that are not here.
 
-    It stays the plain one if all that XLA would measure was measured before.
+    What XLA would have autotuned on the devices becomes the variant `cross`. If the cache has all measurements that XLA
+    would make, the program stays the plain one.
     """
     if not compilation.key.untuned_key:
         return seam.compile_executable(program)

@@ -382,7 +382,7 @@ class KernelStripper:
         return ir.DictAttr.get(entries)
 
     def _stripped(self, kernel: bytes) -> bytes | None:
-        """Remove the debug locations from a kernel; None if it is of another format, or if that might lose something."""
+        """Remove the debug locations from a kernel; None if it has another format, or if that might lose something."""
         if not kernel.startswith(_MAGIC) or len(kernel) <= len(_MAGIC) or not kernel[len(_MAGIC)] & 1:
             return None
         version = kernel[len(_MAGIC)] >> 1

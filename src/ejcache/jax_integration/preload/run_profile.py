@@ -152,7 +152,7 @@ def _encode(environments: Mapping[str, Iterable[ProgramUse]]) -> bytes:
 
 
 def decode_profile(payload: bytes) -> RunProfile:
-    """The profile in a payload.
+    """Read the run profile in a payload.
 
     Raises:
         EntryCorruptError: it is not one, or one of a later version.

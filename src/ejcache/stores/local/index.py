@@ -303,7 +303,7 @@ class EntryIndex:
 
     @contextlib.contextmanager
     def transact(self, value: PendingValue | None = None, *, notes: bool = False) -> Iterator[Callable[..., Any]]:
-        """A transaction: yields the function that runs its statements.
+        """Run a block as one transaction: yields the function that runs its statements.
 
         Args:
             value: the value that it stores; its file is deleted if the transaction fails.

@@ -43,6 +43,7 @@ def is_fatal(problem: str) -> bool:
 
 
 def _rows(index: EntryIndex, *, fix: bool) -> list[str]:
+    """List rows that this store does not write, or whose value is not there; with `fix`, remove them."""
     problems: list[str] = []
     after = -(2**63)
     while True:

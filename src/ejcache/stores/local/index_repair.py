@@ -209,7 +209,7 @@ class Generations:
             raise damage(why)
 
     def _replace(self, generation: Path) -> None:
-        """Create a generation in place of a damaged one, with what can be read of it."""
+        """Create a generation in place of a damaged one, with what can be read of it; nothing if that one is gone."""
         dead = self._retire(generation)
         if dead is None:
             return

@@ -138,6 +138,7 @@ class Layout:
         return True
 
     def _exists(self) -> bool:
+        """True if the directories of a store are there; `present` may be missing. Raises if one is no directory."""
         for path in (self.root, self.version, self.local, self.present):
             try:
                 about = path.stat() if path == self.root else path.lstat()

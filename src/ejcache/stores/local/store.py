@@ -272,6 +272,7 @@ class LocalStore(Store):
     # -- inside: one operation -------------------------------------------------------------------------------------
 
     def _read(self, key: str, length: int | None) -> bytes | None:
+        """Read a value or its beginning; None if there is none. A row whose file is missing or damaged is dropped."""
         check_key(key)
         seen: IndexRow | None = None
         for _ in range(_LOOKS):

@@ -150,7 +150,7 @@ class Usage:
         return f"{USED}{time.strftime('%Y-%m-%d', time.gmtime())}/{self._name}-{self._number - 1}"
 
     def write_or_hand_over(self) -> None:
-        """`write` if this process can make a request; otherwise leave to another process what was not written."""
+        """Write the last journal if this process can make a request; else leave it to the next process of this host."""
         breaker = self._bucket.breaker
         is_refused = breaker is not None and breaker.is_open
         # Do not wait, when the program ends, for storage that failed just before.

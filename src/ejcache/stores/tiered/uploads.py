@@ -251,6 +251,7 @@ class Uploads:
                     upload.tried = True  # `retry` submits it again
 
     def _upload(self, key: str) -> None:
+        """Upload the entry of `key` in this thread, unless another one does, and call those that wait for the try."""
         # Taken before the upload counts as running: a thread that holds the lock may wait for running uploads.
         with self._exclusively(key):
             with self._lock:
@@ -273,7 +274,7 @@ class Uploads:
                     self._call_back(upload)
 
     def _carry(self, key: str, upload: _Upload) -> bool:
-        """Upload one entry; False if it has to be tried again."""
+        """Upload one entry; False if it has to be tried again. An entry that is gone or damaged is not."""
         if upload.data is not None and upload.marked and self._markers is not None and not self._markers.exists(key):
             return True  # another process of this host has deleted the entry
         try:

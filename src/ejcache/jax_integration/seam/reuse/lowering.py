@@ -147,7 +147,7 @@ def _arrays_in(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def encode_program(lowered: Lowered) -> tuple[dict[str, Any], bytes]:
-    """The program as plain data, and its module as bytes.
+    """Write a lowered program as plain data, and its module as bytes.
 
     Raises:
         RefusedError: it has what cannot be written.
@@ -370,7 +370,7 @@ class DevicePlaces:
         return devices
 
     def encode(self, sharding: Any) -> list[Any] | None:
-        """A sharding; None where JAX leaves it open.
+        """Write a sharding as plain data; None where JAX leaves it open.
 
         Raises:
             RefusedError: it is of another kind, or its devices belong to another backend.
@@ -401,7 +401,7 @@ class DevicePlaces:
         raise ValueError("a sharding of an unknown kind")
 
     def encode_mesh(self, mesh: Any) -> list[Any] | None:
-        """A mesh.
+        """Write a mesh as plain data; None for none.
 
         Raises:
             RefusedError: its axes have no names, or its devices belong to another backend.
