@@ -66,7 +66,7 @@ def stats(url: Url | None = None, *, whole_store: bool = False) -> Stats:
         return cache.stats() if cache is not None else Stats()
     if url is None and cache is not None:
         return cache.stats(whole_store=True)
-    with _opened(url) as opened:
+    with _open_store_at(url) as opened:
         return Stats.of(opened.store.counters()) if opened.store is not None else Stats()
 
 
@@ -85,7 +85,7 @@ def entries(url: Url | None = None) -> Iterator[EntryInfo]:
         NotAStoreError: there is no cache at `url`.
         StoreError: the cache cannot be listed.
     """
-    with _opened(url) as opened:
+    with _open_store_at(url) as opened:
         if opened.store is not None:
             yield from (info for info in opened.store.entries() if not is_side_key(info.key))
 
@@ -121,7 +121,7 @@ def why(
         return moment >= after and (wanted is None or _same_place(place) == wanted)
 
     with contextlib.ExitStack() as stack:
-        known = functools.cache(functools.partial(_known, stack=stack))
+        known = functools.cache(functools.partial(_open_entries, stack=stack))
         found = explain_all(what, is_within, lambda record: known(record.url), most=last, named=_named)
     return [explanation for _, explanation in found]
 
@@ -179,7 +179,7 @@ def prune(
         keep_pgle=keep_pgle,
         by_cost=current_settings().evict == "cost",
     )
-    with _opened(url, write=not dry_run) as opened:
+    with _open_store_at(url, write=not dry_run) as opened:
         policy = opened.completed(asked)
         if not policy.has_criterion:
             raise UsageError("prune removes nothing without a rule: pass max_size, older_than, name or another one")
@@ -202,7 +202,7 @@ def clear(url: Url | None = None) -> EvictionReport:
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPolicy
 
-    with _opened(url, write=True) as opened:
+    with _open_store_at(url, write=True) as opened:
         if opened.store is None:
             return EvictionReport()
         with EvictionPass(opened.store, EvictionPolicy(everything=True)) as eviction:
@@ -227,7 +227,7 @@ def verify(url: Url | None = None, *, fix: bool = False) -> Audit:
     from ejcache.maintenance.audit import Audit, audit, audit_structure
     from ejcache.util.parallel import THREADS
 
-    with _opened(url, write=fix) as opened:
+    with _open_store_at(url, write=fix) as opened:
         if opened.store is None:
             return Audit()
         seen = audit(opened.store, opened.store.entries(), fix=fix, threads=THREADS if opened.bucket is not None else 1)
@@ -251,19 +251,19 @@ class _OpenedCache:
         return replace(asked, by_cost=policy.by_cost) if asked.has_criterion else policy
 
 
-def _known(url: str, stack: contextlib.ExitStack) -> KnownEntries | Exception | None:
+def _open_entries(url: str, stack: contextlib.ExitStack) -> KnownEntries | Exception | None:
     """The entries of a cache, open until `stack` ends; None if it has none; or the error of opening it."""
     from ejcache.misses.nearest import KnownEntries
 
     try:
-        opened = stack.enter_context(_opened(url))
+        opened = stack.enter_context(_open_store_at(url))
     except (StoreError, UsageError) as exc:
         return exc
     return KnownEntries(opened.store) if opened.store is not None else None
 
 
 @contextlib.contextmanager
-def _opened(url: Url | None, *, write: bool = False) -> Iterator[_OpenedCache]:
+def _open_store_at(url: Url | None, *, write: bool = False) -> Iterator[_OpenedCache]:
     from ejcache.maintenance.eviction import ScannedStore
     from ejcache.stores.opening import inspect_location
     from ejcache.stores.shared.store import SharedStore

@@ -280,7 +280,7 @@ def _header(fields: dict[str, Any]) -> Header:
     for name, kind in _FIELDS.items():
         value = fields.pop(name, _ABSENT)
         if value is not _ABSENT:
-            known[name] = value if type(value) is kind else _converted(value, kind, name)
+            known[name] = value if type(value) is kind else _convert(value, kind, name)
     if not known.keys() >= _REQUIRED:
         raise EntryCorruptError("the header lacks a field that every entry has")
     header = Header(**known, extra=fields)
@@ -296,7 +296,7 @@ def _header(fields: dict[str, Any]) -> Header:
     return header
 
 
-def _converted(value: Any, kind: type, name: str) -> Any:
+def _convert(value: Any, kind: type, name: str) -> Any:
     """A value that is not exactly of its field's type: a whole number of seconds, or what a caller of `encode` gave."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         try:

@@ -37,7 +37,7 @@ class AzureBucket(FsspecBucket):
     async def _finish(files: Files) -> None:
         await files.system.service_client.close()
 
-    def _translated(self, what: str, exc: Exception, *, writing: bool) -> Exception:
+    def _translate_error(self, what: str, exc: Exception, *, writing: bool) -> Exception:
         from azure.core import exceptions as azure
 
         if isinstance(exc, azure.ServiceRequestError):
@@ -47,7 +47,7 @@ class AzureBucket(FsspecBucket):
         if isinstance(exc, ValueError):
             said = f"{what} {self.url}: the answer is not one of Azure, perhaps of a proxy or a login page: {exc}"
             return StoreUnavailableError(said)
-        return super()._translated(what, exc, writing=writing)
+        return super()._translate_error(what, exc, writing=writing)
 
 
 async def _replace_client(fs: Any) -> None:

@@ -199,7 +199,7 @@ class CircuitBreaker:
             is_mine = self._turn.acquire(timeout=self._client_seconds + self._first.seconds + _PROBE_SECONDS)
             try:
                 if self._asks_alone():
-                    return self._judged(url, asked, probe)
+                    return self._judge(url, asked, probe)
             finally:
                 if is_mine:
                     self._turn.release()
@@ -210,7 +210,7 @@ class CircuitBreaker:
             raise StoreNotAskedError(
                 f"{url} failed and is not asked for another {self.retry_in:.0f} s{why}"
             ) from self._why
-        return self._judged(url, asked, probe)
+        return self._judge(url, asked, probe)
 
     def probe(self, url: str, function: Callable[[], object]) -> bool:
         """True if calls go through now; calls `function` first, in this thread, if a probe is due."""
@@ -261,13 +261,13 @@ class CircuitBreaker:
 
     def _probe(self, url: str, function: Callable[[], object]) -> None:
         with suppress(StoreError):
-            self._judged(url, function, None)
+            self._judge(url, function, None)
 
     def _asks_alone(self) -> bool:
         """True if one thread asks, because the storage has failed this host lately and has not answered yet."""
         return self._has_failed_lately and self._retry_at is None
 
-    def _judged(self, url: str, function: Callable[[], T], probe: Callable[[], object] | None) -> T:
+    def _judge(self, url: str, function: Callable[[], T], probe: Callable[[], object] | None) -> T:
         self._inside.active, self._inside.began = True, self._clock()
         try:
             result = function()

@@ -148,7 +148,7 @@ class FileBucket(Bucket):
             self._check_folder(name)
             if version in (None, ABSENT):
                 return self._replace(place, data, version)
-            with self._locked(place, timeout):
+            with self._lock(place, timeout):
                 return self._replace(place, data, version)
 
         return self._run("writing", name, write, timeout, writing=True)
@@ -177,7 +177,7 @@ class FileBucket(Bucket):
         except OSError as exc:
             if exc.errno not in _NO_LINKS:
                 raise
-        with self._locked(place, self.policy.deadline):
+        with self._lock(place, self.policy.deadline):
             if os.path.lexists(place):
                 return False
             self._in_folder(place, lambda: temporary.replace(place))
@@ -210,7 +210,7 @@ class FileBucket(Bucket):
                 temporary.unlink()
 
     @contextlib.contextmanager
-    def _locked(self, place: Path, seconds: float) -> Iterator[None]:
+    def _lock(self, place: Path, seconds: float) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             if self._documents:
                 lock, deadline = place.parent / _LOCK, time.monotonic() + seconds
@@ -235,7 +235,7 @@ class FileBucket(Bucket):
 
         def turn(seconds: float) -> None:
             self._check_folder(name)
-            with self._locked(place, min(timeout, seconds)):
+            with self._lock(place, min(timeout, seconds)):
                 blob = _read_file(self.path, name, 0, self.part_size, None)
                 data = change(None if blob is None else blob.data)
                 if data is not None:
@@ -256,7 +256,7 @@ class FileBucket(Bucket):
                 self._check_folder(name)
                 if _version_at(place) != version:
                     return False
-                with self._locked(place, timeout):
+                with self._lock(place, timeout):
                     return self._delete_version(place, version)
             except OSError as exc:
                 if exc.errno in _ABSENT:

@@ -115,9 +115,9 @@ class FsspecBucket(ClientBucket):
         except (StoreError, TransientError):
             raise
         except Exception as exc:
-            raise self._translated(what, exc, writing=writing) from exc
+            raise self._translate_error(what, exc, writing=writing) from exc
 
-    def _translated(self, what: str, exc: Exception, *, writing: bool) -> Exception:
+    def _translate_error(self, what: str, exc: Exception, *, writing: bool) -> Exception:
         """Every file system has its own errors; those of HTTP have a status."""
         status = getattr(exc, "status_code", None) or getattr(exc, "status", None)
         said = f"{what} {self.url} failed: {_in_one_line(exc)}"

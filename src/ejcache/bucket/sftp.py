@@ -55,7 +55,7 @@ class SftpBucket(FsspecBucket):
     async def _finish(files: Files) -> None:
         files.system.close()
 
-    def _translated(self, what: str, exc: Exception, *, writing: bool) -> Exception:
+    def _translate_error(self, what: str, exc: Exception, *, writing: bool) -> Exception:
         import asyncssh
 
         said = f"{self.url}: {exc}"
@@ -68,7 +68,7 @@ class SftpBucket(FsspecBucket):
         lost = asyncssh.SFTPNoConnection | asyncssh.SFTPConnectionLost | asyncssh.DisconnectError
         if isinstance(exc, lost) or (isinstance(exc, OSError) and not isinstance(exc, PermissionError)):
             return TransientError(said, ambiguous=True)
-        return super()._translated(what, exc, writing=writing)
+        return super()._translate_error(what, exc, writing=writing)
 
 
 class _Server:
@@ -120,7 +120,7 @@ class _Server:
 
     async def _info(self, path: str) -> dict[str, Any]:
         async with self._session() as sftp:
-            return _described(path, await sftp.lstat(path))
+            return _describe(path, await sftp.lstat(path))
 
     async def _ls(self, path: str, *, detail: bool) -> list[dict[str, Any]]:  # noqa: ARG002  # as fsspec calls it
         found: list[dict[str, Any]] = []
@@ -129,7 +129,7 @@ class _Server:
                 if len(found) == _MOST_FILES:
                     raise StoreUnavailableError(f"{path} has more than {_MOST_FILES} files, or its listing has no end")
                 if item.filename not in (".", ".."):
-                    found.append(_described(f"{path}/{item.filename}", item.attrs))
+                    found.append(_describe(f"{path}/{item.filename}", item.attrs))
         return found
 
     async def _makedirs(self, path: str, *, exist_ok: bool) -> None:
@@ -182,7 +182,7 @@ async def _rename_to_new(sftp: Any, temporary: str, path: str) -> None:
         raise
 
 
-def _described(path: str, about: Any) -> dict[str, Any]:
+def _describe(path: str, about: Any) -> dict[str, Any]:
     """A file as fsspec describes it. What is neither a file nor a directory, such as a link, is ignored."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory"}
     kind = kinds.get(stat.S_IFMT(about.permissions or 0), "other")

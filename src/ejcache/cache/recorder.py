@@ -131,8 +131,8 @@ class Recorder:
 
     def write(self) -> None:
         """Append what was recorded since the last line to the log of this host."""
-        programs, trouble = list(_taken(self._programs)), Counter(_taken(self._trouble))
-        reuse = list(_taken(self._reuse))
+        programs, trouble = list(_take(self._programs)), Counter(_take(self._trouble))
+        reuse = list(_take(self._reuse))
         if programs or reuse or (trouble and self._count):
             dropped, self._count = max(0, self._count - self._most), min(self._count, self._most)
             line = encode_line(StartRecord(self._process(), programs, trouble, dropped, reuse))
@@ -226,7 +226,7 @@ def read_starts(others: Iterable[bytes] = ()) -> list[StartRecord]:
     return [*here, *(record for record in there if record.process.id not in known)]
 
 
-def _taken(queue: collections.deque[T]) -> Iterator[T]:
+def _take(queue: collections.deque[T]) -> Iterator[T]:
     while queue:
         try:
             yield queue.popleft()

@@ -185,7 +185,7 @@ def encode_line(record: StartRecord) -> bytes:
     usual = _DEFAULTS[Process]
     body: dict[str, Any] = {
         "process": {name: value for name, value in record.process._asdict().items() if value != usual[name]},
-        "programs": [_filled(program) for program in record.programs],
+        "programs": [_filled_fields(program) for program in record.programs],
         "trouble": dict(record.trouble),
         "dropped": record.dropped,
         "reuse": [note._asdict() for note in record.reuse],
@@ -222,9 +222,9 @@ def decode_line(line: bytes) -> StartRecord | None:
         if body["v"] == _VERSION:
             programs = tuple(map(decode_program, body.get("programs", ())))
             trouble = {str(kind): int(number) for kind, number in body.get("trouble", {}).items()}
-            reuse = tuple(_checked(ReuseNote, fields) for fields in body.get("reuse", ()))
-            process = _checked(Process, body["process"])
-            counted: StartRecord = _checked(StartRecord, {name: body[name] for name in _COUNTED & body.keys()})
+            reuse = tuple(_check_tuple(ReuseNote, fields) for fields in body.get("reuse", ()))
+            process = _check_tuple(Process, body["process"])
+            counted: StartRecord = _check_tuple(StartRecord, {name: body[name] for name in _COUNTED & body.keys()})
             return counted._replace(
                 process=process, programs=programs, trouble=trouble, dropped=int(body.get("dropped", 0)), reuse=reuse
             )
@@ -233,18 +233,18 @@ def decode_line(line: bytes) -> StartRecord | None:
 
 def decode_program(fields: Mapping[str, Any]) -> ProgramRecord:
     """A program of a line; raises one of `MALFORMED` if it is none."""
-    program: ProgramRecord = _checked(ProgramRecord, fields)
+    program: ProgramRecord = _check_tuple(ProgramRecord, fields)
     return program
 
 
-def _filled(program: ProgramRecord) -> dict[str, Any]:
+def _filled_fields(program: ProgramRecord) -> dict[str, Any]:
     filled = {name: value for name, value in program._asdict().items() if value}
     if program.seconds:
         filled["seconds"] = {phase: round(seconds, 6) for phase, seconds in program.seconds.items()}
     return filled
 
 
-def _checked(kind: Any, fields: Mapping[str, Any]) -> Any:
+def _check_tuple(kind: Any, fields: Mapping[str, Any]) -> Any:
     """A tuple of this kind; raises one of `MALFORMED` if a field has another type, which a log on disk may have."""
     known = _DEFAULTS[kind]
     given = {name: value for name, value in fields.items() if name in known}

@@ -271,7 +271,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     arguments, level = _take_verbosity(arguments)
-    arguments = _rearranged(arguments)
+    arguments = _rearrange(arguments)
     as_json = "--json" in arguments and arguments[0] != "run"  # behind `run` it is the program's, or asks for a report
     try:
         closed = contextlib.redirect_stdout(_ClosedStream()) if sys.stdout is None else contextlib.nullcontext()
@@ -318,7 +318,7 @@ def _take_verbosity(arguments: list[str]) -> tuple[list[str], int]:
     return rest + arguments[end:], given[-1] if given else logging.WARNING
 
 
-def _rearranged(arguments: list[str]) -> list[str]:
+def _rearrange(arguments: list[str]) -> list[str]:
     """`help COMMAND`, `version` and `--dir URL COMMAND` as the options that they stand for."""
     if arguments[:1] == ["help"]:
         return [*arguments[1:], "--help"]

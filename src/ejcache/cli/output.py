@@ -51,7 +51,7 @@ def wrapped_lines(text: str, stream: TextIO | None = None) -> list[str]:
     found: list[str] = []
     for line in printable(text, keep="\n").split("\n"):
         indent = " " * (len(line) - len(line.lstrip()) + len(_GAP))
-        found += _wrapped(line, columns, indent) if _width(line) > columns else [line]
+        found += _wrap(line, columns, indent) if _width(line) > columns else [line]
     return found
 
 
@@ -144,11 +144,11 @@ def say_columns(head: Sequence[tuple[str, int]], text: str) -> None:
 
 
 def _column_lines(head: Sequence[tuple[str, int]], text: str) -> list[str]:
-    prefix = "".join(_filled(printable(cell), width) + _GAP for cell, width in head)
+    prefix = "".join(_fill(printable(cell), width) + _GAP for cell, width in head)
     room = _columns() - _width(prefix)
     lines: list[str] = []
     for line in printable(text, keep="\n").split("\n"):
-        lines += _wrapped(line, room) if room >= _LEAST_ROOM and _width(line) > room else [line]
+        lines += _wrap(line, room) if room >= _LEAST_ROOM and _width(line) > room else [line]
     found = []
     for line in lines or [""]:
         found.append(f"{prefix}{line}".rstrip())
@@ -270,7 +270,7 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(text.encode(stream.encoding, "replace").decode(stream.encoding))
 
 
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+def _wrap(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
     )
@@ -285,7 +285,7 @@ def _width(text: str) -> int:
     return cell_len(text)
 
 
-def _filled(text: str, width: int) -> str:
+def _fill(text: str, width: int) -> str:
     return text + " " * (width - _width(text))
 
 

@@ -221,7 +221,7 @@ def enable(
         wanted["max_size"] = max_size
     if read_only is not None:
         wanted["read_only"] = read_only
-    parsed = _parsed(wanted)
+    parsed = _parse_values(wanted)
     global _session
     with _lock:
         state = _session.save() if _session is not None else _SavedState()
@@ -255,7 +255,7 @@ def _signature() -> inspect.Signature:
 vars(enable)["__signature__"] = _signature()
 
 
-def _parsed(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _parse_values(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """The values of settings that a call of `enable` gives, by the names of the settings."""
     settings = {name: setting_named(name) for name in wanted}
     return {

@@ -28,7 +28,7 @@ def key_of(lowered: Any) -> str | None:
         lowered: what `jax.jit(function).lower(…)` returns, whether or not it was compiled.
     """
     asked = _candidate_requests(lowered)
-    return next(_stored(asked), asked[-1].text) if asked else None
+    return next(_stored_keys(asked), asked[-1].text) if asked else None
 
 
 def would_hit(lowered: Any) -> bool:
@@ -39,7 +39,7 @@ def would_hit(lowered: Any) -> bool:
     Args:
         lowered: what `jax.jit(function).lower(…)` returns.
     """
-    return next(_stored(_candidate_requests(lowered)), None) is not None
+    return next(_stored_keys(_candidate_requests(lowered)), None) is not None
 
 
 def _candidate_requests(lowered: Any) -> list[Compilation]:
@@ -55,7 +55,7 @@ def _candidate_requests(lowered: Any) -> list[Compilation]:
     return []
 
 
-def _stored(asked: list[Compilation]) -> Iterator[str]:
+def _stored_keys(asked: list[Compilation]) -> Iterator[str]:
     """The keys of those that the cache has."""
     for compilation in asked:
         for text in compilation.texts:

@@ -59,13 +59,13 @@ class LoadJournal:
         """True if two starts in a row have died while they loaded this entry."""
         if not self._is_open:
             self._open()
-        return bool(self._deaths) and self._deaths.get(_named(header), 0) >= _DEATHS
+        return bool(self._deaths) and self._deaths.get(_name_of_bytes(header), 0) >= _DEATHS
 
     def begin(self, header: Header) -> int | None:
         """Have it known that this process is loading the entry, until `end` gets what this returns."""
         if not self._is_open:
             self._open()
-        deaths = self._deaths.get(_named(header), 0) if self._deaths else 0
+        deaths = self._deaths.get(_name_of_bytes(header), 0) if self._deaths else 0
         record = f"{deaths} {header.created!r} {header.key}".encode()
         if self._presence is None or len(record) > _RECORD:
             return None
@@ -84,7 +84,7 @@ class LoadJournal:
                     self._presence.write(b"\0", place * _RECORD)
             self._used.discard(place)
         if is_loaded and self._deaths:
-            self._forget(_named(header))
+            self._forget(_name_of_bytes(header))
 
     def close(self) -> None:
         """Remove the file: this process ends in another way."""
@@ -133,7 +133,7 @@ class LoadJournal:
                         path.unlink(missing_ok=True)
 
 
-def _named(header: Header) -> str:
+def _name_of_bytes(header: Header) -> str:
     """The bytes that are loaded: the key, and when they were stored under it."""
     return f"{header.created!r} {header.key}"
 

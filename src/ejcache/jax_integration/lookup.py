@@ -68,7 +68,7 @@ class EntryLoader:
     def __init__(self, preloader: Preloader) -> None:
         self.origins = ExecutableOrigins()
         self._preloader = preloader
-        self._sources = (preloader.take, self._stored, self._stored_by_hosts_like_this)
+        self._sources = (preloader.take, self._load_stored, self._stored_by_hosts_like_this)
 
     def find(self, compilation: Compilation, placement: Placement) -> LoadedExecutable | None:
         """The first candidate that this process can load. `miss` gets the reason why its own key gives nothing."""
@@ -99,7 +99,7 @@ class EntryLoader:
             reason = found or reason
         return reason
 
-    def _stored(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | Miss:
+    def _load_stored(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | Miss:
         if key in compilation.unloadable:
             return Miss.REJECTED
         began = time.monotonic()
@@ -139,5 +139,5 @@ class EntryLoader:
         if text not in compilation.unloadable:
             return None
         key = alternative_key(text, placement.backend)
-        found = self._preloader.take(compilation, key, placement) or self._stored(compilation, key, placement)
+        found = self._preloader.take(compilation, key, placement) or self._load_stored(compilation, key, placement)
         return found if isinstance(found, LoadedExecutable) else None

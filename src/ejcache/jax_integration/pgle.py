@@ -58,7 +58,7 @@ def is_wanted(compilation: Compilation) -> bool:
     profile = None if exists or compilation.has_profile else _stored_profile(compilation)
     choice = _ENTRY if exists else _PROFILE if profile is not None else _NEITHER
     if compilation.is_multi_process:
-        choice = _agreed(compilation, choice, profile)
+        choice = _agree_on_variant(compilation, choice, profile)
     if choice == _PROFILE and profile is not None:
         log.info("ejcache: %s is compiled with its stored profile", compilation.key.name)
         compilation.profile = profile
@@ -128,7 +128,7 @@ def _is_news(compilation: Compilation) -> bool:
     return True
 
 
-def _agreed(compilation: Compilation, choice: str, profile: Profile | None) -> str:
+def _agree_on_variant(compilation: Compilation, choice: str, profile: Profile | None) -> str:
     agreement = agreement_of_job()
     if agreement is None:
         return _NEITHER

@@ -214,7 +214,7 @@ class Compiler:
         compilation.begin_lookup()
         found = self._entries.find(compilation, placement)
         if compilation.is_multi_process:
-            found = self._agreed(compilation, placement, found)
+            found = self._agree(compilation, placement, found)
         if found is not None and compilation.settings.check_contents and self._wants_check(compilation, found):
             compilation.to_check = StoredExecutable(found)
             compilation.miss = Miss.CHECKED
@@ -224,7 +224,7 @@ class Compiler:
         self._count_hit(compilation, placement, found)
         return found.executable, found.header.compile_seconds
 
-    def _agreed(
+    def _agree(
         self, compilation: Compilation, placement: Placement, found: LoadedExecutable | None
     ) -> LoadedExecutable | None:
         """Agree with the other ranks: return the executable only if every one of them can load it, else None."""
@@ -395,7 +395,7 @@ class Compiler:
         self._quick.note(compilation.key, seconds)
         self._entries.origins.compiled(executable)
         if "_xla_caches" in vars(self):
-            self._tried("store what XLA's own caches hold", self._xla_caches.collect, None)
+            self._try("store what XLA's own caches hold", self._xla_caches.collect, None)
         if _holds_callbacks(program):
             self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
         elif compilation.miss is Miss.NO_DEVICES or compilation.is_drifted:
@@ -446,17 +446,17 @@ class Compiler:
         """The profile with which every process of this program compiles; empty for none."""
         from ejcache.jax_integration.pgle import share_profile
 
-        return self._tried("share a profile", lambda: share_profile(request, first_process=first_process), b"")
+        return self._try("share a profile", lambda: share_profile(request, first_process=first_process), b"")
 
     def xla_caches(self, backend: Any) -> dict[str, str]:
         """The values of XLA's options that say where its own caches are, by name."""
         if backend is None or str(backend.platform) not in _PLATFORMS_WITH_CACHES:
             return {}
-        return self._tried("find a directory for XLA's own caches", lambda: self._xla_caches.paths(backend), {})
+        return self._try("find a directory for XLA's own caches", lambda: self._xla_caches.paths(backend), {})
 
     def stored_bytes(self, executable: Any) -> bytes | None:
         """The bytes that an executable was loaded from, or None."""
-        return self._tried("read an entry", lambda: self._entries.origins.stored_bytes(executable), None)
+        return self._try("read an entry", lambda: self._entries.origins.stored_bytes(executable), None)
 
     def is_enabled(self) -> bool:
         """True if compilations use a cache now."""
@@ -474,7 +474,7 @@ class Compiler:
 
         return agreement_of_job()
 
-    def _tried(self, doing: str, step: Callable[[], T], otherwise: T) -> T:
+    def _try(self, doing: str, step: Callable[[], T], otherwise: T) -> T:
         """The result of a step of ours, or `otherwise` if it fails."""
         try:
             return step()

@@ -339,7 +339,7 @@ class XlaFiles:
             data = self._content(directory / name) if time.monotonic() < deadline else None
             if data is None:
                 return 0
-            created = self._documents.create(self._prefix + name, self._wrapped(name, data))
+            created = self._documents.create(self._prefix + name, self._wrap(name, data))
             known.add(name)
             return int(created)
 
@@ -383,16 +383,16 @@ class XlaFiles:
 
     def _read(self, name: str) -> bytes | None:
         data = self._documents.read(self._prefix + name)
-        return None if data is None else self._unwrapped(name, data)
+        return None if data is None else self._unwrap(name, data)
 
     def _merge_kernels(self, ours: bytes) -> int:
         changed = 0
 
         def change(stored: bytes | None) -> bytes | None:
             nonlocal changed
-            merged = merge_kernels(self._unwrapped(KERNELS, stored) if stored is not None else None, ours)
+            merged = merge_kernels(self._unwrap(KERNELS, stored) if stored is not None else None, ours)
             changed = int(merged is not None and len(merged) <= self._max_file)
-            return self._wrapped(KERNELS, merged) if merged is not None and changed else None
+            return self._wrap(KERNELS, merged) if merged is not None and changed else None
 
         self._documents.update(self._prefix + KERNELS, change)
         return changed
@@ -405,10 +405,10 @@ class XlaFiles:
             return None
         return data or None
 
-    def _wrapped(self, name: str, data: bytes) -> bytes:
+    def _wrap(self, name: str, data: bytes) -> bytes:
         return entry.encode(entry.Header(key=name, kind=_KIND, name=name, created=time.time()), data)
 
-    def _unwrapped(self, name: str, data: bytes) -> bytes | None:
+    def _unwrap(self, name: str, data: bytes) -> bytes | None:
         try:
             return entry.decode(data, key=name, kind=_KIND).raw
         except EntryError as exc:

@@ -90,7 +90,7 @@ def environment_differences(before: Identity, after: Identity) -> list[Differenc
         if name in changed:
             absent = "" if name in _ABSENT else None
             values = before.details.get(name, absent), after.details.get(name, absent)
-            found.append(Difference(name, _valued(name, words, *values)))
+            found.append(Difference(name, _value_changes(name, words, *values)))
     if "variables" in changed:
         unknown = [Difference("variables", "environment variables changed")]
         found += _values(before, after, "variables", "the environment variable", "(not set)") or unknown
@@ -152,13 +152,13 @@ def _devices(text: str) -> Counter[str]:
     return Counter((match[1] if (match := _DEVICE.match(line)) else line) for line in text.splitlines())
 
 
-def _valued(name: str, words: str, before: str | None, after: str | None) -> str:
+def _value_changes(name: str, words: str, before: str | None, after: str | None) -> str:
     if before is None or after is None:
         return f"{words} changed"
     if name in {"overrides", "arguments", *_ABSENT}:
         # Overrides say the type of each value: `name=bool:True`.
         old, new = (re.sub(r"=(?:bool|int|float|str):", "=", text).splitlines() for text in (before, after))
-        return f"{words} changed: {_listed(old, new)}"
+        return f"{words} changed: {_list_changes(old, new)}"
     return f"{words} changed: {before or '(none)'} {ARROW} {after or '(none)'}"
 
 
@@ -176,7 +176,7 @@ def _values(
         if a == b:
             continue
         are_flags = component == "variables" and any(value.startswith("-") for value in (*a, *b))
-        change = _listed(a, b) if are_flags else f"{' '.join(a) or absent} {ARROW} {' '.join(b) or absent}"
+        change = _list_changes(a, b) if are_flags else f"{' '.join(a) or absent} {ARROW} {' '.join(b) or absent}"
         advice = f"set {name} to the same value everywhere" if component == "variables" else ""
         found.append(Difference(component, f"{words} {name} changed: {change}", advice))
     return found
@@ -193,7 +193,7 @@ def _by_name(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _listed(before: list[str], after: list[str]) -> str:
+def _list_changes(before: list[str], after: list[str]) -> str:
     """`+ --flag=1, - --other=2`; a flag whose value changed is one item."""
     gone, come = (Counter(before) - Counter(after)), (Counter(after) - Counter(before))
     values = {flag.partition("=")[0]: flag for flag in gone}

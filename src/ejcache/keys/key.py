@@ -100,7 +100,7 @@ class CacheKey(NamedTuple):
         """Digest of the program, its options and devices; the variants of a program share it."""
         # The readable text shortens and replaces characters, so the true names count here.
         group = {name: digest for name, digest in self.components.items() if name not in ENVIRONMENT_COMPONENTS}
-        return _remembered((*group.items(), ("name", self.name), ("platform", self.platform)), _LOGICAL_DIGITS)
+        return _remember((*group.items(), ("name", self.name), ("platform", self.platform)), _LOGICAL_DIGITS)
 
     def of_variant(self, variant: str) -> CacheKey:
         """The key of another variant of this program."""
@@ -110,7 +110,7 @@ class CacheKey(NamedTuple):
     def environment(self) -> str:
         """Digest of the tool chain."""
         group = {name: digest for name, digest in self.components.items() if name in ENVIRONMENT_COMPONENTS}
-        return _remembered(tuple(group.items()), _ENVIRONMENT_DIGITS)
+        return _remember(tuple(group.items()), _ENVIRONMENT_DIGITS)
 
     @property
     def text(self) -> str:
@@ -220,7 +220,7 @@ def parse_any_key(key: str) -> KeyParts:
 
 
 @functools.lru_cache(maxsize=32)
-def _remembered(group: tuple[tuple[str, str], ...], digits: int) -> str:
+def _remember(group: tuple[tuple[str, str], ...], digits: int) -> str:
     # The programs of a process share their environment, and the steps of a compilation its logical key.
     return _digest(dict(group), digits)
 

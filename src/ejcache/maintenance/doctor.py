@@ -320,27 +320,27 @@ class _Checkup:
         self._unlisted: StoreError | None = None
 
     def run(self, *, read_only: bool) -> Iterator[Check]:
-        read = self._tried("read", self._read_nothing)
+        read = self._try("read", self._read_nothing)
         if read_only or read.verdict is CheckVerdict.FAILED:
-            yield self._judged(read, readable=None)
+            yield self._judge(read, readable=None)
             return
-        created = self._tried("create once", self._create_once, _WRITE)
+        created = self._try("create once", self._create_once, _WRITE)
         if created.verdict is not CheckVerdict.OK:
-            yield self._judged(read, readable=None)
+            yield self._judge(read, readable=None)
             yield created
             if self._has_created:
-                yield self._tried("write", self._delete, _DELETE)
+                yield self._try("write", self._delete, _DELETE)
             return
-        again = self._tried("read", self._read_again, _READ)
-        yield self._judged(read, readable=again.verdict is CheckVerdict.OK) if self._unlisted is not None else again
+        again = self._try("read", self._read_again, _READ)
+        yield self._judge(read, readable=again.verdict is CheckVerdict.OK) if self._unlisted is not None else again
         yield created
-        yield self._tried("clock", self._clock, _WRITE)
-        yield self._tried("latency", self._latency)
-        yield self._tried("write", self._delete, _DELETE)
+        yield self._try("clock", self._clock, _WRITE)
+        yield self._try("latency", self._latency)
+        yield self._try("write", self._delete, _DELETE)
 
     _has_created = False
 
-    def _tried(self, name: str, step: Callable[[], str | Check], otherwise: str = "") -> Check:
+    def _try(self, name: str, step: Callable[[], str | Check], otherwise: str = "") -> Check:
         left = self._end - time.monotonic()
         if left <= 0:
             return skipped(name, f"the storage had {SECONDS:.0f} s in all")
@@ -373,7 +373,7 @@ class _Checkup:
             return f": the name {host[1]} cannot be resolved: {exc}" if isinstance(exc, socket.gaierror) else ""
         return ""
 
-    def _judged(self, read: Check, *, readable: bool | None) -> Check:
+    def _judge(self, read: Check, *, readable: bool | None) -> Check:
         """Judge the first read; `readable` if an object that was made since can be read."""
         if self._unlisted is None:
             return read

@@ -330,7 +330,7 @@ class BucketScan(Scan):
         self._records: list[BlobInfo] = []
         listed = JournalListing(Baseline.read(objects) if compacts else Baseline({}, {}, ABSENT), [])
         self._usage = listed.infos
-        self._listing.add(self._listed())
+        self._listing.add(self._list_entries())
         done = compact(
             objects,
             self._listing,
@@ -342,7 +342,7 @@ class BucketScan(Scan):
         )
         self.journals = done.journals
 
-    def _listed(self) -> Iterator[EntryInfo]:
+    def _list_entries(self) -> Iterator[EntryInfo]:
         """The entries among all objects; the others are noted where they belong, and foreign names are ignored."""
         for info in self._objects.walk(_ROOT):
             name = info.name

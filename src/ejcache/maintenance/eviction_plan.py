@@ -238,7 +238,7 @@ class EvictionPlan(Closing):
                 self._count_left += is_entry
                 self._size_left += entry.size
             else:
-                yield self._counted(place, entry, is_entry, reason)
+                yield self._count(place, entry, is_entry, reason)
 
     def _by_limits(self) -> Iterator[tuple[int, str]]:
         """Place and reason of the entries that are deleted until the limits hold."""
@@ -252,14 +252,14 @@ class EvictionPlan(Closing):
                 continue
             count, size = count - is_entry, size - entry.size
             reason = Reason.MAX_ENTRIES if too_many and is_entry else Reason.MAX_SIZE
-            yield self._counted(place, entry, is_entry, reason)
+            yield self._count(place, entry, is_entry, reason)
 
     def _in_order(self) -> Iterator[tuple[int, EntryInfo, bool]]:
         """In the order of eviction: the place, the entry, and whether it is one that a person counts."""
         for place, is_entry, key, *fields in self._tables.rows("SELECT rowid, * FROM ordered ORDER BY rowid"):
             yield place, EntryInfo(key_of_row(key), *fields), bool(is_entry)
 
-    def _counted(self, place: int, entry: EntryInfo, is_entry: bool, reason: Reason) -> tuple[int, str]:  # noqa: FBT001
+    def _count(self, place: int, entry: EntryInfo, is_entry: bool, reason: Reason) -> tuple[int, str]:  # noqa: FBT001
         self.count += 1
         self.size += entry.size
         self.entries += is_entry

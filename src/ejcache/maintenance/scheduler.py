@@ -108,7 +108,7 @@ class MaintenanceScheduler:
             return None
 
     def _run(self, policy: EvictionPolicy | None) -> EvictionReport | None:
-        lease = self._elected() if self._before() else None
+        lease = self._elect() if self._before() else None
         self._due = self._clock() + self._interval()
         self._stored_before = self._stored()
         if lease is None:
@@ -120,7 +120,7 @@ class MaintenanceScheduler:
         self._snapshot = self._snapshot_version()
         return report
 
-    def _elected(self) -> HeldLease | None:
+    def _elect(self) -> HeldLease | None:
         lease = self._leases.acquire(_LEASE_KEY)
         if lease is None:
             seen = self._leases.look_for_dead(_LEASE_KEY) or self._leases.look(_LEASE_KEY)

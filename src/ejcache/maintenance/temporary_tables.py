@@ -38,7 +38,7 @@ class TemporaryTables(Closing):
     """
 
     def __init__(self, *schema: str) -> None:
-        with _translated():
+        with _translate_errors():
             # An empty name makes a temporary database, in a file that has no name either.
             connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         # Readers keep this object alive while they read. The finalizer closes the connection, because Python warns
@@ -53,13 +53,13 @@ class TemporaryTables(Closing):
 
     def run(self, *statements: str) -> None:
         """Run statements that return no rows."""
-        with _translated():
+        with _translate_errors():
             for statement in statements:
                 self._connection.execute(statement).close()
 
     def insert(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Run `statement` for each of `rows`; if `rows` raises, none of them is inserted."""
-        with _translated():
+        with _translate_errors():
             self._connection.execute("BEGIN")
             try:
                 self._connection.executemany(statement, rows)
@@ -71,7 +71,7 @@ class TemporaryTables(Closing):
 
     def rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
         """The rows of `query`, one at a time; the tables must not change while they are read."""
-        with _translated():
+        with _translate_errors():
             # `yield from` would close the cursor together with this generator, possibly after the connection was
             # closed, and SQLite reports that as an error.
             for row in self._connection.execute(query, parameters):  # noqa: UP028
@@ -83,7 +83,7 @@ class TemporaryTables(Closing):
 
 
 @contextlib.contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as exc:

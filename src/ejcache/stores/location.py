@@ -99,10 +99,10 @@ class Location(NamedTuple):
         if name == "file":
             parts = _split(text)
             if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query or parts.fragment:
-                raise _refused(text, "a file URL is file:// and an absolute path")
+                raise _refuse(text, "a file URL is file:// and an absolute path")
             return _directory(unquote(parts.path), text)
         if scheme[2] is None:
-            raise _refused(text, f"a URL cannot begin with {scheme[1]}: without //")
+            raise _refuse(text, f"a URL cannot begin with {scheme[1]}: without //")
         rest = text[scheme.end() :]
         if name == "memory":
             return cls(f"memory://{rest}", LocationKind.MEMORY, bucket=rest)
@@ -113,7 +113,7 @@ def _split(text: str) -> SplitResult:
     try:
         return urlsplit(text)
     except ValueError as exc:
-        raise _refused(text, f"a URL cannot have this form: {exc}") from exc
+        raise _refuse(text, f"a URL cannot have this form: {exc}") from exc
 
 
 def display_url(text: str | os.PathLike[str]) -> str:
@@ -145,7 +145,7 @@ def display_value(value: Any) -> Any:
 
 def _remote(scheme: str, rest: str, text: str) -> Location:
     if scheme not in _BUCKETS and scheme not in _OTHERS:
-        raise _refused(text, "this version does not support that kind of storage")
+        raise _refuse(text, "this version does not support that kind of storage")
     meant, kind = _BUCKETS.get(scheme, (scheme, LocationKind.FSSPEC))
     anonymous = kind in _PUBLIC and rest.endswith(_ANONYMOUS)
     rest = rest.removesuffix(_ANONYMOUS) if anonymous else rest
@@ -158,7 +158,7 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
     bucket, _, prefix = rest.partition("/")
     if not bucket or any(character in " #" for character in bucket):
         is_bucket = kind in (LocationKind.GCS, LocationKind.S3)
-        raise _refused(text, "it names no bucket" if is_bucket else "it names no host")
+        raise _refuse(text, "it names no bucket" if is_bucket else "it names no host")
     url = f"{meant}://{rest.rstrip('/')}{_ANONYMOUS if anonymous else ''}"
     return Location(url, kind, bucket=bucket, prefix=prefix.strip("/"), anonymous=anonymous)
 
@@ -166,7 +166,7 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
 def _directory(path: str, text: str) -> Location:
     expanded = os.path.expanduser(path)  # noqa: PTH111 (pathlib raises RuntimeError)
     if expanded.startswith("~"):
-        raise _refused(text, "there is no such home directory")
+        raise _refuse(text, "there is no such home directory")
     absolute = os.path.abspath(expanded)  # noqa: PTH100 (pathlib keeps "..")
     return Location(absolute, LocationKind.DIRECTORY, path=absolute)
 
@@ -174,14 +174,14 @@ def _directory(path: str, text: str) -> Location:
 def _checked_text(url: object) -> str:
     text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise _refused(url, "it is not text")
+        raise _refuse(url, "it is not text")
     if not text.strip():
-        raise _refused(url, "it is empty")
+        raise _refuse(url, "it is empty")
     if any(ord(character) < 32 for character in text):
-        raise _refused(text, "it has control characters")
+        raise _refuse(text, "it has control characters")
     return text
 
 
-def _refused(url: object, why: str) -> UsageError:
+def _refuse(url: object, why: str) -> UsageError:
     shown = repr(display_url(url)) if isinstance(url, str) else repr(url)
     return UsageError(f"{shown} cannot be opened as a store: {why}; accepted is {ACCEPTED_URL}")

@@ -110,7 +110,7 @@ class JaxEntries(ABC):
         whole = itertools.chain([first], pieces)
         # In pieces: a file of holes has gigabytes and takes no disk.
         is_zstd = first.startswith(_ZSTD_MAGIC)
-        size = sum(map(len, decompress_pieces(whole) if is_zstd else _inflated(whole)))
+        size = sum(map(len, decompress_pieces(whole) if is_zstd else _inflate(whole)))
         if size <= _TIME_BYTES:
             raise EntryCorruptError(f"{size} bytes are too few for a compile time and an executable")
         return True
@@ -158,7 +158,7 @@ class JaxDirectory(JaxEntries):
             StoreBusyError: a JAX process kept the lock.
             StoreUnavailableError: the file cannot be removed.
         """
-        with self._locked():
+        with self._lock():
             try:
                 self._file(key).unlink()
             except FileNotFoundError:
@@ -185,7 +185,7 @@ class JaxDirectory(JaxEntries):
             raise StoreUnavailableError(f"{path} cannot be read: {exc.strerror or exc}") from exc
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         lock = self.path / ".lockfile"
         if not lock.exists():
             yield
@@ -289,7 +289,7 @@ def _inflate_prefix(data: bytes, length: int) -> bytes:
         raise EntryCorruptError("neither a zstd frame nor a zlib stream") from exc
 
 
-def _inflated(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _inflate(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The content of a zlib stream, in pieces; a bomb costs time, at most that of `MAX_RAW_SIZE` bytes."""
     stream = zlib.decompressobj()
     size = 0

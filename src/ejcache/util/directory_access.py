@@ -103,7 +103,7 @@ class Access(NamedTuple):
             make_below(self.root / name)
 
     def _make_open(self, path: Path, gid: int | None) -> None:
-        make_with_mode(path, _inherited(self.mode), gid=gid)
+        make_with_mode(path, _inherited_mode(self.mode), gid=gid)
 
 
 def decide_access(
@@ -142,7 +142,7 @@ def decide_access(
         if stat.S_ISLNK(status.st_mode):
             return Access(path, why=f"{each} is a symbolic link", mend=f"delete it, or {another}")
         if stat.S_ISDIR(status.st_mode) and not _may(each, _LOOK):
-            return Access(path, why=_closed(each, status), mend=_opened_by_owner(path, status, another))
+            return Access(path, why=_is_closed(each, status), mend=_opened_by_owner(path, status, another))
         found[each] = status
     judged = (
         (each, _why_foreign(each, status, named=each == path and trusted is not None)) for each, status in found.items()
@@ -150,7 +150,7 @@ def decide_access(
     foreign = [(why, each) for each, why in judged if why]
     if not foreign and (why := why_replaceable(path)):
         foreign = [(why, path)]
-    others = bool(trusted) or hosts_share or bool(foreign and setting == _CACHE and _declared(path, found.values()))
+    others = bool(trusted) or hosts_share or bool(foreign and setting == _CACHE and _is_declared(path, found.values()))
     if foreign and not others:
         why, each = foreign[0]
         return Access(path, why=why, mend=_kept_or_shared(path, found[each], another, setting, trusted=trusted))
@@ -239,7 +239,7 @@ def _give(path: Path, mode: int, gid: int | None) -> bool:
         if gid is not None and about.st_gid != gid:
             with contextlib.suppress(OSError):  # of a group that this user is not in
                 os.fchown(fd, -1, gid)
-        os.fchmod(fd, _inherited(mode) if stat.S_ISDIR(about.st_mode) else mode)
+        os.fchmod(fd, _inherited_mode(mode) if stat.S_ISDIR(about.st_mode) else mode)
     except OSError:
         return False
     finally:
@@ -247,7 +247,7 @@ def _give(path: Path, mode: int, gid: int | None) -> bool:
     return True
 
 
-def _inherited(mode: int) -> int:
+def _inherited_mode(mode: int) -> int:
     """The mode of a directory with these permissions; where a group may write, files in it get the group."""
     return mode | stat.S_ISGID if mode & stat.S_IWGRP else mode
 
@@ -267,7 +267,7 @@ def _why_foreign(path: Path, about: os.stat_result, *, named: bool) -> str:
     return why_untrusted(path, about, everybody=False)
 
 
-def _declared(root: Path, found: Iterable[os.stat_result]) -> bool:
+def _is_declared(root: Path, found: Iterable[os.stat_result]) -> bool:
     """True if this user or root, and nobody else, has declared the cache shared with those who can write to it."""
     path = root / POLICY
     try:
@@ -298,7 +298,7 @@ def _opened_by_owner(root: Path, about: os.stat_result, another: str) -> str:
     return f"its owner opens it by `ejcache config set --dir {root} shared=readers` (or group, everybody); or {another}"
 
 
-def _closed(path: Path, about: os.stat_result) -> str:
+def _is_closed(path: Path, about: os.stat_result) -> str:
     return f"{path} is closed to {_me()} ({_owner(about)})"
 
 

@@ -257,12 +257,12 @@ def is_token(name: str) -> bool:
 
 def dead_presences(directory: Path) -> list[Path]:
     """The presence files in `directory` whose processes have died."""
-    return [path for path in _presences(directory) if not _locked(path)]
+    return [path for path in _presences(directory) if not _is_locked(path)]
 
 
 def living(directory: Path) -> frozenset[str]:
     """The tokens of the presence files in `directory` whose processes are alive."""
-    return frozenset(path.name for path in _presences(directory) if _locked(path))
+    return frozenset(path.name for path in _presences(directory) if _is_locked(path))
 
 
 def _presences(directory: Path) -> list[Path]:
@@ -272,7 +272,7 @@ def _presences(directory: Path) -> list[Path]:
         return []
 
 
-def _locked(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDONLY | _FLAGS)
     except PermissionError:

@@ -82,7 +82,7 @@ def bench(
                 took, printed = start(name, turn)
                 seconds[name].append(took)
                 outputs[name].add(printed)
-    found = _compared(seconds, outputs)
+    found = _compare(seconds, outputs)
     if as_json:
         output.print_json({"command": command, "rounds": number, "contestants": found})
     else:
@@ -127,7 +127,7 @@ def _starter(
     return start
 
 
-def _compared(seconds: Mapping[str, list[float]], outputs: Mapping[str, set[bytes]]) -> list[dict[str, Any]]:
+def _compare(seconds: Mapping[str, list[float]], outputs: Mapping[str, set[bytes]]) -> list[dict[str, Any]]:
     plain = outputs["no cache"]
     base = statistics.median(seconds["no cache"])
     return [

@@ -63,7 +63,7 @@ def _clear_entries(keys: list[str] | None, directory: str | None, *, yes: bool, 
     with open_cache(directory, write=True) as cache:
         if cache.store is None:
             raise NotAStoreError(f"{cache.url} holds no entries of ejcache")
-        only = frozenset(_named(cache, keys)) if keys else None
+        only = frozenset(_keys_of_names(cache, keys)) if keys else None
         with EvictionPass(cache.store, EvictionPolicy(everything=True, only=only)) as eviction:
             if eviction.plan.count and not keys:
                 what = output.count_and_size(eviction.plan.entries, eviction.plan.size)
@@ -80,7 +80,7 @@ def _clear_entries(keys: list[str] | None, directory: str | None, *, yes: bool, 
     return int(report.failures > 0)
 
 
-def _named(cache: OpenCache, wanted: Iterable[str]) -> list[str]:
+def _keys_of_names(cache: OpenCache, wanted: Iterable[str]) -> list[str]:
     """The keys of the entries that `wanted` name."""
     found: dict[str, None] = {}
     for text in wanted:

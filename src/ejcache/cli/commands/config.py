@@ -101,7 +101,12 @@ def _print_settings(settings: Settings, floors: Floors, own_limit: int | None) -
     output.print_table(
         ["setting", "value", "source", "meaning"],
         [
-            [setting.name, _worded(setting.name, shown.get(setting.name, value.value)), value.source, setting.doc]
+            [
+                setting.name,
+                _describe_limit(setting.name, shown.get(setting.name, value.value)),
+                value.source,
+                setting.doc,
+            ]
             for setting, value in settings.items()
         ],
         whole=("setting",),
@@ -181,7 +186,7 @@ def get_value(
     as_json: Json = False,
 ) -> None:
     """Print the value that a setting has; with --json also where it comes from."""
-    directory, as_json = _given(context, directory, as_json=as_json)
+    directory, as_json = _given_options(context, directory, as_json=as_json)
     try:
         setting = setting_named(name)
     except UnknownSettingError as exc:
@@ -195,7 +200,7 @@ def get_value(
         output.say(text.lower() if isinstance(shown, bool) else text, wrap=False)
 
 
-def _given(context: typer.Context, directory: str | None, *, as_json: bool) -> tuple[str | None, bool]:
+def _given_options(context: typer.Context, directory: str | None, *, as_json: bool) -> tuple[str | None, bool]:
     """`--dir` and `--json`, which may also be before the subcommand."""
     before: Mapping[str, Any] = context.parent.params if context.parent is not None else {}
     return directory if directory is not None else before.get("directory"), as_json or bool(before.get("as_json"))
@@ -217,7 +222,7 @@ def _change(
 
     if to not in (None, "user", "host", "cache"):
         raise SettingError("--to", to, "user, host or cache")
-    directory, as_json = _given(context, directory, as_json=as_json)
+    directory, as_json = _given_options(context, directory, as_json=as_json)
     settings = command_settings(directory)
     with_whom = changes.get("shared", "none") or "none"
     if "shared" in changes and to in (None, "cache"):
@@ -346,7 +351,7 @@ def _limits_text(limits: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {words.get(name, str)(value)}" for name, value in sorted(limits.items())) or "no limits"
 
 
-def _worded(name: str, value: Any) -> str:
+def _describe_limit(name: str, value: Any) -> str:
     if value is None or value in ("", ()):
         return "-"
     if isinstance(value, bool):

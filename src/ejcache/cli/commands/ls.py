@@ -76,7 +76,7 @@ def ls(
         rows = by_program(rows)
         with output.progress("reading", len(rows), quiet=as_json) as advance:
             entries = [
-                row.fields() | facts | _saved(row, facts)
+                row.fields() | facts | _seconds_saved(row, facts)
                 for row, facts in zip(rows, read_facts(rows, cache, advance=advance), strict=True)
             ]
     if as_json:
@@ -89,7 +89,7 @@ def ls(
     return 0
 
 
-def _saved(row: ListedEntry, facts: dict[str, Any]) -> dict[str, float | None]:
+def _seconds_saved(row: ListedEntry, facts: dict[str, Any]) -> dict[str, float | None]:
     hits, seconds = row.info.hits, facts["compile_seconds"]
     return {"seconds_saved": None if hits is None or seconds is None else hits * seconds}
 

@@ -199,7 +199,7 @@ def _answers(
         caches.of,
         most=last or (1 if after is None else None),
         named=lambda records, name: match(records, name, _identify_miss)[0],
-        stored=lambda name: _stored(name, caches) if after is None else [],
+        stored=lambda name: _newest_entry(name, caches) if after is None else [],
     )
 
 
@@ -217,7 +217,7 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
     return Identifiers(record.key, frozenset({record.name}), identify_key(record.key).digests if record.key else ())
 
 
-def _stored(what: str, caches: _Caches) -> list[ProgramRecord]:
+def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
     from ejcache.cache.start_records import STORED, ProgramRecord
     from ejcache.keys.key import listed_name
@@ -287,7 +287,7 @@ def _lines(record: ProgramRecord, explanation: Explanation, *, full: bool) -> li
     rows = _rows(record, explanation, full=full)
     lines = [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
     if full:
-        return [*lines, "", *map(_coloured, explanation.diff.splitlines())] if explanation.diff else lines
+        return [*lines, "", *map(_colour, explanation.diff.splitlines())] if explanation.diff else lines
     more = "  (ejcache why --full shows the diff of the two programs)" if explanation.diff else ""
     if len(lines) + bool(more) > _LINES:
         lines, more = lines[: _LINES - 1], "  \N{HORIZONTAL ELLIPSIS} (ejcache why --full shows all)"
@@ -327,6 +327,6 @@ def _miss_rows(record: ProgramRecord, explanation: Explanation, now: float) -> l
     return rows
 
 
-def _coloured(line: str) -> str:
+def _colour(line: str) -> str:
     line = printable(line)
     return output.styled(line, "green" if line.startswith("+") else "red" if line.startswith("-") else "")

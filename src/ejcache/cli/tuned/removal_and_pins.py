@@ -49,18 +49,18 @@ def pin(
     """
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
-        plain = record.configuration if configuration is None else _parsed(configuration)
+        plain = record.configuration if configuration is None else _parse(configuration)
         _check_form(plain, record)
         if doubt := _doubt(plain, record):
             output.warn(f"{doubt}; the program may fail or compute other results with this configuration")
-        _report_pin(store, _pinned(store, record, plain), as_json=as_json)
+        _report_pin(store, _pin_record(store, record, plain), as_json=as_json)
 
 
 def unpin(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> None:
     """Let measurements decide again: the call has the configuration again that it had before the pin."""
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
-        _report_pin(store, _unpinned(store, record) or record, as_json=as_json)
+        _report_pin(store, _unpin_record(store, record) or record, as_json=as_json)
 
 
 def prune_records(
@@ -152,7 +152,7 @@ def _report_pin(store: AutotuneStore, record: Record, *, as_json: bool) -> None:
         output.say(f"{record.key.text} runs with {json.dumps(record.configuration)} ({record.source.value})")
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return parse_json(text.encode(), max_size=MAX_RECORD_BYTES)
     except ValueError as exc:
@@ -187,7 +187,7 @@ def _has_form(value: Any, known: Sequence[Any]) -> bool:
     return type(value) in kinds or (type(value) is int and float in kinds)
 
 
-def _pinned(store: AutotuneStore, record: Record, plain: Any) -> Record:
+def _pin_record(store: AutotuneStore, record: Record, plain: Any) -> Record:
     changed = pinned(record, plain, now=time.time())
     named = named_layer(store)
     # Not merged: a person's choice replaces the stored record, even one of a stronger source.
@@ -200,7 +200,7 @@ def _pinned(store: AutotuneStore, record: Record, plain: Any) -> Record:
     return changed
 
 
-def _unpinned(store: AutotuneStore, record: Record) -> Record | None:
+def _unpin_record(store: AutotuneStore, record: Record) -> Record | None:
     """The record without its pin; None if it is not pinned."""
     held = [(layer, found) for layer in own_layers(store) if (found := layer.read(record.key)) is not None]
     fixed = [(layer, found) for layer, found in held if found.source is Source.PINNED]

@@ -109,7 +109,7 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
         StoreError: the cache cannot be read.
     """
     if ":" in name:
-        return _named(name)
+        return _target_of_name(name)
     with open_documents(url or str(current_settings().dir), read_only=True) as documents:
         data = documents.read(check_path(document_path(name)), max_size=MAX_BYTES)
     if data is None:
@@ -120,7 +120,7 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
     return decode(data)
 
 
-def _named(name: str) -> DeviceTarget:
+def _target_of_name(name: str) -> DeviceTarget:
     kind, _, rest = name.partition(":")
     if kind == "tpu" and re.fullmatch(r"[a-z0-9]+:\d+(x\d+)*(:\d+(x\d+)*)?", rest):
         return DeviceTarget(name, "tpu", memory=_HBM.get(rest.partition(":")[0], 0) << 30)
@@ -344,7 +344,7 @@ def _gather(own: bytes, platform: str) -> bytes:
 
 def environment_for(target: DeviceTarget) -> Mapping[str, str]:
     """The environment variables with which a process compiles for a target: its flags, and no device of its own."""
-    flags = {name: " ".join(_quoted(flag) for flag in value.split("\n")) for name, value in target.variables.items()}
+    flags = {name: " ".join(_quote(flag) for flag in value.split("\n")) for name, value in target.variables.items()}
     if target.saved:
         # Flags of the host that compiles are not those of the target.
         flags = {"XLA_FLAGS": "", "LIBTPU_INIT_ARGS": "", **flags}
@@ -353,6 +353,6 @@ def environment_for(target: DeviceTarget) -> Mapping[str, str]:
     return {"JAX_PLATFORMS": "cpu", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", **flags}
 
 
-def _quoted(flag: str) -> str:
+def _quote(flag: str) -> str:
     name, equals, value = flag.partition("=")
     return f"{name}{equals}'{value}'" if any(each.isspace() for each in value) else flag

@@ -358,7 +358,7 @@ class KernelStripper:
         attributes = operation.attributes
         if target == _MOSAIC_TPU:
             if "backend_config" in attributes and isinstance(attributes["backend_config"], ir.StringAttr):
-                config = strip_mosaic_config(attributes["backend_config"].value, self._stripped)
+                config = strip_mosaic_config(attributes["backend_config"].value, self._strip_locations)
                 attributes["backend_config"] = ir.StringAttr.get(config)
         elif target in _KERNEL_FIELDS:
             for name in ("backend_config", "mhlo.backend_config"):
@@ -371,7 +371,7 @@ class KernelStripper:
         if not isinstance(kernel, ir.StringAttr):
             return config
         content = kernel.value_bytes
-        stripped = self._stripped(content)
+        stripped = self._strip_locations(content)
         if stripped is None:
             return config
         entries[field] = ir.StringAttr.get(stripped)
@@ -381,7 +381,7 @@ class KernelStripper:
             entries["kernel_hash"] = ir.StringAttr.get(hashlib.sha256(stripped).digest())
         return ir.DictAttr.get(entries)
 
-    def _stripped(self, kernel: bytes) -> bytes | None:
+    def _strip_locations(self, kernel: bytes) -> bytes | None:
         """Remove the debug locations from a kernel; None if it has another format, or if that might lose something."""
         if not kernel.startswith(_MAGIC) or len(kernel) <= len(_MAGIC) or not kernel[len(_MAGIC)] & 1:
             return None

@@ -394,7 +394,7 @@ class EntryReader:
         if isinstance(held, entry.Entry):
             return held
         data = held if held is not None else store.get(key)
-        return self._decoded(key, data) if data is not None else None
+        return self._decode(key, data) if data is not None else None
 
     def _read_from(self, store: Store, key: str) -> None:
         """Read the small entries that are expected from `key` on, if that was not tried before. With the lock held."""
@@ -408,12 +408,12 @@ class EntryReader:
         self._held = {**small}
         left = _MOST_DECODED
         for each, data in small.items():
-            found = self._decoded(each, data, most=left)
+            found = self._decode(each, data, most=left)
             if found is not None:
                 self._held[each] = found
                 left -= len(found.raw)
 
-    def _decoded(self, key: str, data: bytes, *, most: int = entry.MAX_RAW_SIZE) -> entry.Entry | None:
+    def _decode(self, key: str, data: bytes, *, most: int = entry.MAX_RAW_SIZE) -> entry.Entry | None:
         """Return the entry in `data`; None if it is damaged, or its payload has more than `most` bytes."""
         try:
             header = entry.verify(data, key=key, kind="executable")

@@ -95,14 +95,14 @@ def merge(profile: RunProfile, environment: str, used: Sequence[ProgramUse]) -> 
     keys = {use.key for use in used}
     counts = 2 * len(keys) >= len(known)
     left = [use._replace(unused=use.unused + 1) if counts else use for key, use in known.items() if key not in keys]
-    programs = [_completed(use, known.get(use.key)) for use in fitting]
+    programs = [_complete(use, known.get(use.key)) for use in fitting]
     programs += [use for use in left if use.unused < _FORGOTTEN_AFTER]
     others = {name: uses for name, uses in profile.environments.items() if name != environment}
     kept = list(others.items())[-(_MAX_ENVIRONMENTS - 1) :]
     return RunProfile({**dict(kept), environment: tuple(programs[:_MAX_PROGRAMS])})
 
 
-def _completed(use: ProgramUse, known: ProgramUse | None) -> ProgramUse:
+def _complete(use: ProgramUse, known: ProgramUse | None) -> ProgramUse:
     """`use`, with what an earlier run knew: this one has compiled the program, and did not load it."""
     if known is None or use.seconds:
         return use

@@ -209,7 +209,7 @@ class RankAgreement:
                 )
                 if value is None:
                     # This rank has used up its group's time. Take at once what the rest of the group has published.
-                    said |= {other: view for other, view in self._published(topic).items() if other in group}
+                    said |= {other: view for other, view in self._read_published(topic).items() if other in group}
                     break
                 said[rank] = json.loads(value)
         for rank in self._present.intersection(ranks):
@@ -249,11 +249,11 @@ class RankAgreement:
         """Stop counting a rank as silent if it has come to its earlier topic after all: it was only late."""
         silent = dict(self._silent)
         for topic in set(silent.values()):
-            for rank in self._published(topic):
+            for rank in self._read_published(topic):
                 if silent.get(rank) == topic:
                     self._silent.pop(rank, None)
 
-    def _published(self, topic: str) -> dict[int, Any]:
+    def _read_published(self, topic: str) -> dict[int, Any]:
         """Read what ranks have published on `topic` so far."""
         values = self._coordination.list(topic)
         return {int(name): json.loads(value) for name, value in values.items() if name.isdecimal()}

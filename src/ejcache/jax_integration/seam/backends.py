@@ -96,7 +96,7 @@ def placement_of(client: Any, options: bytes, devices: Sequence[int]) -> Placeme
     by_id = {device.id: device for device in client.local_devices()}
     if not all(device in by_id for device in devices):
         return None
-    parsed = _parsed(options)
+    parsed = _parse_options(options)
     build = parsed.executable_build_options
     # XLA ends the process where options that it was given name no devices.
     if build.device_assignment is None or build.num_replicas * build.num_partitions != len(devices):
@@ -106,7 +106,7 @@ def placement_of(client: Any, options: bytes, devices: Sequence[int]) -> Placeme
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed(options: bytes) -> Any:
+def _parse_options(options: bytes) -> Any:
     # The programs of a process share them, and XLA takes a copy.
     return xla_client.CompileOptions.ParseFromString(options)
 

@@ -326,14 +326,14 @@ class EntryIndex:
             with contextlib.suppress(sqlite3.Error):
                 if self.connection.in_transaction:
                     self._sql("ROLLBACK")
-                if value is not None and value.filename is not None and not self._committed(value):
+                if value is not None and value.filename is not None and not self._is_committed(value):
                     self.values.discard(value.filename)
                     self.values.delete(value.filename)
             raise
         self._pending_deletes.extend(self._removed)
         self.options.observer("committed")
 
-    def _committed(self, value: PendingValue) -> bool:
+    def _is_committed(self, value: PendingValue) -> bool:
         """True if its row is committed: Ctrl-C during a COMMIT is raised after it."""
         named = "SELECT 1 FROM Cache WHERE key = ? AND raw = 1 AND filename = ?"
         return self._sql(named, (value.key, value.filename)).fetchone() is not None

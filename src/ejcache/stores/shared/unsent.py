@@ -76,7 +76,7 @@ class UnsentUses:
     def leave(self, used: Mapping[str, EntryUse], sums: Mapping[str, float]) -> None:
         """Append what this process used and counted and has not sent."""
         if used or sums:
-            with contextlib.suppress(OSError, StoreBusyError), self._locked():
+            with contextlib.suppress(OSError, StoreBusyError), self._lock():
                 line = encode_usage(self._now(), used, sums)
                 if sum(map(len, self._lines())) + len(line) <= self._limit:
                     append_regular(self._path, line)
@@ -96,7 +96,7 @@ class UnsentUses:
         """Remove what processes left, and return it: uses by key, and sums of counters."""
         lines: list[bytes] = []
         if self._path.exists():
-            with contextlib.suppress(OSError, StoreBusyError), self._locked():
+            with contextlib.suppress(OSError, StoreBusyError), self._lock():
                 lines = self._lines()
                 self._path.unlink()
         return decode_usage(lines)
@@ -109,7 +109,7 @@ class UnsentUses:
         return []
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         make_below(self._path.parent)
         lock = self._path.with_name(f"{self._path.name}.lock")
         with exclusive(lock, deadline=time.monotonic() + _LOCK_SECONDS):

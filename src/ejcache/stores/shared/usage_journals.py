@@ -86,7 +86,7 @@ def encode_ordered(
         record_size: bytes of a record that follows.
     """
     count = crc = 0
-    for lines, part in _encoded(read(), compress=compress):
+    for lines, part in _encode_lines(read(), compress=compress):
         count += lines
         crc = zlib.crc32(part, crc)
     header: dict[str, object] = {
@@ -102,7 +102,7 @@ def encode_ordered(
         header["record"] = record_size
     whole = io.BytesIO()
     whole.write(json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n")
-    whole.writelines(part for _, part in _encoded(read(), compress=compress))
+    whole.writelines(part for _, part in _encode_lines(read(), compress=compress))
     return whole.getvalue()
 
 
@@ -164,14 +164,14 @@ def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iter
         if type(header["count"]) is not int or not 0 <= header["count"] <= most_uses:
             raise EntryCorruptError(f"a usage journal has at most {most_uses} uses")
         count = 0
-        body = _checked(_after(end + 1, [start], source), header["crc32"], limit)
+        body = _check_sizes(_after(end + 1, [start], source), header["crc32"], limit)
         del start  # it is not held until the last piece
         most = _MAX_EXPANDED if limit >= MAX_SNAPSHOT else limit
-        for line in _lines(_expanded(body, most) if header["codec"] == "zlib" else map(bytes, body)):
+        for line in _lines(_expand(body, most) if header["codec"] == "zlib" else map(bytes, body)):
             count += 1
             if count > header["count"]:
                 break
-            yield _parsed(line.decode())
+            yield _parse_line(line.decode())
         if count != header["count"]:
             raise EntryCorruptError(f"{count} uses, and the header says {str(header['count'])[:40]}")
     except (InvalidKeyError, zlib.error, *MALFORMED) as exc:
@@ -196,7 +196,7 @@ def is_journal(data: bytes) -> bool:
     return data.startswith(_BEGINNING)
 
 
-def _encoded(used: Iterable[tuple[str, EntryUse]], *, compress: bool) -> Iterator[tuple[int, bytes]]:
+def _encode_lines(used: Iterable[tuple[str, EntryUse]], *, compress: bool) -> Iterator[tuple[int, bytes]]:
     """Yield how many lines, and the next part of the body; the last part may have no lines."""
     # Keys are mostly digests, in which matches are rare: this strategy makes them a sixth smaller.
     compressor = zlib.compressobj(level=4, strategy=zlib.Z_FILTERED)
@@ -217,7 +217,7 @@ def _after(end: int, start: list[bytes], rest: Iterator[bytes]) -> Iterator[byte
     yield from rest
 
 
-def _checked(pieces: Iterable[bytes | memoryview], crc32: object, limit: int) -> Iterator[memoryview]:
+def _check_sizes(pieces: Iterable[bytes | memoryview], crc32: object, limit: int) -> Iterator[memoryview]:
     """The pieces, none too large; raises `EntryCorruptError` if they are too many, or after the last one by the sum."""
     crc = size = 0
     for piece in pieces:
@@ -231,7 +231,7 @@ def _checked(pieces: Iterable[bytes | memoryview], crc32: object, limit: int) ->
         raise EntryCorruptError("the checksum of the usage journal is wrong")
 
 
-def _expanded(pieces: Iterable[memoryview], most: int) -> Iterator[bytes]:
+def _expand(pieces: Iterable[memoryview], most: int) -> Iterator[bytes]:
     decompressor = zlib.decompressobj()
     room = most
     for piece in itertools.chain(pieces, [b""]):
@@ -261,7 +261,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
         raise EntryCorruptError("the last line is cut short")
 
 
-def _parsed(line: str) -> tuple[str, EntryUse]:
+def _parse_line(line: str) -> tuple[str, EntryUse]:
     seconds, times, worth, key = line.split("\t")
     number = float(worth) if worth else None
     if not 0 <= int(times) < _LARGEST or not -_LARGEST < (number or 0.0) < _LARGEST:

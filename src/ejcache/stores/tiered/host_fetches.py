@@ -61,7 +61,7 @@ class HostFetches:
         """
         asked = time.monotonic()
         digest = key_digest(key)
-        with self._locked(digest[:_DIGITS]) as held:
+        with self._lock(digest[:_DIGITS]) as held:
             if not held:
                 return fetch()
             found = again()
@@ -78,7 +78,7 @@ class HostFetches:
     @contextlib.contextmanager
     def exclusive(self, key: str) -> Iterator[None]:
         """Keep other processes that fetch or upload `key` waiting, unless a lock cannot be had in time."""
-        with self.uploading(key), self._locked(key_digest(key, _DIGITS)):
+        with self.uploading(key), self._lock(key_digest(key, _DIGITS)):
             yield
 
     @contextlib.contextmanager
@@ -87,7 +87,7 @@ class HostFetches:
 
         Fetches have a lock of their own: they go on while an upload of a key with the same lock file takes its time.
         """
-        with self._locked(f"{key_digest(key, _DIGITS)}-upload"):
+        with self._lock(f"{key_digest(key, _DIGITS)}-upload"):
             yield
 
     @contextlib.contextmanager
@@ -97,11 +97,11 @@ class HostFetches:
         Yields:
             Whether no other process of this host does; without a directory for locks, nobody knows of others.
         """
-        with self._locked(_MANY) as held:
+        with self._lock(_MANY) as held:
             yield held or self._directory is None
 
     @contextlib.contextmanager
-    def _locked(self, name: str) -> Iterator[bool]:
+    def _lock(self, name: str) -> Iterator[bool]:
         with contextlib.ExitStack() as stack:
             yield self._directory is not None and self._acquire(self._directory, name, stack)
 

@@ -85,7 +85,7 @@ class PendingUploads:
 
     def adopt(self) -> Iterator[tuple[str, str]]:
         """Take over the markers of dead processes: (key, how) of each."""
-        for folder in self._abandoned():
+        for folder in self._abandoned_folders():
             for marker in _files(folder):
                 found = self._take(marker)
                 if found is not None:
@@ -129,7 +129,7 @@ class PendingUploads:
         finally:
             os.close(fd)
 
-    def _abandoned(self) -> list[Path]:
+    def _abandoned_folders(self) -> list[Path]:
         try:
             folders = [path for path in self._directory.iterdir() if path.name != "present" and path.is_dir()]
         except OSError:
