@@ -124,7 +124,7 @@ _ABSENT: Final = object()
 
 
 def encode(header: Header, raw: bytes, *, level: int = 3) -> bytes:
-    """The entry for `raw` under `header`, whose sizes and codec are filled in here.
+    """Return the entry for `raw` under `header`, whose sizes and codec are filled in here.
 
     Args:
         header: `extra` may hold further JSON fields; they must not shadow the named ones.
@@ -160,7 +160,7 @@ def encode(header: Header, raw: bytes, *, level: int = 3) -> bytes:
 
 
 def verify(data: bytes, *, key: str | None = None, kind: str | None = None) -> Header:
-    """The header of an intact entry; nothing is decompressed.
+    """Return the header of an intact entry; nothing is decompressed.
 
     Args:
         data: the whole entry.
@@ -197,7 +197,7 @@ def _check_asked(header: Header, key: str | None, kind: str | None) -> None:
 
 
 def decode(data: bytes, *, key: str | None = None, kind: str | None = None, verified: Header | None = None) -> Entry:
-    """The entry in `data`, verified first; takes the same arguments and raises the same errors as `verify`.
+    """Return the entry in `data`, verified first; takes the same arguments and raises the same errors as `verify`.
 
     Args:
         data: the whole entry.
@@ -219,7 +219,7 @@ def decode(data: bytes, *, key: str | None = None, kind: str | None = None, veri
 
 
 def decode_header(data: bytes) -> Header:
-    """The header at the start of `data`, which may be a prefix of an entry; not verified, so for listings only.
+    """Return the header at the start of `data`, which may be a prefix of an entry; not verified, so for listings only.
 
     Raises:
         EntryCorruptError: `data` does not begin with a whole canonical header.
@@ -259,7 +259,7 @@ def begins_like_one(data: bytes) -> bool:
 
 
 def expected_size(start: bytes) -> int | None:
-    """The size in bytes of the entry that begins with `start`, by its header; None if no readable entry does."""
+    """Return the size in bytes of the entry that begins with `start`, by its header; None if no readable entry does."""
     try:
         (header_length,) = _LENGTH.unpack_from(start, len(_MAGIC))
         return int(OVERHEAD + header_length + decode_header(start).payload_size)
@@ -297,7 +297,7 @@ def _header(fields: dict[str, Any]) -> Header:
 
 
 def _convert(value: Any, kind: type, name: str) -> Any:
-    """A value that is not exactly of its field's type: a whole number of seconds, or what a caller of `encode` gave."""
+    """Convert a value that is not exactly of its field's type: whole seconds, or what a caller of `encode` gave."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
@@ -313,7 +313,7 @@ def _is_bomb(stored: int, expanded: int) -> bool:
 
 
 def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> bytes:
-    """The content of a zstd frame; memory for it is asked for only when its stated size is plausible.
+    """Return the content of a zstd frame; memory for it is asked for only when its stated size is plausible.
 
     Args:
         frame: one whole frame that states its size, as every one-shot compressor's does.
@@ -350,7 +350,7 @@ _per_thread: Final = _PerThread()
 
 
 def _compressor(level: int, size: int) -> zstandard.ZstdCompressor:
-    """One for `size` bytes; that for a small entry is kept, and does not take much memory."""
+    """Return a compressor for `size` bytes; the one for small entries is kept, and takes little memory."""
     if size > _SMALL:
         return zstandard.ZstdCompressor(level=level)
     if _per_thread.compressor is None or _per_thread.compressor[0] != level:
@@ -359,7 +359,7 @@ def _compressor(level: int, size: int) -> zstandard.ZstdCompressor:
 
 
 def decompress_prefix(frame: bytes, length: int) -> bytes:
-    """The first `length` bytes of the content of a zstd frame, of which `frame` may be the beginning only.
+    """Return the first `length` bytes of the content of a zstd frame, of which `frame` may be the beginning only.
 
     Raises:
         EntryCorruptError: this is not the beginning of a zstd frame, or too short a one.
@@ -372,7 +372,7 @@ def decompress_prefix(frame: bytes, length: int) -> bytes:
 
 
 def decompress_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The content of a zstd frame that is read piece by piece, also in pieces; little of either is held at a time.
+    """Decompress a zstd frame that is read piece by piece, into pieces; little of either is held at a time.
 
     Args:
         pieces: of one whole frame that states its size; the first one holds the frame's header.
@@ -406,7 +406,7 @@ class _Reader:
         self.size = 0
 
     def read(self, length: int) -> bytes:
-        """At most `length` bytes; none at the end."""
+        """Return at most `length` bytes; none at the end."""
         self._left = self._left or next(self._pieces, b"")
         part, self._left = self._left[:length], self._left[length:]
         self.size += len(part)

@@ -114,7 +114,7 @@ class Bucket(Closing):
         return f"{type(self).__name__}({self.url!r})"
 
     def now(self, name: str) -> float | None:
-        """Seconds since the epoch by the storage's clock, which an object of this name tells; it is made and deleted.
+        """Ask the storage's clock, in seconds since the epoch, by an object of this name, which is made and deleted.
 
         Returns:
             None if the storage does not say when an object was made.
@@ -137,7 +137,7 @@ class Bucket(Closing):
         return True
 
     def read(self, name: str, *, length: int | None = None) -> Blob | None:
-        """The object, or its first `length` bytes, or None; one request unless it is larger than `part_size`.
+        """Return the object, or its first `length` bytes, or None; one request unless it is larger than `part_size`.
 
         An object that is larger than objects of its name can be (`max_size`) is returned cut off, so that what
         decodes it finds it damaged.
@@ -157,7 +157,7 @@ class Bucket(Closing):
         return False
 
     def read_pieces(self, name: str, *, size: int) -> Iterator[Blob]:
-        """The object in pieces of `size` bytes, one request each; nothing if it is absent.
+        """Yield the object in pieces of `size` bytes, one request each; nothing if it is absent.
 
         Raises:
             StoreBusyError: it was replaced meanwhile; the pieces so far are of the version before.
@@ -168,7 +168,7 @@ class Bucket(Closing):
             raise StoreBusyError(f"{self.url}/{name} was replaced while it was read") from exc
 
     def _parts(self, name: str, size: int, most: float) -> Iterator[Blob]:
-        """At most `most` bytes of the object, in parts of `size`; raises VersionGoneError if it is replaced."""
+        """Yield at most `most` bytes of the object, in parts of `size`; raises VersionGoneError if it is replaced."""
         start, version = 0, None
 
         def attempt(timeout: float) -> Blob | None:
@@ -212,7 +212,7 @@ class Bucket(Closing):
         return None if blob is None else Blob(b"".join(parts), blob.version, blob.size)
 
     def stat(self, name: str) -> BlobInfo | None:
-        """The object without its bytes, or None; one request."""
+        """Return the object without its bytes, or None; one request."""
 
         def attempt(timeout: float) -> BlobInfo | None:
             try:
@@ -274,12 +274,12 @@ class Bucket(Closing):
             yield from self._delete_batch(batch)
 
     def _delete_batch(self, batch: list[tuple[str, str | None]]) -> list[str]:
-        """One request for each object, for storage that has no request for many."""
+        """Delete each object by a request of its own, for storage that has no request for many."""
         deleted = in_parallel(lambda item: self.delete(item[0], version=item[1]), batch)
         return [name for (name, _), gone in zip(batch, deleted, strict=True) if gone]
 
     def walk(self, prefix: str, *, deep: bool = True) -> Iterator[BlobInfo]:
-        """Every object whose name begins with `prefix`, in no particular order, page by page.
+        """Yield every object whose name begins with `prefix`, in no particular order, page by page.
 
         Args:
             prefix: may end within a name.
@@ -377,14 +377,14 @@ class Bucket(Closing):
 
     @abstractmethod
     def _read(self, name: str, start: int, length: int, version: str | None, timeout: float) -> Blob | None:
-        """At most `length` bytes from `start` on; raises `VersionGoneError` if it no longer has `version`."""
+        """Return at most `length` bytes from `start` on; raises `VersionGoneError` if it no longer has `version`."""
 
     @abstractmethod
     def _stat(self, name: str, timeout: float) -> BlobInfo | None: ...
 
     @abstractmethod
     def _write(self, name: str, data: bytes, version: str | None, timeout: float) -> str | None:
-        """The new version, or None if the condition did not hold."""
+        """Return the new version, or None if the condition did not hold."""
 
     @abstractmethod
     def _delete(self, name: str, version: str | None, timeout: float) -> bool: ...
@@ -393,4 +393,4 @@ class Bucket(Closing):
     def _page(
         self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
     ) -> tuple[list[BlobInfo], list[str]]:
-        """One page of a listing (without a token, the first), and the tokens of pages that are still to be listed."""
+        """List one page (without a token, the first); returns it with the tokens of pages still to be listed."""

@@ -155,7 +155,7 @@ class CircuitBreaker:
             self._has_failed_lately = not self._has_answered
 
     def budget(self, seconds: float) -> Budget:
-        """The budget of one operation: so many seconds, or those of the look-up that it is a part of.
+        """Return the budget of one operation: so many seconds, or those of the look-up that it is a part of.
 
         They are taken from those for the first answer, too, until there is one. A probe has a small budget of its own.
         """
@@ -414,7 +414,7 @@ _lock: Final = ForkLock()
 
 
 def breaker_for(url: str) -> CircuitBreaker:
-    """The breaker that all clients of `url` in this process share."""
+    """Return the breaker that all clients of `url` in this process share."""
     with _lock:  # without it, two threads at the same moment could get two
         return _breaker_for(url)
 

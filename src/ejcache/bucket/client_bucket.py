@@ -136,7 +136,7 @@ class ClientBucket(Bucket):
             return self._made
 
     def _prepare(self, make_seconds: float = math.inf) -> Any:
-        """The file system; see `Bucket._prepare`. If it cannot be made, the next call tries again."""
+        """Return the file system; see `Bucket._prepare`. If it cannot be made, the next call tries again."""
         making = self._start()
         if making is None:
             raise StoreNotAskedError(f"{self.url} was not asked: the program is ending, and has made no client")
@@ -163,7 +163,7 @@ class ClientBucket(Bucket):
     def _refusal(
         self, status: int, said: str, *, writing: bool, retry_after: object = None, throttled: bool = False
     ) -> Exception:
-        """The error for an answer of HTTP that says that a request was not carried out.
+        """Return the error for an answer of HTTP that says that a request was not carried out.
 
         Args:
             status: of the answer.
@@ -338,7 +338,7 @@ class _Loop:
         self.thread = 0
 
     def get(self) -> asyncio.AbstractEventLoop | None:
-        """The loop; it runs from now on. None if it did not run before the program began to end."""
+        """Return the loop; it runs from now on. None if it did not run before the program began to end."""
         with self._lock:
             if self.current is None and not is_ending():
                 loop, threads = asyncio.new_event_loop(), _CallThreads()

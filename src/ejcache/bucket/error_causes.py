@@ -25,7 +25,7 @@ class StorageTrouble(StrEnum):
 
 
 def trouble_behind(error: BaseException) -> StorageTrouble | None:
-    """The cause of an error of a bucket; None for another one."""
+    """Return the cause of an error of a bucket; None for another one."""
     chain = list(_chain(error))
     if any(isinstance(each, socket.gaierror) for each in chain):
         return StorageTrouble.NO_ADDRESS

@@ -46,7 +46,7 @@ class Files(NamedTuple):
         return await asyncio.get_running_loop().run_in_executor(None, function)
 
     async def version(self, name: str, like: str | None) -> str:
-        """The version of an object now, of the same kind as `like`, or `ABSENT`."""
+        """Return the version of an object now, of the same kind as `like`, or `ABSENT`."""
         try:
             if like is not None and like.startswith("sha256:"):
                 return _digest(bytes(await self.call("cat_file", name)))
@@ -118,7 +118,7 @@ class FsspecBucket(ClientBucket):
             raise self._translate_error(what, exc, writing=writing) from exc
 
     def _translate_error(self, what: str, exc: Exception, *, writing: bool) -> Exception:
-        """Every file system has its own errors; those of HTTP have a status."""
+        """Translate an error: every file system has its own, and those of HTTP have a status."""
         status = getattr(exc, "status_code", None) or getattr(exc, "status", None)
         said = f"{what} {self.url} failed: {_in_one_line(exc)}"
         if isinstance(exc, PermissionError):
@@ -214,7 +214,7 @@ class FsspecBucket(ClientBucket):
 
 
 def _in_one_line(exc: Exception) -> str:
-    """The first line of an error: those of Azure's library end with the headers of the answer."""
+    """Return the first line of an error: those of Azure's library end with the headers of the answer."""
     return shown(next(iter(str(exc).splitlines()), "")) or type(exc).__name__
 
 

@@ -408,7 +408,7 @@ def _check_credentials(path: str, what: str) -> dict[str, Any]:
 
 
 def _error(body: bytes) -> tuple[str, str]:
-    """The message of an error's body, for a person, and its reason, for a program."""
+    """Return the message of an error's body, for a person, and its reason, for a program."""
     try:
         error = json.loads(body)["error"]
         return shown(error["message"]), str(error["errors"][0]["reason"])
@@ -417,7 +417,7 @@ def _error(body: bytes) -> tuple[str, str]:
 
 
 def _md5_of(headers: Mapping[str, str]) -> str:
-    """The digest of the whole object that Google names, in base64; nothing if there is none (composed objects)."""
+    """Take Google's digest of the whole object, in base64; nothing if there is none (composed objects)."""
     values = headers.getall("X-Goog-Hash", []) if hasattr(headers, "getall") else [headers.get("X-Goog-Hash", "")]
     parts = [part.strip() for value in values for part in value.split(",")]
     return next((part.removeprefix("md5=") for part in parts if part.startswith("md5=")), "")

@@ -41,7 +41,7 @@ _COMPONENT: Final = 240
 
 
 def escape_key(key: str) -> str:
-    """A path, of one component or of several for a long key, that is different for every key.
+    """Return a path, of one component or of several for a long key, that is different for every key.
 
     Percent-encoding keeps keys readable. A key that it would make too long for an object name (1024 bytes) is written
     in base64 instead, after a `=`, with which no percent-encoded key begins.
@@ -59,7 +59,7 @@ def escape_key(key: str) -> str:
 
 
 def unescape_key(name: str) -> str | None:
-    """The key from which `escape_key` made `name`; None if it did not make `name`."""
+    """Return the key from which `escape_key` made `name`; None if it did not make `name`."""
     joined = name.replace("+/", "")
     try:
         if joined.startswith("="):
@@ -87,7 +87,7 @@ _LARGE: Final = 64 << 20
 
 
 def max_size(name: str) -> int:
-    """Bytes that an object of this name has at most. A larger one was not written by ejcache."""
+    """Return the bytes that an object of this name has at most. A larger one was not written by ejcache."""
     return next((size for prefix, size in _MAX_SIZES.items() if name.startswith(prefix)), _MAX_ENTRY)
 
 
@@ -105,18 +105,18 @@ def is_plausible_entry(name: str, start: bytes, size: int) -> bool:
 
 
 def entry_name(key: str) -> str:
-    """The name of the entry under `key`."""
+    """Return the name of the entry under `key`."""
     return f"{ENTRIES}{key_digest(key, 2)}/{escape_key(key)}"
 
 
 def key_of_name(name: str) -> str | None:
-    """The key of the entry with this name; None if no entry has such a name."""
+    """Return the key of the entry with this name; None if no entry has such a name."""
     key = unescape_key(name.removeprefix(ENTRIES)[3:])
     return key if key is not None and entry_name(key) == name else None
 
 
 def process_name() -> str:
-    """A name that no other process and no other call has: host, process id, and a random number."""
+    """Return a name that no other process and no other call has: host, process id, and a random number."""
     host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())[:80] or "host"
     return f"{host}-{os.getpid()}-{uuid.uuid4().hex}"
 

@@ -85,7 +85,7 @@ class _BoundedBody:
         return getattr(self._content, name)
 
     async def read(self, n: int = -1) -> bytes:
-        """At most `n` bytes; -1 for the rest of the body."""
+        """Return at most `n` bytes; -1 for the rest of the body."""
         if n >= 0:
             return self._counted(await self._content.read(n))
         pieces = []
@@ -116,7 +116,7 @@ def check_digest(body: bytes, expected: str) -> None:
 
 
 def content_md5(data: bytes) -> str:
-    """The MD5 digest of an upload's bytes, as GCS and S3 expect it."""
+    """Return the MD5 digest of an upload's bytes, as GCS and S3 expect it."""
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 

@@ -103,7 +103,7 @@ def _between(least: float, most: float) -> float:
 
 
 def seconds_of(retry_after: object) -> float:
-    """The seconds of a `Retry-After` header (RFC 9110, 10.2.3); 0 without one, and for a date."""
+    """Return the seconds of a `Retry-After` header (RFC 9110, 10.2.3); 0 without one, and for a date."""
     text = str(retry_after or "")
     return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() and len(text) < 9 else 0.0
 

@@ -183,7 +183,7 @@ async def _rename_to_new(sftp: Any, temporary: str, path: str) -> None:
 
 
 def _describe(path: str, about: Any) -> dict[str, Any]:
-    """A file as fsspec describes it. What is neither a file nor a directory, such as a link, is ignored."""
+    """Return a file as fsspec describes it. What is neither a file nor a directory, such as a link, is ignored."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory"}
     kind = kinds.get(stat.S_IFMT(about.permissions or 0), "other")
     return {"name": path, "type": kind, "size": about.size, "mtime": about.mtime}

@@ -82,7 +82,7 @@ class AppendedLog:
             return
 
     def lines(self) -> Iterator[bytes]:
-        """The lines, the latest first; none if the file cannot be read."""
+        """Yield the lines, the latest first; none if the file cannot be read."""
         write_now()
         path = self.path
         for file in (path, path.with_suffix(".old.jsonl")):

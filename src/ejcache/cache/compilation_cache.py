@@ -76,7 +76,7 @@ class CompilationCache:
         return self._settings().read_only
 
     def get(self, key: str) -> bytes | None:
-        """The bytes that were put under `key`, or None; `stats().misses_by_reason` says why there are none.
+        """Return the bytes that were put under `key`, or None; `stats().misses_by_reason` says why there are none.
 
         A damaged entry is counted as corrupt and quarantined, and the result is None.
         """
@@ -116,7 +116,7 @@ class CompilationCache:
         return self._policy.contains(check_key(key), self._settings())
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry of the store, in no particular order; none if the store cannot be opened.
+        """Yield every entry of the store, in no particular order; none if the store cannot be opened.
 
         Module texts, profiles and records, which are stored beside the entries, are left out.
 

@@ -117,7 +117,7 @@ class Stats(NamedTuple):
 
     @classmethod
     def of(cls, amounts: Mapping[str, float]) -> Stats:
-        """The statistics that counters of these amounts stand for."""
+        """Return the statistics that counters of these amounts stand for."""
         counts = {name: int(amounts.get(name, 0)) for name in _COUNTS}
         return cls(**counts, seconds_saved=float(amounts.get("seconds_saved", 0.0)), amounts=dict(amounts))
 
@@ -147,7 +147,7 @@ class Stats(NamedTuple):
         return f"saved {self.saved_of_total} of compiling: {counts}"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks."""
+        """Return a table for notebooks."""
         rows = {
             "saved": self.saved_of_total,
             "hits": self.hits,

@@ -33,7 +33,7 @@ _XLA_SECONDS: Final = 5.0
 
 
 def open_cache_store(url: str | Location, settings: Settings) -> Store:
-    """The store at `url` with the limits of `settings`; remote storage gets a local tier, so that it delays nobody.
+    """Open the store at `url` with the limits of `settings`; remote storage gets a local tier, so it delays nobody.
 
     Without a local disk for copies, or with EJCACHE_LOCAL_MAX_SIZE=0, the local tier is this process's memory: uploads
     still happen in the background, and storage that fails is still waited for only once.
@@ -56,7 +56,7 @@ def open_cache_store(url: str | Location, settings: Settings) -> Store:
 
 
 def _open_tiered(location: Location, settings: Settings) -> Store:
-    """The shared store at `location`, behind a local tier.
+    """Return the shared store at `location`, behind a local tier.
 
     The client of a bucket is made at the first request. Without a local disk it is made now: the process has nowhere to
     leave its usage, and would wait for the client when it ends.

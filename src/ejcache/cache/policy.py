@@ -130,7 +130,7 @@ class CachePolicy:
         local_only: bool = False,
         budget: Callable[[], Budget] | None = None,
     ) -> Lookup:
-        """The verified entry of this kind under `key`, or why there is none. The caller counts the result.
+        """Return the verified entry of this kind under `key`, or why there is none. The caller counts the result.
 
         A damaged entry is counted and quarantined here, so that the next `write` replaces it. Shared storage is not
         read for a program that is known to be quick, nor with `local_only`, and waited for as long as the budget lasts.
@@ -291,7 +291,7 @@ class CachePolicy:
         return store is not None and two_tiers(store) is not None
 
     def why_not_stored(self, compile_seconds: float, settings: Settings) -> Skip | None:
-        """Why no executable that compiled in `compile_seconds` is stored, or None if its size decides. Not counted.
+        """Say why no executable that compiled in `compile_seconds` is stored, or None if its size decides. Not counted.
 
         0.0 seconds means that the time is not known; then the minimum compile time does not apply.
         """
@@ -507,7 +507,7 @@ class CachePolicy:
     # -- the store -----------------------------------------------------------------------------------------------------
 
     def opened(self, settings: Settings) -> Store | None:
-        """The store, opened if it was not; None if it cannot be opened."""
+        """Return the store, opened if it was not; None if it cannot be opened."""
         store = self._store
         if store is not None:
             return store

@@ -217,7 +217,7 @@ def on_event(callback: Callable[[Event], object]) -> Callable[[], None]:
 
 
 def read_starts(others: Iterable[bytes] = ()) -> list[StartRecord]:
-    """The records of this host, and those in lines that other hosts have left; the earliest process first."""
+    """Return the records of this host, and those in lines that other hosts have left; the earliest process first."""
     recorder.write()
     here = decode_lines(reversed(list(START_LOG.lines())))
     known = {record.process.id for record in here}

@@ -91,7 +91,7 @@ class RunTotal:
 
 
 def read_counts(path: str, *, also_append_to: str | None = None) -> RunTotal:
-    """The sum of the lines in a file. If it cannot be read, the sum of none.
+    """Return the sum of the lines in a file. If it cannot be read, the sum of none.
 
     Args:
         path: the file.

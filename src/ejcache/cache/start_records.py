@@ -181,7 +181,7 @@ class StartRecord(NamedTuple):
 
 
 def encode_line(record: StartRecord) -> bytes:
-    """The line of a part of a process's record, without a line break."""
+    """Return the line of a part of a process's record, without a line break."""
     usual = _DEFAULTS[Process]
     body: dict[str, Any] = {
         "process": {name: value for name, value in record.process._asdict().items() if value != usual[name]},
@@ -198,7 +198,7 @@ def encode_line(record: StartRecord) -> bytes:
 
 
 def decode_lines(lines: Iterable[bytes]) -> list[StartRecord]:
-    """One record for each process that these lines name, the earliest process first; its programs by time."""
+    """Return one record for each process that these lines name, the earliest process first; its programs by time."""
     found: dict[str, StartRecord] = {}
     for line in lines:
         part = decode_line(line)
@@ -232,7 +232,7 @@ def decode_line(line: bytes) -> StartRecord | None:
 
 
 def decode_program(fields: Mapping[str, Any]) -> ProgramRecord:
-    """A program of a line; raises one of `MALFORMED` if it is none."""
+    """Return a program of a line; raises one of `MALFORMED` if it is none."""
     program: ProgramRecord = _check_tuple(ProgramRecord, fields)
     return program
 
@@ -245,7 +245,7 @@ def _filled_fields(program: ProgramRecord) -> dict[str, Any]:
 
 
 def _check_tuple(kind: Any, fields: Mapping[str, Any]) -> Any:
-    """A tuple of this kind; raises one of `MALFORMED` if a field has another type, which a log on disk may have."""
+    """Make a tuple of this kind; raises one of `MALFORMED` if a field has another type, as a log on disk may."""
     known = _DEFAULTS[kind]
     given = {name: value for name, value in fields.items() if name in known}
     for name, value in given.items():

@@ -106,12 +106,12 @@ class LocalLeases:
         return LeaseState(token, self._interval, abandoned, name)
 
     def look_for_dead(self, key: str) -> LeaseState | None:
-        """The lease if the operating system says that its holder is dead."""
+        """Return the lease if the operating system says that its holder is dead."""
         state = self.look(key)
         return state if state is not None and state.abandoned else None
 
     def take_over(self, key: str, seen: LeaseState) -> _LocalLease | None:
-        """The lease of a dead or stopped holder, or None if it has changed since `seen`."""
+        """Return the lease of a dead or stopped holder, or None if it has changed since `seen`."""
         if seen.abandoned:
             return self.acquire(key)
         path = self._path(key)

@@ -143,16 +143,16 @@ class Leases(Protocol):
     grace: float
 
     def acquire(self, key: str) -> HeldLease | None:
-        """The lease, or None if another holder has it; raises a `StoreError` if the storage cannot say."""
+        """Return the lease, or None if another holder has it; raises a `StoreError` if the storage cannot say."""
 
     def look(self, key: str) -> LeaseState | None:
-        """The lease as it is now, or None if no process holds it; raises a `StoreError` if the storage cannot say."""
+        """Look at the lease as it is now; None if there is none. Raises a `StoreError` if the storage cannot say."""
 
     def look_for_dead(self, key: str) -> LeaseState | None:
-        """The lease if one look at it tells that its holder is dead; otherwise None, and then nobody knows yet."""
+        """Look once; return the lease if that tells that its holder is dead, else None: then nobody knows yet."""
 
     def take_over(self, key: str, seen: LeaseState) -> HeldLease | None:
-        """The lease of a dead holder, or None if it has changed since `seen`; of several callers one gets it."""
+        """Return the lease of a dead holder, or None if it has changed since `seen`; of several callers one gets it."""
 
 
 class LivenessDetector:

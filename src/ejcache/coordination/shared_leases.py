@@ -50,7 +50,7 @@ class _LeaseFields:
 
 
 def _decode(data: bytes) -> _LeaseFields | None:
-    """The record in a lease object; None if it is not one that ejcache writes."""
+    """Return the record in a lease object; None if it is not one that ejcache writes."""
     try:
         fields = json.loads(data)
         holder, beat, interval = fields["holder"], fields["beat"], fields["interval"]
@@ -82,7 +82,7 @@ class StoreLeases:
         self._ahead: float | None = None  # the storage's clock before our monotonic one
 
     def acquire(self, key: str) -> _StoreLease | None:
-        """The lease, or None if another process has it; one request.
+        """Return the lease, or None if another process has it; one request.
 
         Raises:
             StoreReadOnlyError: an earlier lease could be created but not changed or deleted with these credentials.
@@ -93,7 +93,7 @@ class StoreLeases:
         return self._write(_name(key), version=ABSENT)
 
     def look(self, key: str) -> LeaseState | None:
-        """The lease as it is now, or None if no process holds it; one request."""
+        """Return the lease as it is now, or None if no process holds it; one request."""
         blob = self._bucket.read(_name(key), length=_MAX_BYTES)
         if blob is None:
             return None
@@ -102,7 +102,7 @@ class StoreLeases:
         return LeaseState(blob.version, record.interval, False, process_in_words(record.holder), record.done)
 
     def look_for_dead(self, key: str) -> LeaseState | None:
-        """The lease if it was not renewed for longer than a living holder leaves it, by the storage's clock.
+        """Return the lease if it was not renewed for longer than a living holder leaves it, by the storage's clock.
 
         One request if its holder lives, by the clock of this host. Otherwise two, and three once in a process.
         """
@@ -121,7 +121,7 @@ class StoreLeases:
         return replace(state, abandoned=True)
 
     def take_over(self, key: str, seen: LeaseState) -> _StoreLease | None:
-        """The lease of a dead holder, or None if it has changed since `seen`."""
+        """Return the lease of a dead holder, or None if it has changed since `seen`."""
         name = _name(key)
         if self._bucket.conditional:
             return self._write(name, version=seen.token)
@@ -202,7 +202,7 @@ class _StoreLease(HeldLease):
 
 
 def _longest(interval: float) -> float:
-    """Seconds for which a living holder leaves its lease as it is, at most."""
+    """Return the seconds for which a living holder leaves its lease as it is, at most."""
     return MISSED_BEATS * interval + _RESOLUTION
 
 

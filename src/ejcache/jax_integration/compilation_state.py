@@ -54,7 +54,7 @@ class Profile(NamedTuple):
         return hashlib.sha256(self.data).hexdigest()
 
     def fields(self) -> dict[str, Any]:
-        """The fields of headers that describe it."""
+        """Return the fields of headers that describe it."""
         return {"percentile": self.percentile, "runs": self.runs, "devices": self.devices}
 
 
@@ -130,7 +130,7 @@ class Compilation:
         self._budget = None
 
     def budget(self) -> Budget:
-        """The budget of time for storage that all lookups of this program share, made at the first of them."""
+        """Return the budget of time for storage that all lookups of this program share, made at the first of them."""
         if self._budget is None:
             several = self.is_multi_process
             self._budget = Budget(_RANKS_SECONDS, every_second=True) if several else Budget(_ALONE_SECONDS)
@@ -143,7 +143,7 @@ class Compilation:
         return now
 
     def waits(self) -> Callable[[], None]:
-        """A function to call at the end of a wait that begins now; what other phases get meanwhile is no waiting."""
+        """Begin a wait, and return the function that ends it; what other phases get meanwhile is no waiting."""
         began, before = time.monotonic(), sum(self.seconds.values())
 
         def end() -> None:

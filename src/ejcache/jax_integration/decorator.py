@@ -60,7 +60,7 @@ if TYPE_CHECKING:
             """Trace the function for these arguments, without running it."""
 
         def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-            """The shapes and types of the result for these arguments, without running the function."""
+            """Return the shapes and types of the result for these arguments, without running the function."""
 
         @overload
         def __get__(self, instance: None, owner: type, /) -> JittedFunction[P, R_co]: ...

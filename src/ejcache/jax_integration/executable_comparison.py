@@ -80,7 +80,7 @@ def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[],
 
 
 def _if_given(asked: Callable[[Any], T], executable: Any) -> T | None:
-    """The bytes or the optimised program of an executable; None if XLA cannot give them, as that of some plug-ins."""
+    """Take the bytes or the optimised program of an executable; None if XLA, as that of some plug-ins, has none."""
     try:
         return asked(executable)
     except RuntimeError:

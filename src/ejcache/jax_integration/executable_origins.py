@@ -46,7 +46,7 @@ class ExecutableOrigins:
             self._entries.pop(seam.executable_identity(executable), None)
 
     def stored_bytes(self, executable: Any) -> bytes | None:
-        """The bytes that an executable was loaded from; None if it was not loaded, or if its entry is gone."""
+        """Return the bytes that an executable was loaded from; None if it was not loaded, or if its entry is gone."""
         origin = self._entries.get(seam.executable_identity(executable))
         if origin is None:
             return None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def key_of(lowered: Any) -> str | None:
-    """The key under which the cache keeps the executable of a lowered program; None if it cannot keep it.
+    """Return the key under which the cache keeps the executable of a lowered program; None if it cannot keep it.
 
         lowered = jax.jit(train_step).lower(state_shapes, batch)
         ejcache.key_of(lowered)
@@ -56,7 +56,7 @@ def _candidate_requests(lowered: Any) -> list[Compilation]:
 
 
 def _stored_keys(asked: list[Compilation]) -> Iterator[str]:
-    """The keys of those that the cache has."""
+    """Yield the keys of those that the cache has."""
     for compilation in asked:
         for text in compilation.texts:
             if compilation.cache.contains(text, compilation.settings):

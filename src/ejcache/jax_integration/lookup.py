@@ -34,7 +34,7 @@ OWN: Final = 0
 
 
 def candidates(compilation: Compilation) -> Iterator[str]:
-    """The keys whose executables do what the program does, the best one first: its own, and what stands in for it.
+    """List the keys whose executables do what the program does, the best first: its own, then its substitutes.
 
     What stands in is looked up only when it is asked for, because that may cost a request.
     """
@@ -71,7 +71,7 @@ class EntryLoader:
         self._sources = (preloader.take, self._load_stored, self._stored_by_hosts_like_this)
 
     def find(self, compilation: Compilation, placement: Placement) -> LoadedExecutable | None:
-        """The first candidate that this process can load. `miss` gets the reason why its own key gives nothing."""
+        """Load the first candidate that can be loaded. `miss` gets the reason why the program's own key failed."""
         for number, text in enumerate(candidates(compilation)):
             found = self.load(compilation, text, placement)
             if isinstance(found, LoadedExecutable):
@@ -81,7 +81,7 @@ class EntryLoader:
         return None
 
     def load_candidate(self, compilation: Compilation, number: int, placement: Placement) -> LoadedExecutable | None:
-        """The candidate of this number, or None if this process cannot load it."""
+        """Return the candidate of this number, or None if this process cannot load it."""
         for text in itertools.islice(candidates(compilation), number, number + 1):
             found = self.load(compilation, text, placement)
             if isinstance(found, LoadedExecutable):
@@ -89,7 +89,7 @@ class EntryLoader:
         return None
 
     def load(self, compilation: Compilation, text: str, placement: Placement) -> LoadedExecutable | Miss:
-        """The executable of one candidate, from the first source that has it, or why the store gives none."""
+        """Return the executable of one candidate, from the first source that has it, or why the store gives none."""
         reason = Miss.ABSENT
         for source in self._sources:
             found = source(compilation, text, placement)

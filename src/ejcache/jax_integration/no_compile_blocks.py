@@ -93,7 +93,7 @@ def asking() -> Iterator[list[Compilation]]:
 
 
 def being_asked() -> list[Compilation] | None:
-    """The list for the keys of what this thread compiles, if it wants no more than those."""
+    """Return the list for the keys of what this thread compiles, if it wants no more than those."""
     return _here.asked
 
 

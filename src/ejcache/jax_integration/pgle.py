@@ -66,7 +66,7 @@ def is_wanted(compilation: Compilation) -> bool:
 
 
 def fallbacks(compilation: Compilation) -> tuple[str, ...]:
-    """Keys of what to load if the optimised executable cannot be: that is better than to compile a plain one.
+    """Return the keys to load if the optimised executable cannot be: that is better than to compile a plain one.
 
     None, if there is a profile to compile the program with.
     """
@@ -143,7 +143,7 @@ def _agree_on_variant(compilation: Compilation, choice: str, profile: Profile | 
 
 
 def _stored_profile(compilation: Compilation) -> Profile | None:
-    """The stored profile of this program, if it is to be used now."""
+    """Return the stored profile of this program, if it is to be used now."""
     settings, cache, key = compilation.settings, compilation.cache, compilation.key
     profiling = settings.enable_pgle and settings.pgle_profiling_runs > 0
     if not profiling and cache.contains(key.of_variant(PROFILING).text, settings):

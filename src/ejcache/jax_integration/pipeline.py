@@ -136,7 +136,7 @@ class Compiler:
     # -- the key ---------------------------------------------------------------------------------------------------
 
     def make_key(self, request: KeyRequest) -> KeyText | None:
-        """The key of a program, which carries its `Compilation`; None if the program is compiled without the cache."""
+        """Make the key of a program, which carries its `Compilation`; None if it is compiled without the cache."""
         if (asked := being_asked()) is not None:
             self._answer(asked, request)
             return None
@@ -443,19 +443,19 @@ class Compiler:
     # -- beside compilations ---------------------------------------------------------------------------------------
 
     def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
-        """The profile with which every process of this program compiles; empty for none."""
+        """Return the profile with which every process of this program compiles; empty for none."""
         from ejcache.jax_integration.pgle import share_profile
 
         return self._try("share a profile", lambda: share_profile(request, first_process=first_process), b"")
 
     def xla_caches(self, backend: Any) -> dict[str, str]:
-        """The values of XLA's options that say where its own caches are, by name."""
+        """Return the values of XLA's options that say where its own caches are, by name."""
         if backend is None or str(backend.platform) not in _PLATFORMS_WITH_CACHES:
             return {}
         return self._try("find a directory for XLA's own caches", lambda: self._xla_caches.paths(backend), {})
 
     def stored_bytes(self, executable: Any) -> bytes | None:
-        """The bytes that an executable was loaded from, or None."""
+        """Return the bytes that an executable was loaded from, or None."""
         return self._try("read an entry", lambda: self._entries.origins.stored_bytes(executable), None)
 
     def is_enabled(self) -> bool:
@@ -475,7 +475,7 @@ class Compiler:
         return agreement_of_job()
 
     def _try(self, doing: str, step: Callable[[], T], otherwise: T) -> T:
-        """The result of a step of ours, or `otherwise` if it fails."""
+        """Return the result of a step of ours, or `otherwise` if it fails."""
         try:
             return step()
         except Exception as exc:

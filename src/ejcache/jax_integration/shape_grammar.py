@@ -49,7 +49,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def parse_call(text: str) -> Arguments:
-    """The call that a text describes: an `ArrayShape` for each array, and values as they are.
+    """Return the call that a text describes: an `ArrayShape` for each array, and values as they are.
 
     Raises:
         SettingError: the text is not in the grammar of this module.

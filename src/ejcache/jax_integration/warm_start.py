@@ -107,7 +107,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> WarmedPr
 
 
 def _current() -> tuple[DeviceTarget, Sequence[Any]] | None:
-    """The target whose block this is, and its devices."""
+    """Return the target whose block this is, and its devices."""
     # Without `ejcache.target`, nothing has imported the module.
     known = sys.modules.get("ejcache.jax_integration.devices.targets")
     return known.current_target() if known is not None else None
@@ -150,12 +150,12 @@ def _announce(warmed: WarmedProgram) -> WarmedProgram:
 
 
 def platform() -> str:
-    """The platform that JAX compiles for."""
+    """Return the platform that JAX compiles for."""
     return str(jax.default_backend())
 
 
 def abstract_call(call: Arguments) -> Arguments:
-    """The arguments for `warm`: a `jax.ShapeDtypeStruct` in place of each shape.
+    """Return the arguments for `warm`: a `jax.ShapeDtypeStruct` in place of each shape.
 
     Raises:
         UsageError: there is no such type or device.
@@ -182,7 +182,7 @@ def _abstract(value: Any) -> Any:
 
 
 def _outcome(before: Stats, after: Stats) -> tuple[str, str]:
-    """The outcome of the one lookup between two moments, and its reason."""
+    """Return the outcome of the one lookup between two moments, and its reason."""
     if after.hits > before.hits:
         return HIT, ""
     if after.stores > before.stores:
@@ -195,7 +195,7 @@ def _outcome(before: Stats, after: Stats) -> tuple[str, str]:
 
 
 def _calling(exported: Any, args: Any, kwargs: Any) -> tuple[Callable[..., Any], Any, Any]:
-    """The function that calls what `jax.export` made, and its arguments.
+    """Return the function that calls what `jax.export` made, and its arguments.
 
     Raises:
         UsageError: its sizes are symbols, and no arguments say for which sizes to compile it.
@@ -210,7 +210,7 @@ def _calling(exported: Any, args: Any, kwargs: Any) -> tuple[Callable[..., Any],
 
 
 def read_exported(path: str) -> Any:
-    """The function that `Exported.serialize` wrote into a file, as `jax.export.deserialize` gives it.
+    """Return the function that `Exported.serialize` wrote into a file, as `jax.export.deserialize` gives it.
 
     Raises:
         UsageError: there is no such file, or this JAX cannot read it.

@@ -23,13 +23,13 @@ _NUMBERED: Final = r"(.+?)_\d+"
 
 
 def base_name(symbol: str) -> str:
-    """The name that a private symbol had before it was numbered: `clip` of `clip_1`."""
+    """Return the name that a private symbol had before it was numbered: `clip` of `clip_1`."""
     match = re.fullmatch(_NUMBERED, symbol)
     return match[1] if match else symbol
 
 
 def content_name(symbol: str, content: bytes) -> str:
-    """The name of a private function by its content: equal for functions of equal base name and bytes.
+    """Return the name of a private function by its content: equal for functions of equal base name and bytes.
 
     Args:
         symbol: the function's name.
@@ -70,7 +70,7 @@ def function_order(references: Mapping[str, Iterable[str]]) -> list[str] | None:
 
 
 def strip_mosaic_config(config: str, strip: Callable[[bytes], bytes | None]) -> str:
-    """The `backend_config` of a `tpu_custom_call` without debug locations; unchanged if it has another form.
+    """Return the `backend_config` of a `tpu_custom_call` without debug locations; unchanged if it has another form.
 
     Args:
         config: JSON text; `custom_call_config.body` is a kernel in base64, `custom_call_config.debug_locations` holds

@@ -27,7 +27,7 @@ their debug options; the other options differ by the number of arguments and res
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def canonical_options(serialized: bytes) -> bytes:
-    """The options that count, in a fixed order.
+    """Return the options that count, in a fixed order.
 
     Args:
         serialized: a `CompileOptionsProto`. Its overrides are left out: they are a component of their own.
@@ -41,7 +41,7 @@ def canonical_options(serialized: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def without_cache_paths(serialized: bytes) -> bytes:
-    """A `CompileOptionsProto` without the paths of XLA's own caches, which no executable is loaded by.
+    """Return a `CompileOptionsProto` without the paths of XLA's own caches, which no executable is loaded by.
 
     Raises:
         ValueError: it is not such a message.
@@ -51,7 +51,7 @@ def without_cache_paths(serialized: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def canonical_topology(serialized: bytes) -> bytes:
-    """The machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
+    """Return the machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
 
     In a CPU job, the topology of each process names its own devices, so the ranks would have different keys.
 
@@ -67,7 +67,7 @@ def canonical_topology(serialized: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def canonical_gpu_topology(serialized: bytes) -> bytes:
-    """The GPUs that a topology describes and how they are grouped, without the host that the process runs on.
+    """Return the GPUs that a topology describes and how they are grouped, without the host that the process runs on.
 
     Args:
         serialized: a `PjRtTopologyDescriptionProto`.

@@ -183,7 +183,7 @@ def _values(
 
 
 def _by_name(text: str) -> dict[str, list[str]]:
-    """The values of each name; the first is on the line with its name."""
+    """Return the values of each name; the first is on the line with its name."""
     found: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():

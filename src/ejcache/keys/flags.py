@@ -29,7 +29,7 @@ _META: Final = frozenset({"flagfile", "fromenv", "tryfromenv", "undefok"})
 
 @lru_cache(maxsize=64)
 def split_flags(text: str) -> tuple[str, ...]:
-    """The tokens of flags text, read as XLA reads `XLA_FLAGS`.
+    """Return the tokens of flags text, read as XLA reads `XLA_FLAGS`.
 
     Tokens are separated by white space. A value in quotes may contain white space; the quotes are removed, and in
     double quotes a backslash keeps the next character. XLA stops reading at the first word that does not start with a
@@ -47,7 +47,7 @@ def split_flags(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def split_words(text: str) -> tuple[str, ...]:
-    """The tokens of flags text for a reader that is not known (libtpu): split at white space, unless it has quotes.
+    """Split flags text for a reader that is not known (libtpu): at white space, unless it has quotes.
 
     Nobody can say whether that reader treats quotes specially, so text with quotes or backslashes is one token.
     """
@@ -55,7 +55,7 @@ def split_words(text: str) -> tuple[str, ...]:
 
 
 def canonical_flags(tokens: Iterable[str], *, content: ContentDigest | None = None) -> tuple[str, ...]:
-    """The normal form of flag tokens of one source, idempotent.
+    """Return the normal form of flag tokens of one source, idempotent.
 
     Known flags come first, by name, one token for each effective value; then the unknown ones, verbatim and in order.
     A word that is not a flag keeps its position, and no flag moves from one side of it to the other. Dump targets,
@@ -115,14 +115,14 @@ def canonical_overrides(
 
 
 def _loose_name(token: str) -> str | None:
-    """The name of the flag that a lenient parser could read in `token`, or None."""
+    """Return the name of the flag that a lenient parser could read in `token`, or None."""
     if not token.startswith("-"):
         return None
     return token.lstrip("-").partition("=")[0].replace("-", "_")
 
 
 def _doubtful_name(token: str, after: str) -> str | None:
-    """The known flag that `token` names in a spelling whose meaning depends on the parser, or None."""
+    """Return the known flag that `token` names in a spelling whose meaning depends on the parser, or None."""
     name = _loose_name(token)
     if name is None:
         return None

@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 def split(message: bytes) -> list[Field]:
-    """The fields of `message`, in their order.
+    """Return the fields of `message`, in their order.
 
     Raises:
         ValueError: it is not a message.
@@ -58,7 +58,7 @@ def split(message: bytes) -> list[Field]:
 
 
 def join(fields: Iterable[Field]) -> bytes:
-    """The message that `split` took apart."""
+    """Return the message that `split` took apart."""
     parts = []
     for field in fields:
         parts.append(_encode(field.number << 3 | field.kind))
@@ -69,7 +69,7 @@ def join(fields: Iterable[Field]) -> bytes:
 
 
 def edit(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
-    """`message` with `change` applied to every message at `path` (field numbers from the top)."""
+    """Return `message` with `change` applied to every message at `path` (field numbers from the top)."""
     if not path:
         return change(message)
     return join(

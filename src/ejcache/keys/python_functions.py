@@ -41,7 +41,7 @@ class UndescribedError(Exception):
 
 
 def function_digest(function: object) -> str:
-    """16 hex digits that are equal for two functions, of any two processes, only if these do the same.
+    """Return 16 hex digits that are equal for two functions, of any two processes, only if these do the same.
 
     Raises:
         UndescribedError: it reads something whose content is not known.

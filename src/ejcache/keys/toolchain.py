@@ -38,7 +38,7 @@ in pieces of 256 KB, which `hashlib.file_digest` reads, 330 MB took 13 s beside 
 
 
 def native_files(directory: str | os.PathLike[str]) -> tuple[Path, ...]:
-    """The native libraries (and device bitcode) under `directory`, sorted; none if there is no such directory."""
+    """List the native libraries (and device bitcode) under `directory`, sorted; none if it does not exist."""
     found = [
         Path(parent, name)
         for parent, _, names in os.walk(directory)
@@ -128,7 +128,7 @@ def content_digest(path: str) -> str | None:
 
 @cache
 def cpu_features() -> str:
-    """The CPU of this host as code generators see it: architecture, model and instruction sets, one line of text.
+    """Describe the CPU of this host as code generators see it: architecture, model and instructions, in one line.
 
     From `/proc/cpuinfo` on Linux and `sysctl` on macOS; otherwise from Python's `platform`.
     """

@@ -38,7 +38,7 @@ _PART: Final = 16 << 20
 
 
 def encode_member(name: str, data: bytes) -> bytes:
-    """A file of an archive."""
+    """Return a file of an archive."""
     member = tarfile.TarInfo(name)
     member.size = len(data)
     return b"".join((member.tobuf(tarfile.PAX_FORMAT), data, bytes(-len(data) % _BLOCK)))
@@ -83,7 +83,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _read(file: BinaryIO, name: str, size: int) -> bytes:
-    """Exactly `size` bytes. Memory is taken as they arrive, not because a header promises them."""
+    """Return exactly `size` bytes. Memory is taken as they arrive, not because a header promises them."""
     if size > max_size(name):
         raise EntryCorruptError(f"the archive is damaged: {name[:200]!r} cannot have {size} bytes")
     parts: list[bytes] = []

@@ -233,7 +233,7 @@ def _count(report: EvictionReport, batch: Sequence[Deletion], deleted: set[str],
 
 
 def _now(objects: Bucket, *, read_only: bool) -> float:
-    """The time by the storage's clock, if this process may ask it with an object."""
+    """Return the time by the storage's clock, if this process may ask it with an object."""
     if not read_only:
         with suppress(StoreReadOnlyError, StoreForbiddenError):
             return objects.now(f"{TEMPORARY}{process_name()}") or time.time()
@@ -249,7 +249,7 @@ def run_pass(
     now: Callable[[], float] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> EvictionReport:
-    """One whole `EvictionPass`; arguments and errors are those of the class and of its `run`."""
+    """Make one whole `EvictionPass`; arguments and errors are those of the class and of its `run`."""
     with EvictionPass(target, policy, dry_run=dry_run, in_use_seconds=in_use_seconds, now=now) as opened:
         return opened.run(stopped=stopped)
 
@@ -279,7 +279,7 @@ class Scan(Closing):
         self.batch = 100 if isinstance(store, JaxBucket) else 1
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, with its last use."""
+        """Return every entry, with its last use."""
         return self._store.entries()
 
     def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
@@ -343,7 +343,7 @@ class BucketScan(Scan):
         self.journals = done.journals
 
     def _list_entries(self) -> Iterator[EntryInfo]:
-        """The entries among all objects; the others are noted where they belong, and foreign names are ignored."""
+        """Pick the entries among all objects; the others are noted where they belong, foreign names are ignored."""
         for info in self._objects.walk(_ROOT):
             name = info.name
             if name.startswith(ENTRIES):
@@ -358,7 +358,7 @@ class BucketScan(Scan):
                 self._abandoned.append(info)
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, with the last use that any process has written down."""
+        """Return every entry, with the last use that any process has written down."""
         return self._listing.entries(now=self._now)
 
     def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
@@ -400,6 +400,6 @@ class ScannedStore(SharedStore):
         super().__init__(shared.bucket, max_size=shared.max_size, read_only=shared.read_only)
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, with the last use that any process has written down."""
+        """Yield every entry, with the last use that any process has written down."""
         with BucketScan(self.bucket) as scan:
             yield from scan.entries()

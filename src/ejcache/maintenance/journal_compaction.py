@@ -82,7 +82,7 @@ class JournalListing(NamedTuple):
         return [info for info in self.infos if is_journal_name(info.name)]
 
     def unfolded(self) -> set[str]:
-        """The names of the journals that one pass folds."""
+        """Return the names of the journals that one pass folds."""
         names = (info.name for info in self.journals if info.name not in self.baseline.folded)
         return set(itertools.islice(names, MOST_FOLDED))
 
@@ -177,7 +177,7 @@ def _delete(objects: Bucket, folded: dict[str, str]) -> None:
 
 
 def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, bool]:
-    """The snapshot's version, and whether it may be overwritten."""
+    """Return the snapshot's version, and whether it may be overwritten."""
     # In pieces: the snapshot of a large cache has many megabytes, and the job has other uses for its memory.
     pieces = objects.read_pieces(SNAPSHOT, size=_SMALL_BYTES)
     found: list[str] = []

@@ -58,12 +58,12 @@ class Listing(TemporaryTables):
         self.run("DELETE FROM uses")
 
     def entries(self, *, now: float) -> Iterator[EntryInfo]:
-        """Every entry, with its last use, its uses, and its order by cost at this time (`FORGETTING_SECONDS`)."""
+        """Yield every entry, with its last use, its uses, and its order by cost at this time (`FORGETTING_SECONDS`)."""
         for key, *fields in self.rows(_ENTRIES, now):
             yield EntryInfo(key_of_row(key), *fields)
 
     def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, EntryUse]]:
-        """Keys and their uses, ordered by key.
+        """Yield keys and their uses, ordered by key.
 
         Args:
             unless_gone_since: seconds since the epoch; leave out keys that are not listed and were last used before.

@@ -129,7 +129,7 @@ class MaintenanceScheduler:
         return lease
 
     def _share_stored(self, policy: EvictionPolicy | None) -> float:
-        """Bytes that this process has stored since its last pass, over the bytes after which a pass is due."""
+        """Divide the bytes stored since the last pass by the bytes after which a pass is due."""
         if policy is None or policy.max_size is None:
             return 0.0
         return (self._stored() - self._stored_before) / max(_LEAST_BYTES, policy.max_size * _SHARE)

@@ -66,7 +66,7 @@ LIMITS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
 
 
 def parse_limit(name: str, text: str) -> Any:
-    """The value of a limit as a person writes it; None for no limit.
+    """Return the value of a limit as a person writes it; None for no limit.
 
     Raises:
         SettingError: there is no limit of this name, or it cannot have this value.
@@ -77,13 +77,13 @@ def parse_limit(name: str, text: str) -> Any:
 
 
 def encode_policy(limits: Mapping[str, Any]) -> bytes:
-    """The bytes of a policy with these limits, and with fields that this version does not know."""
+    """Return the bytes of a policy with these limits, and with fields that this version does not know."""
     fields = {name: value for name, value in limits.items() if value is not None}
     return (json.dumps({**fields, "format": _FORMAT, "version": VERSION}, indent=1, sort_keys=True) + "\n").encode()
 
 
 def decode_policy(data: bytes) -> dict[str, Any]:
-    """The limits in `data`, and the fields that this version does not know.
+    """Return the limits in `data`, and the fields that this version does not know.
 
     Raises:
         EntryCorruptError: `data` is not a policy, or one of its limits is not a limit.
@@ -111,7 +111,7 @@ def decode_policy(data: bytes) -> dict[str, Any]:
 
 
 def read_limits(objects: Bucket) -> dict[str, Any] | None:
-    """The limits that are stored with a cache, or None if there is no stored policy.
+    """Return the limits that are stored with a cache, or None if there is no stored policy.
 
     Raises:
         EntryError: this version cannot read the stored policy.
@@ -147,7 +147,7 @@ def change_limits(objects: Bucket, changes: Mapping[str, float | str | None]) ->
 
 
 def policy_of(limits: Mapping[str, Any], *, evict: str) -> EvictionPolicy:
-    """The rules of these limits; `evict` is the order where they name none."""
+    """Return the rules of these limits; `evict` is the order where they name none."""
     known: dict[str, Any] = {name: limits.get(name) for name in LIMITS if name != "evict"}
     return EvictionPolicy(**known, by_cost=limits.get("evict", evict) == "cost")
 

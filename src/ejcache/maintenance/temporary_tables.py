@@ -70,7 +70,7 @@ class TemporaryTables(Closing):
             self._connection.execute("COMMIT")
 
     def rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
-        """The rows of `query`, one at a time; the tables must not change while they are read."""
+        """Yield the rows of `query`, one at a time; the tables must not change while they are read."""
         with _translate_errors():
             # `yield from` would close the cursor together with this generator, possibly after the connection was
             # closed, and SQLite reports that as an error.

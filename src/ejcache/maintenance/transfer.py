@@ -177,7 +177,7 @@ def transfer(
 
 
 def _copy(key: str, read: Callable[[], bytes | None], write: Callable[[str, bytes], bool]) -> tuple[str, str | int]:
-    """The attribute of `TransferResult` that counts the entry, and a detail: what went wrong, or the bytes copied."""
+    """Copy an entry; return the counter of `TransferResult` for it, with the error or the bytes copied."""
     try:
         check_key(key)
         data = read()

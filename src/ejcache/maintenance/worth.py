@@ -40,7 +40,7 @@ def worth_of_bytes(start: bytes) -> float:
 
 
 def worth(start: bytes, size: int) -> float:
-    """Seconds of compiling for each byte of an entry, by its beginning and its size."""
+    """Return the seconds of compiling for each byte of an entry, by its beginning and its size."""
     return worth_of_bytes(start) / max(size, 1)
 
 

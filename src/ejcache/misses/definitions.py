@@ -55,7 +55,7 @@ UNKNOWN: Final = Definition()
 
 
 def definition_of(details: Mapping[str, str]) -> Definition:
-    """The definition in the details of a compilation; `UNKNOWN` without one."""
+    """Return the definition in the details of a compilation; `UNKNOWN` without one."""
     match = _DEFINED.match(details.get("defined", ""))
     return Definition(match[1], int(match[2]), match[3], details.get("source", "")) if match else UNKNOWN
 
@@ -92,7 +92,7 @@ def are_one_function(one: Mapping[str, str], other: Mapping[str, str], *, texts:
 
 
 def qualified_name(text: str, place: Definition) -> str:
-    """The name of a function with those around it, `Trainer.step`, from a module's text; empty if it does not say."""
+    """Find the name of a function with those around it, `Trainer.step`, in a module's text; empty if it has none."""
     places = {match[1]: (match[2], int(match[3])) for match in _PLACE.finditer(text)}
     found = []
     for match in _FRAME.finditer(text):
@@ -103,5 +103,5 @@ def qualified_name(text: str, place: Definition) -> str:
 
 
 def _end(path: str) -> str:
-    """The last two parts of a path: a checkout is in another directory on another host."""
+    """Return the last two parts of a path: a checkout is in another directory on another host."""
     return "/".join(PurePath(path).parts[-2:])

@@ -195,7 +195,7 @@ class _ShapeChanges(NamedTuple):
 
     @staticmethod
     def of(before: Sequence[Argument], after: Sequence[Argument]) -> _ShapeChanges:
-        """The sizes that changed from these arguments to those."""
+        """Return the sizes that changed from these arguments to those."""
         old = {each.name: each.type for each in before}
         sizes: set[tuple[float, float]] = set()
         is_any = False
@@ -258,13 +258,13 @@ def weak_differences(
 
 
 def _noted(before: Identity, after: Identity, what: str) -> tuple[set[str], set[str]] | None:
-    """The paths of arguments that two compilations note as this; None if one of them does not say."""
+    """Return the paths of arguments that two compilations note as this; None if one of them does not say."""
     old, new = (each.details.get(what) for each in (before, after))
     return (set(old.split("\n")) - {""}, set(new.split("\n")) - {""}) if old is not None and new is not None else None
 
 
 def commitment_changes(before: Identity, after: Identity) -> list[str]:
-    """The paths of the arguments that are committed to devices in one of two compilations only."""
+    """Return the paths of the arguments that are committed to devices in one of two compilations only."""
     old, new = _noted(before, after, "committed") or (set(), set())
     return sorted(old ^ new, key=lambda name: (len(name), name))
 
@@ -381,7 +381,7 @@ def _line_differences(pairs: Sequence[tuple[Line, Line]], sources: SourceFiles, 
 
 
 def _operand_differences(before: ProgramText, after: ProgramText, sources: SourceFiles) -> list[Difference]:
-    """The first line that uses other values, or in another order, of programs whose lines say the same."""
+    """Return the first line that uses other values, or in another order, of programs whose lines say the same."""
     for line, was, now in zip(after.lines, before.operands, after.operands, strict=False):
         if was == now or not line.place.line:
             continue
@@ -393,7 +393,7 @@ def _operand_differences(before: ProgramText, after: ProgramText, sources: Sourc
 
 
 def _apart(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
-    """The first words of two lists that differ, side by side."""
+    """Return the first words of two lists that differ, side by side."""
     pairs = [(a, b) for a, b in itertools.zip_longest(old, new, fillvalue="") if a != b][:_IN_CHANGE]
     return ", ".join(a for a, _ in pairs), ", ".join(b for _, b in pairs)
 
@@ -412,7 +412,7 @@ def _place(place: Place, sources: SourceFiles) -> tuple[str, tuple[str, ...]]:
 
 
 def _middle(old: Sequence[Line], new: Sequence[Line]) -> tuple[Sequence[Line], Sequence[Line]]:
-    """Both programs without the lines with which they begin and end alike, and no more than can be aligned."""
+    """Return both programs without the lines with which they begin and end alike, and no more than can be aligned."""
     least = min(len(old), len(new))
     start = next((i for i in range(least) if old[i] != new[i]), least)
     end = next((i for i in range(least - start) if old[-1 - i] != new[-1 - i]), least - start)
@@ -463,7 +463,7 @@ def _meaning(name: str) -> str:
 
 
 def _main_place(lines: Sequence[Line]) -> Place | None:
-    """The line of the program that most of these operations come from."""
+    """Return the line of the program that most of these operations come from."""
     telling = [line for line in lines if line.name not in _QUIET and line.place.line]
     places = Counter(line.place for line in telling or lines if line.place.line)
     return places.most_common(1)[0][0] if places else None

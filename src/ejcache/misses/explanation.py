@@ -82,7 +82,7 @@ class Explanation:
 
 
 def explain_in(cache: CachePolicy, record: ProgramRecord, settings: Settings) -> Explanation | None:
-    """Why the program of `record` was not loaded from `cache`, or None if its store cannot be opened."""
+    """Say why the program of `record` was not loaded from `cache`, or None if its store cannot be opened."""
     store = cache.opened(settings)
     return explain(record, KnownEntries(store), read_misses()) if store is not None else None
 
@@ -90,7 +90,7 @@ def explain_in(cache: CachePolicy, record: ProgramRecord, settings: Settings) ->
 def explain(
     record: ProgramRecord, known: KnownEntries | Exception | None, history: Iterable[ProgramRecord] = ()
 ) -> Explanation:
-    """Why the program of `record` was not loaded from its cache.
+    """Say why the program of `record` was not loaded from its cache.
 
     Args:
         record: the miss.
@@ -279,7 +279,7 @@ def explain_all(
     named: Callable[[Iterable[ProgramRecord], str], list[ProgramRecord]],
     stored: Callable[[str], list[ProgramRecord]] = lambda _: [],
 ) -> list[tuple[ProgramRecord, Explanation]]:
-    """The misses of this user on this host, explained, the latest first.
+    """Return the misses of this user on this host, explained, the latest first.
 
     Args:
         what: a name or a key; None for any.

@@ -144,7 +144,7 @@ def shared(mine: Sequence[object], theirs: Sequence[object]) -> float:
 
 
 def spelled(text: str) -> str:
-    """A text in which every type is written as JAX writes it: `f32[32,32]` for `tensor<32x32xf32>`."""
+    """Return a text in which every type is written as JAX writes it: `f32[32,32]` for `tensor<32x32xf32>`."""
     return _TENSOR.sub(lambda match: f"{_dtype(match[2])}[{match[1].rstrip('x').replace('x', ',')}]", text)
 
 
@@ -195,7 +195,7 @@ def _operands(line: str, values: Mapping[str, str], makers: dict[str, str], *, n
 
 
 def _operation(line: str, places: _Places, values: dict[str, str], digests: Iterable[str]) -> list[Line]:
-    """The operation of this line; a constant is noted in `values` for those that use it."""
+    """Return the operation of this line; a constant is noted in `values` for those that use it."""
     named = _LOCATION.findall(line)
     match = _OPERATION.match(_LOCATION.sub("", line))
     if match is None:
@@ -218,7 +218,7 @@ def _operation(line: str, places: _Places, values: dict[str, str], digests: Iter
 
 
 def _signature(line: str, places: _Places, names: Sequence[str]) -> tuple[list[Argument], list[Argument]]:
-    """The arguments and the results, of what follows `@main(`."""
+    """Return the arguments and the results, of what follows `@main(`."""
     inner, arrow, after = line.removesuffix("{").strip().rpartition(") -> ")
     inner = inner if arrow else after.removesuffix(")")
     arguments = []
@@ -257,7 +257,7 @@ def _partition_spec(sharding: str) -> str:
 
 
 def _value(text: str) -> str:
-    """The value in `dense<…>` as Python writes it, cut to a few dozen characters."""
+    """Return the value in `dense<…>` as Python writes it, cut to a few dozen characters."""
     value = text.removeprefix("dense<").removesuffix(">")[:_LONGEST_READ]
     value = _NUMBER.sub(lambda match: f"{float(match[0]):.7g}", value)
     return value if len(value) <= _LONGEST_LINE else value[: _LONGEST_LINE - 1] + "\N{HORIZONTAL ELLIPSIS}"
@@ -272,14 +272,14 @@ class _Places:
         self._places: dict[str, Place] = {}
 
     def of(self, name: str, depth: int = _DEEPEST) -> Place:
-        """The innermost line of the user's own program: not of an installed library, if another one is there."""
+        """Return the innermost line of the user's own program: not of an installed library, if another one is there."""
         if name not in self._places:
             self._places[name] = NOWHERE  # a text that others wrote may name itself
             self._places[name] = self._place(self._texts.get(name, ""), depth)
         return self._places[name]
 
     def label(self, name: str) -> str:
-        """The name that the location has itself, as arguments have theirs; empty if it has none."""
+        """Return the name that the location has itself, as arguments have theirs; empty if it has none."""
         match = _NAMED.match(self._texts.get(name, ""))
         return match[1] if match else ""
 
@@ -316,7 +316,7 @@ class SourceFiles:
             return False
 
     def line(self, place: Place) -> str:
-        """The text of that line; empty if it is not known."""
+        """Return the text of that line; empty if it is not known."""
         lines = self._lines(place.file)
         return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
 
@@ -327,7 +327,7 @@ class SourceFiles:
         return bool(lines) and not any(word.search(line) for line in lines)
 
     def assigned(self, value: str, place: Place) -> tuple[str, Place]:
-        """The name that the line at `place` reads and that its file gives this number, and the line that does so.
+        """Find the name that the line at `place` reads, to which its file gives this number, and the line that does.
 
         `learning_rate = 0.01`, `learning_rate: float = 0.01` and `'learning_rate': 0.01` give a number. ("", NOWHERE)
         if there is no such name, or more than one.

@@ -51,10 +51,10 @@ _SKIPS: Final = {
 
 
 def why_not_found(reason: str) -> str:
-    """The `Miss` of this name in words; an unknown name is returned as it is."""
+    """Return the `Miss` of this name in words; an unknown name is returned as it is."""
     return _REASONS.get(Miss(reason), reason) if reason in set(Miss) else reason
 
 
 def why_not_stored(outcome: str) -> str:
-    """The `Skip` of this name in words; an unknown name is returned as it is."""
+    """Return the `Skip` of this name in words; an unknown name is returned as it is."""
     return _SKIPS.get(Skip(outcome), outcome) if outcome in set(Skip) else outcome

@@ -85,7 +85,7 @@ class Causes:
         self._by_name: dict[tuple[str, str], list[ProgramRecord]] = {}
 
     def of(self, program: ProgramRecord) -> Cause:
-        """The cause of a miss; programs are given in the order of their times, hits too."""
+        """Return the cause of a miss; programs are given in the order of their times, hits too."""
         cause = self._cause(program)
         if not program.is_hit:
             self._by_key[program.url, program.key] = program
@@ -126,13 +126,13 @@ class Causes:
 
 
 def changed_components(before: ProgramRecord, after: ProgramRecord) -> list[str]:
-    """The names of the components of two keys that differ."""
+    """Return the names of the components of two keys that differ."""
     names = before.components.keys() | after.components.keys()
     return sorted(name for name in names if before.components.get(name) != after.components.get(name))
 
 
 def grouped(causes: Iterable[tuple[ProgramRecord, Cause]], shown: Callable[[str], str]) -> list[Cause]:
-    """The causes, the costliest first; `shown` returns the name under which a program is shown."""
+    """Return the causes, the costliest first; `shown` returns the name under which a program is shown."""
     found: dict[str, Cause] = {}
     for program, cause in causes:
         name = shown(program.name)

@@ -110,7 +110,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes], tuple[str, int]]:
-    """The entries of the cache, the start records that hosts have left with it, its URL and its limit in bytes.
+    """Return the entries of the cache, the start records that hosts have left with it, its URL and its limit in bytes.
 
     There are none, and there is no limit, if it cannot be read.
     """
@@ -131,7 +131,7 @@ def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes], tuple
 
 
 def _limits(records: Iterable[StartRecord], url: str, limit: int) -> dict[str, int]:
-    """The limit of a cache by each URL that the records have for it."""
+    """Return the limit of a cache by each URL that the records have for it."""
     if limit == UNLIMITED:
         return {}
     urls = {program.url for record in records for program in record.programs}
@@ -139,7 +139,7 @@ def _limits(records: Iterable[StartRecord], url: str, limit: int) -> dict[str, i
 
 
 def _records(directory: str | None, since: str | None, others: Iterable[bytes]) -> list[StartRecord]:
-    """The records of one cache and from some time on, if that is asked for."""
+    """Return the records of one cache and from some time on, if that is asked for."""
     after = None if since is None else time.time() - (age(since, option="--since") or 0.0)
     wanted = None if directory is None else location_of(directory)
     places: dict[str, bool] = {}

@@ -49,7 +49,7 @@ def is_slower(before: Side, after: Side) -> bool:
 
 
 def changes(before: Side, after: Side) -> list[tuple[str, float, float, float, float]]:
-    """Each function with its compile seconds and its misses, before and after, the largest change first."""
+    """Return each function with its compile seconds and its misses, before and after, the largest change first."""
     nothing = (0.0, 0.0)
     found = []
     for name in before.by_function.keys() | after.by_function.keys():
@@ -59,7 +59,7 @@ def changes(before: Side, after: Side) -> list[tuple[str, float, float, float, f
 
 
 def chosen(side: str, records: Sequence[StartRecord], *, now: float) -> list[StartRecord]:
-    """The records of a side; raises UsageError if it is none of the three forms, or a file that cannot be read."""
+    """Pick the records of a side; raises UsageError if it has none of the three forms, or cannot be read."""
     young, separator, old = side.partition("..")
     name, is_version, value = side.partition("=")
     if Path(side).is_file():

@@ -37,7 +37,7 @@ _LONG: Final = 24
 
 
 def html_page(report: Report, differences: Mapping[Pair, Explanation] = _NONE) -> str:
-    """The page; at most 1 MB, because each section has a limited number of rows, and the timeline of bars.
+    """Return the page; at most 1 MB, because each section has a limited number of rows, and the timeline of bars.
 
     Args:
         report: what it shows.
@@ -64,7 +64,7 @@ def _text(text: str, *, keep: str = "") -> str:
 
 
 def _phases(phases: Mapping[str, float]) -> str:
-    """A bar of all phases, and what each colour means."""
+    """Return a bar of all phases, and what each colour means."""
     total = sum(phases.values()) or 1.0
     kept = [phase for phase in PHASES if phases.get(phase)]
     parts = "".join(f'<span style="width:{100 * phases[p] / total:.2f}%;background:var(--{p})"></span>' for p in kept)
@@ -89,7 +89,7 @@ def _code(code: str, sign: str) -> str:
 
 
 def _lines(lines: Iterable[str]) -> str:
-    """Lines of code or of a difference: what begins with a sign has its colour."""
+    """Return the lines of code or of a difference: what begins with a sign has its colour."""
     kinds = {"+": "new", "-": "old"}
     shown = (
         (line[:1], _text(line if len(line) <= _WIDEST else line[:_WIDEST] + "\N{HORIZONTAL ELLIPSIS}"))
@@ -99,7 +99,7 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def _functions_of(cause: Cause, differences: Mapping[Pair, Explanation]) -> str:
-    """The functions of a cause, each with what changed between its last two programs."""
+    """Return the functions of a cause, each with what changed between its last two programs."""
     rows = []
     for name in cause.ranked[:SHOWN]:
         found = differences.get(cause.pairs.get(name, ("", "")))
@@ -138,7 +138,7 @@ def _table(
     more: Sequence[tuple[str, str]],
     timelines: Mapping[str, int],
 ) -> str:
-    """A table in which each row is a body of its own, with what unfolds below it, so that both are sorted together."""
+    """Make a table in which each row is a body with what unfolds below it, so that both are sorted together."""
     longest = [max(len(row[place]) for row in rows) for place in range(len(columns))]
     classes = [
         ' class="number"' if name in NUMBERS else ' class="wide"' if most > _LONG else ""
@@ -170,7 +170,7 @@ def _cell(name: str, cell: str, timelines: Mapping[str, int]) -> str:
 
 
 def _timelines(report: Report) -> str:
-    """The last starts, of which one is shown."""
+    """Return the last starts, of which one is shown."""
     options = "".join(
         f'<option value="{n}">{_text(f"start {each.number}: {each.title}")}' for n, each in enumerate(report.timelines)
     )
@@ -198,7 +198,7 @@ def _timeline(timeline: Timeline) -> str:
 
 
 def _longest(timeline: Timeline) -> str:
-    """The programs that took longest, and what they spent most on."""
+    """Return the programs that took longest, and what they spent most on."""
     bars = sorted((bar for bars in timeline.lanes.values() for bar in bars), key=lambda bar: -sum(bar.phases.values()))
     said = (
         f"{bar.name} {duration(sum(bar.phases.values()))} ({max(bar.phases, key=lambda phase: bar.phases[phase])})"
@@ -209,7 +209,7 @@ def _longest(timeline: Timeline) -> str:
 
 
 def _bar(bar: Bar, length: float) -> str:
-    """A box for each phase, one behind the other; those that no eye could see are left out."""
+    """Return a box for each phase, one behind the other; those that no eye could see are left out."""
     found, at = [], bar.at
     title = _text(f"{bar.name}: {bar.outcome}, {duration(sum(bar.phases.values()))}")
     for phase in PHASES:

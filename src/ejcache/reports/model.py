@@ -215,7 +215,7 @@ def build(
     findings: Sequence[Advice] = (),
     limits: Mapping[str, int] = _NOTHING,
 ) -> Report:
-    """The report of these records, of any processes of any hosts.
+    """Return the report of these records, of any processes of any hosts.
 
     Args:
         records: of processes.
@@ -275,7 +275,7 @@ def _sums(programs: Iterable[ProgramRecord]) -> Sums:
 
 
 def _together(records: Sequence[StartRecord]) -> list[list[StartRecord]]:
-    """The records of each start, by rank and host."""
+    """Return the records of each start, by rank and host."""
     found: list[list[StartRecord]] = []
     latest: dict[tuple[str, int], list[StartRecord]] = {}
     for record in sorted(records, key=lambda record: record.process.began):
@@ -297,7 +297,7 @@ def _belongs(record: StartRecord, members: Sequence[StartRecord]) -> bool:
 
 
 def _process(process: Process) -> dict[str, Any]:
-    """The fields of a process in a report, where `settings` are all settings and their meaning."""
+    """Return the fields of a process in a report, where `settings` are all settings and their meaning."""
     fields = process._asdict()
     fields["changed_settings"] = fields.pop("settings")
     return fields
@@ -310,7 +310,7 @@ def _name(process: Process) -> str:
 def _numbered(
     starts: Sequence[Sequence[StartRecord]], labels: Mapping[int, str], limits: Mapping[str, int]
 ) -> list[Start]:
-    """The starts, of which the latest of each program says whether a cache is too small for it."""
+    """Return the starts, of which the latest of each program says whether a cache is too small for it."""
     found = [_start(len(starts) - n, members, labels) for n, members in enumerate(starts)]
     for start in {start.program: start for start in reversed(found)}.values():
         start.warnings += _too_small(start, limits)

@@ -42,7 +42,7 @@ class Section:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: `0 s`, `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`."""
+    """Return a time for people: `0 s`, `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`."""
     if not seconds:
         return "0 s"
     if abs(seconds) < 1:
@@ -70,7 +70,7 @@ def headline(report: Report) -> list[str]:
 
 
 def sections(report: Report, *, rows: int) -> list[Section]:
-    """The sections, with at most so many rows each."""
+    """Return the sections, with at most so many rows each."""
     found = [
         _advice(report, rows),
         _causes(report, rows),

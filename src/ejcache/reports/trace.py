@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def trace(records: Iterable[StartRecord]) -> dict[str, Any]:
-    """An object with a process for each record, a thread for each of its threads, and a slice for each phase."""
+    """Return an object with a process for each record, a thread for each of its threads, and a slice for each phase."""
     events: list[dict[str, Any]] = []
     for number, record in enumerate(records, start=1):
         process, threads = record.process, dict[str, int]()

@@ -31,7 +31,7 @@ _MAX_BYTES: Final = 64 << 10
 
 
 def user_file(env: Mapping[str, str] = os.environ) -> Path:
-    """The path of the user's configuration file, which need not exist."""
+    """Return the path of the user's configuration file, which need not exist."""
     root = env.get("XDG_CONFIG_HOME", "")
     # The specification says to ignore a relative path.
     above = Path(root) if root.startswith("/") else home_directory(env) / ".config"
@@ -39,12 +39,12 @@ def user_file(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def configuration_files(env: Mapping[str, str]) -> tuple[Path, ...]:
-    """The configuration files that count, the one with precedence first."""
+    """Return the configuration files that count, the one with precedence first."""
     return user_file(env), HOST_FILE
 
 
 def read_files(env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any] | ConfigFileError]]:
-    """The values of each configuration file that exists, by the name as written, or why it cannot be read."""
+    """Yield the values of each configuration file that exists, by the name as written, or why it cannot be read."""
     for path in configuration_files(env):
         try:
             values = _read(path)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def user_directory() -> Path:
-    """The default cache directory of this user on this machine; made nowhere yet.
+    """Return the default cache directory of this user on this machine; made nowhere yet.
 
     If it cannot be made, because the home directory is read-only or another user's, it is a private directory among the
     temporary files.
@@ -37,7 +37,7 @@ def or_temporary(path: Path) -> Path:
 
 
 def default_directory(env: Mapping[str, str]) -> Path:
-    """The user's cache directory by the convention of the system; on Linux, the XDG Base Directory Specification."""
+    """Return the user's cache directory by the system's convention; on Linux, the XDG Base Directory one."""
     root = env.get("XDG_CACHE_HOME", "")
     # The specification says to ignore a relative path.
     if sys.platform != "darwin" and root.startswith("/"):
@@ -49,7 +49,7 @@ def default_directory(env: Mapping[str, str]) -> Path:
 
 
 def home_directory(env: Mapping[str, str]) -> Path:
-    """The home directory of this user; a directory of this process where there is none."""
+    """Return the home directory of this user; a directory of this process where there is none."""
     return Path(env["HOME"]) if env.get("HOME") else _home()
 
 
@@ -65,7 +65,7 @@ def may_exist(path: Path) -> bool:
 
 
 def state_directory() -> Path:
-    """A directory of this user on this host for files that later runs read and that belong to no cache.
+    """Return a directory of this user on this host for files that later runs read and that belong to no cache.
 
     Digests of the compiler's libraries are in it, which keys are made of. So a directory that another user owns or can
     write to is not used, and one warning names the one that is used instead.
@@ -96,7 +96,7 @@ def _decided_state(own: Path) -> Path:
 
 
 def temporary_directory() -> Path | None:
-    """A directory of this user among the temporary files, or None if another user could write to it.
+    """Return a directory of this user among the temporary files, or None if another user could write to it.
 
     It may hold entries, and entries are code, so a directory that somebody else prepared must not be used.
     """

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
         """Reads JAX's flags. `jax_integration` provides one, so that this room does not import JAX."""
 
         def read(self, flag: str) -> FlagValue | None:
-            """The flag's value and origin, or None where this JAX has no such flag."""
+            """Return the flag's value and origin, or None where this JAX has no such flag."""
 
         def fingerprint(self) -> Any:
-            """A value that changes, by `==`, whenever `read` would answer differently for some flag. Takes 2 µs."""
+            """Return a value that changes, by `==`, whenever `read` would answer differently for a flag. Takes 2 µs."""
 
 
 class Origin(StrEnum):
@@ -84,7 +84,7 @@ setting: Final[Callable[..., Any]] = Setting
 
 
 def eviction_order(value: Any) -> str:
-    """A word of the setting `evict`."""
+    """Parse a word of the setting `evict`."""
     text = str(value).strip().lower()
     if text not in {"lru", "cost"}:
         raise ValueError(text)
@@ -92,7 +92,7 @@ def eviction_order(value: Any) -> str:
 
 
 def autotune_policy(value: Any) -> str:
-    """A word of the setting `autotune_policy`."""
+    """Parse a word of the setting `autotune_policy`."""
     text = str(value).strip().lower()
     if text not in {"autotune", "heuristics", "error"}:
         raise ValueError(text)
@@ -100,7 +100,7 @@ def autotune_policy(value: Any) -> str:
 
 
 def declared(by: type) -> list[Setting]:
-    """The settings that a class declares, in their order."""
+    """Return the settings that a class declares, in their order."""
     found = []
     for name, each in vars(by).items():
         if isinstance(each, Setting):
@@ -142,7 +142,7 @@ def boolean(value: Any) -> bool:
 
 
 def switch_or_location(value: Any) -> bool | str:
-    """A boolean, or else a directory or URL, as for `EJCACHE`. `none` is a mistake rather than a directory."""
+    """Parse a boolean, or else a directory or URL, as for `EJCACHE`. `none` is a mistake rather than a directory."""
     try:
         return boolean(value)
     except ValueError:
@@ -195,7 +195,7 @@ def xla_caches(value: Any) -> str:
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Texts that commas separate, or several texts."""
+    """Parse texts that commas separate, or several texts."""
     parts = value.split(",") if isinstance(value, str) else [os.fspath(part) for part in value]
     return tuple(part.strip() for part in parts if part.strip())
 
@@ -242,7 +242,7 @@ _JAX_TYPES: Final[Mapping[Callable[[Any], Any], Callable[[str], Any]]] = {
 
 
 def jax_reading(setting: Setting, text: str) -> Any:
-    """The value that JAX takes from the environment variable of the setting's flag when JAX is imported.
+    """Return the value that JAX takes from the environment variable of the setting's flag when JAX is imported.
 
     Raises:
         ValueError: with this text, the import of JAX fails.

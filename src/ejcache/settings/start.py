@@ -16,7 +16,7 @@ _FORKED_AND_NOT_STARTED: Final = 0x40
 
 
 def main_file() -> str:
-    """The path of the main module's file, as Python has it; empty without one."""
+    """Return the path of the main module's file, as Python has it; empty without one."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
     return path if isinstance(path, str) and not path.startswith("<") else ""  # "<stdin>"
 
@@ -57,7 +57,7 @@ _VARIABLES: Final = {} if sys.platform == "linux" else dict(os.environ)
 
 @functools.cache
 def variables_at_start() -> dict[str, str]:
-    """The environment that this process was started with, whatever the program has changed since."""
+    """Return the environment that this process was started with, whatever the program has changed since."""
     if sys.platform != "linux":
         return _VARIABLES
     try:

@@ -47,7 +47,7 @@ class EntryUse(NamedTuple):
     worth: float | None = None
 
     def joined(self, other: EntryUse) -> EntryUse:
-        """Both together: the later time, all uses, and the worth that was said last."""
+        """Join two uses: the later time, all uses, and the worth that was said last."""
         later, earlier = (self, other) if self.when >= other.when else (other, self)
         worth = earlier.worth if later.worth is None else later.worth
         return EntryUse(later.when, self.times + other.times, worth)
@@ -89,11 +89,11 @@ class Store(Closing):
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None. It does not count as a use: who uses the entry calls `note_used`."""
+        """Return the bytes under `key`, or None. It does not count as a use: who uses the entry calls `note_used`."""
 
     @abstractmethod
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None; nothing is copied or counted."""
+        """Return the bytes under `key`, or their first `length`, or None; nothing is copied or counted."""
 
     @abstractmethod
     def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
@@ -135,11 +135,11 @@ class Store(Closing):
 
     @abstractmethod
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, in no particular order; entries that come or go meanwhile may or may not be seen."""
+        """Return every entry, in no particular order; entries that come or go meanwhile may or may not be seen."""
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Return the bytes of all entries."""
 
     @abstractmethod
     def quarantine(self, key: str, data: bytes) -> bool:
@@ -161,7 +161,7 @@ class Store(Closing):
 
     @abstractmethod
     def counters(self) -> dict[str, float]:
-        """The counters kept with the store, since it was made or `reset_counters` was called."""
+        """Return the counters kept with the store, since it was made or `reset_counters` was called."""
 
     @abstractmethod
     def reset_counters(self) -> None:
@@ -195,11 +195,11 @@ class Store(Closing):
         return {}
 
     def check(self, *, fix: bool = False) -> list[str]:  # noqa: ARG002
-        """The damage of the store's own structures, one sentence each; with `fix` it is repaired."""
+        """Return the damage of the store's own structures, one sentence each; with `fix` it is repaired."""
         return []
 
     def failed_tries(self) -> int:
-        """The number of requests of this process that failed, got no answer, or were throttled."""
+        """Return the number of requests of this process that failed, got no answer, or were throttled."""
         return 0
 
 
@@ -230,13 +230,13 @@ class TwoTiers(Protocol):
         """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""
 
     def local_note(self, key: str) -> float | None:
-        """The number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
+        """Return the number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
 
     def has_local(self, key: str) -> bool:
         """True if this host has the entry, so that `get_verified` asks nobody else."""
 
     def patience(self) -> float:
-        """Seconds that it is worth waiting for the shared tier: none while it is not asked."""
+        """Return the seconds that it is worth waiting for the shared tier: none while it is not asked."""
 
     def prefetch(
         self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
@@ -254,7 +254,7 @@ class TwoTiers(Protocol):
 
 
 def two_tiers(store: Store) -> TwoTiers | None:
-    """`store` if it has two tiers, otherwise None; `isinstance` takes as long as reading an entry's row."""
+    """Return `store` if it has two tiers, otherwise None; `isinstance` takes as long as reading an entry's row."""
     return cast("TwoTiers", store) if _has_two_tiers(type(store)) else None
 
 

@@ -61,7 +61,7 @@ class Documents(Closing):
         return f"Documents({self.url!r})"
 
     def read(self, path: str, *, max_size: int | None = None) -> bytes | None:
-        """The document, or None.
+        """Return the document, or None.
 
         Args:
             path: of the document.
@@ -83,7 +83,7 @@ class Documents(Closing):
         self.bucket.update(self._writable(path), change, timeout=timeout)
 
     def list(self, prefix: str) -> Iterator[str]:
-        """The paths that begin with `prefix`, in no particular order."""
+        """Yield the paths that begin with `prefix`, in no particular order."""
         for info in self.bucket.walk(prefix):
             yield info.name
 
@@ -100,7 +100,7 @@ class Documents(Closing):
         return blob is not None and blob.data == data and self.bucket.delete(path, version=blob.version)
 
     def stamp(self, path: str) -> str | None:
-        """A text that changes with every change of the document, for less than a read; None without a document."""
+        """Return a text that changes with the document, and costs less than a read; None without a document."""
         info = self.bucket.stat(check_path(path))
         return None if info is None else info.version
 
@@ -121,7 +121,7 @@ class Documents(Closing):
 
 
 def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> Documents:
-    """The documents below `url`: a directory, `file:///directory`, `gs://bucket/prefix`, or another bucket's URL.
+    """Open the documents below `url`: a directory, `file:///directory`, `gs://bucket/prefix`, or another bucket.
 
     Nothing is made, and no storage is asked, before the first use. Who can write there decides which configurations a
     program runs with: open only what you trust.

@@ -37,7 +37,7 @@ _NOTE: Final = re.compile(rb"([0-9a-f]{32}) ([0-9]{1,12}|-) ([0-9]{1,12})(?: .*)
 
 
 def encode_note(digest: str, number: float | None, created: float) -> bytes:
-    """The line of a note, with its number in millionths; None: the entry is published."""
+    """Return the line of a note, with its number in millionths; None: the entry is published."""
     return f"{digest} {'-' if number is None else round(number * 1e6)} {int(created)}\n".encode()
 
 
@@ -71,7 +71,7 @@ class HostNotes:
         self._notes: dict[str, tuple[float | None, float]] | None = None
 
     def number(self, key: str) -> float | None:
-        """The number of the note of a key; None if there is none, or not any more."""
+        """Return the number of the note of a key; None if there is none, or not any more."""
         number, created = self._read().get(key_digest(key, 32), (None, 0.0))
         return number if 0 <= self._now() - created < EXPIRY_SECONDS else None
 

@@ -83,7 +83,7 @@ class Location(NamedTuple):
 
     @classmethod
     def parse(cls, url: object) -> Location:
-        """The location that `url` names; `~` is expanded, and a relative path starts at the working directory.
+        """Return the location that `url` names; `~` is expanded, and a relative path starts at the working directory.
 
         Raises:
             UsageError: it names no store, or carries a credential. The message says what is accepted, and it never
@@ -117,7 +117,7 @@ def _split(text: str) -> SplitResult:
 
 
 def display_url(text: str | os.PathLike[str]) -> str:
-    """`text` without a password, a token or a query, for messages, logs and reports.
+    """Return `text` without a password, a token or a query, for messages, logs and reports.
 
     `Location.parse` refuses URLs that carry one; this is for the messages that refuse them, and for values of settings
     that nobody has parsed.
@@ -137,7 +137,7 @@ def display_url(text: str | os.PathLike[str]) -> str:
 
 
 def display_value(value: Any) -> Any:
-    """A value of a setting without the passwords and tokens of its URLs; a tuple as a list."""
+    """Return a value of a setting without the passwords and tokens of its URLs; a tuple as a list."""
     if isinstance(value, tuple | list):
         return [display_value(each) for each in value]
     return display_url(value) if isinstance(value, str) else value

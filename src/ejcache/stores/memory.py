@@ -67,11 +67,11 @@ class MemoryStore(Store):
         return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None."""
+        """Return the bytes under `key`, or None."""
         return self.peek(key)
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None."""
+        """Return the bytes under `key`, or their first `length`, or None."""
         check_key(key)
         with _lock:
             found = self._namespace.entries.get(key)
@@ -136,7 +136,7 @@ class MemoryStore(Store):
             return True
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry as it was when the iteration began."""
+        """Yield every entry as it was when the iteration began."""
         with _lock:
             infos = [
                 EntryInfo(key, len(found.data), found.created, found.last_used)
@@ -145,7 +145,7 @@ class MemoryStore(Store):
         yield from infos
 
     def size(self) -> int:
-        """Bytes of all entries."""
+        """Return the bytes of all entries."""
         with _lock:
             return self._namespace.total
 
@@ -173,7 +173,7 @@ class MemoryStore(Store):
                 self._namespace.counters[name] += amount  # type: ignore[assignment]  # Counter is typed for int alone
 
     def counters(self) -> dict[str, float]:
-        """The counters of this name."""
+        """Return the counters of this name."""
         with _lock:
             return dict(self._namespace.counters)
 

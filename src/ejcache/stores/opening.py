@@ -95,7 +95,7 @@ def open_bucket(
     deadline: float | None = None,
     prepare: bool = True,
 ) -> Bucket:
-    """The objects at `url`: those of a bucket, or the files of any directory, which need not be shared.
+    """Return the objects at `url`: those of a bucket, or the files of any directory, which need not be shared.
 
     The storage is not asked yet: whether it can be reached shows at the first use.
 
@@ -226,7 +226,7 @@ class CacheContents(NamedTuple):
     bucket: Bucket | None = None
 
     def open(self, *, max_size: int | None = UNLIMITED, read_only: bool = False) -> Store | None:
-        """The store of ours, or None if there is none; raises as `open_store` does."""
+        """Return the store of ours, or None if there is none; raises as `open_store` does."""
         if not self.has_store:
             return None
         if self.bucket is None:

@@ -56,7 +56,7 @@ class JaxEntries(ABC):
 
     @abstractmethod
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, in no particular order, with the last use that JAX has noted, or else the time it was written.
+        """List every entry, in no particular order, with the last use that JAX noted, or else when it was written.
 
         Raises:
             StoreError: they cannot be listed.
@@ -68,10 +68,10 @@ class JaxEntries(ABC):
 
     @abstractmethod
     def _pieces(self, key: str, size: int) -> Iterator[bytes]:
-        """The entry under `key` in pieces of this size; nothing if there is none. Raises StoreError."""
+        """Return the entry under `key` in pieces of this size; nothing if there is none. Raises StoreError."""
 
     def size(self) -> int:
-        """Bytes of all entries, by a listing."""
+        """Return the bytes of all entries, by a listing."""
         return sum(entry.size for entry in self.entries())
 
     def is_empty(self) -> bool:
@@ -290,7 +290,7 @@ def _inflate_prefix(data: bytes, length: int) -> bytes:
 
 
 def _inflate(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The content of a zlib stream, in pieces; a bomb costs time, at most that of `MAX_RAW_SIZE` bytes."""
+    """Yield the content of a zlib stream, in pieces; a bomb costs time, at most that of `MAX_RAW_SIZE` bytes."""
     stream = zlib.decompressobj()
     size = 0
     try:

@@ -31,7 +31,7 @@ log = logging.getLogger("ejcache")
 
 
 def find_local_tier(location: Location, settings: Settings) -> Path | None:
-    """The directory on this host for the remote cache at `location`; None if there is no local disk for it.
+    """Return the directory on this host for the remote cache at `location`; None if there is no local disk for it.
 
     If access to it is refused, a private directory of this user takes its place, and one warning says why.
 

@@ -80,7 +80,7 @@ def make_with_mode(path: Path, mode: int, *, gid: int | None = None) -> None:
 
 
 def missing_directories(directory: Path) -> list[Path]:
-    """The directories that have to be made for `directory`, from the top down."""
+    """Return the directories that have to be made for `directory`, from the top down."""
     missing = [] if directory.is_dir() else [directory]
     while missing and not os.path.lexists(missing[-1].parent):
         missing.append(missing[-1].parent)
@@ -88,7 +88,7 @@ def missing_directories(directory: Path) -> list[Path]:
 
 
 def file_mode(directory: str | os.PathLike[str], *, dir_fd: int | None = None) -> int:
-    """The permissions of a file of ours in `directory`: those of the directory, or private where everybody makes files.
+    """Return the permissions of our files in `directory`: its own, or private ones where everybody makes files.
 
     Raises:
         OSError: the directory cannot be looked at.
@@ -165,7 +165,7 @@ class UnsafeFileError(OSError):
 
 
 def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> int:
-    """A descriptor of the regular file at `path`, for reading. Never waits, and follows no link in the last component.
+    """Open the regular file at `path` for reading. Never waits, and follows no link in the last component.
 
     Raises:
         UnsafeFileError: what is there is not a regular file.
@@ -201,7 +201,7 @@ def append_regular(path: str | os.PathLike[str], data: bytes, *, create: bool = 
 
 
 def read_regular(path: str | os.PathLike[str], *, max_size: int, length: int | None = None) -> bytes:
-    """The bytes of the regular file at `path`, or its first `length`.
+    """Return the bytes of the regular file at `path`, or its first `length`.
 
     Args:
         path: the file.

@@ -26,7 +26,7 @@ _DEEPEST: Final = 24
 
 @functools.lru_cache(8)
 def commit_of(directory: Path) -> str:
-    """The first digits of the commit that is checked out around this directory; empty if there is none."""
+    """Return the first digits of the commit that is checked out around this directory; empty if there is none."""
     try:
         for place in [directory, *directory.parents][:_DEEPEST]:
             git = place / ".git"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """`text` with a replacement character for every character that a terminal could interpret, but those of `keep`."""
+    """Replace every character that a terminal could interpret, but those of `keep`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)

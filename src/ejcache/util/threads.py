@@ -186,7 +186,7 @@ def cores() -> int:
 
 
 def smaller_stack() -> int | None:
-    """Bytes of stack that a new thread has, if the main thread may have more; None if both have the same.
+    """Return the bytes of stack that a new thread has, if the main thread may have more; None if both have the same.
 
     Python can change the size only for all threads of the process, so ours have the program's.
     """

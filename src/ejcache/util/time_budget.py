@@ -95,7 +95,7 @@ _current: Final[ContextVar[Budget | None]] = ContextVar("budget", default=None)
 
 
 def current_budget() -> Budget | None:
-    """The budget of what this thread does for the program now; None if nothing waits for it."""
+    """Return the budget of what this thread does for the program now; None if nothing waits for it."""
     return _current.get()
 
 

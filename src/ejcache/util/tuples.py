@@ -19,7 +19,7 @@ else:
     _codes: dict[int, types.CodeType] = {}
 
     def _maker(fields: tuple[str, ...], defaults: tuple[Any, ...]) -> types.FunctionType:
-        """`__new__` of a tuple with these fields."""
+        """Return `__new__` of a tuple with these fields."""
         code = _codes.get(len(fields))
         if code is None:
             names = "".join(f", _{place}" for place in range(len(fields)))

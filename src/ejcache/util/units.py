@@ -22,7 +22,7 @@ _AGE_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604_80
 
 
 def parse_size(text: str | float, *, setting: str = "size", unlimited: bool = False) -> int:
-    """Bytes that `text` stands for; with `unlimited`, -1 stands for no limit.
+    """Return the bytes that `text` stands for; with `unlimited`, -1 stands for no limit.
 
     Raises:
         SettingError: `text` is not a size; the message names `setting`.
@@ -54,7 +54,7 @@ def parse_size(text: str | float, *, setting: str = "size", unlimited: bool = Fa
 
 
 def parse_limit(text: str | float, *, setting: str) -> int:
-    """Bytes that entries may take up. A few bytes without a unit are refused, because they would remove everything.
+    """Parse a limit in bytes. A few bytes without a unit are refused, because they would remove everything.
 
     Raises:
         SettingError: `text` is not a size, or was not meant in bytes; the message names `setting`.
@@ -65,13 +65,13 @@ def parse_limit(text: str | float, *, setting: str) -> int:
 
 
 def bytes_meant_for_more(text: str | float) -> int | None:
-    """The number, if it has no unit and is so small that nobody means bytes by it."""
+    """Return the number, if it has no unit and is so small that nobody means bytes by it."""
     number = whole_number(str(text).strip())
     return number if number is not None and 0 < number < _SMALLEST else None
 
 
 def whole_number(text: str) -> int | None:
-    """The number that `text` is, if it is one that a file system, and an index, can count."""
+    """Return the number that `text` is, if it is one that a file system, and an index, can count."""
     # As a float first: Python counts the digits of what becomes an integer, and refuses thousands of them.
     if not text.isascii() or not text.isdigit() or float(text) > _LARGEST + 1:
         return None
@@ -79,7 +79,7 @@ def whole_number(text: str) -> int | None:
 
 
 def parse_age(text: str | float, *, setting: str = "age") -> float:
-    """Seconds that `text` stands for.
+    """Return the seconds that `text` stands for.
 
     Raises:
         SettingError: `text` is not an age; the message names `setting`.
@@ -112,7 +112,7 @@ def plural(number: int, one: str, many: str = "") -> str:
 
 
 def format_age(seconds: float) -> str:
-    """A duration as a person reads it, in its largest whole unit."""
+    """Return a duration as a person reads it, in its largest whole unit."""
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
         if seconds >= 2 * length or (seconds >= length and unit != "d"):
             return f"{seconds / length:.0f}{unit}"

@@ -22,7 +22,7 @@ _END_SECONDS: Final = 60.0
 
 
 def python_of_ours(*arguments: str) -> list[str]:
-    """The command of a process of ours: this Python, which imports nothing from the working directory (`-P`)."""
+    """Return the command of a process of ours: this Python, which imports nothing from the working directory (`-P`)."""
     return [sys.executable, "-P", *arguments]
 
 
@@ -46,7 +46,7 @@ def answering() -> Iterator[Answer]:
 
 
 def how_it_ended(status: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     if status >= 0:
         return f"exit status {status}"
     import signal
@@ -82,7 +82,7 @@ class WorkerProcess:
         self.is_finishing = False
 
     def fileno(self) -> int:
-        """The descriptor on which answers come."""
+        """Return the descriptor on which answers come."""
         return int(self._answers.fileno())
 
     def send(self, **fields: Any) -> None:
@@ -98,7 +98,7 @@ class WorkerProcess:
             self._requests.close()
 
     def read(self) -> list[dict[str, Any]] | None:
-        """The answers that have come, after a wait for something; None if the child has ended."""
+        """Return the answers that have come, after a wait for something; None if the child has ended."""
         data = os.read(self.fileno(), _LARGEST_READ)
         if not data:
             return None
@@ -153,7 +153,7 @@ class WorkerProcesses(Generic[W]):
         self._selector.unregister(worker)
 
     def answers(self) -> Iterator[tuple[W, dict[str, Any] | None]]:
-        """Each answer and its child, until there is no child; None instead of an answer if the child has ended.
+        """Yield each answer and its child, until there is no child; None instead of an answer if the child has ended.
 
         A child that has ended is removed before. Children may be added and removed meanwhile.
         """

@@ -50,7 +50,7 @@ GPUS: Final[dict[str, Gpu]] = {
 
 
 def target_config(gpu: Gpu, *, runtime: int) -> str:
-    """The text of XLA's `GpuTargetConfigProto`.
+    """Return the text of XLA's `GpuTargetConfigProto`.
 
     Args:
         gpu: the model.

@@ -16,7 +16,7 @@ _CPU_TOPOLOGY: Final = (9, 2)
 
 
 def device_memory(topology: bytes) -> int:
-    """Bytes of memory of a GPU, from a serialised topology; 0 if it does not say."""
+    """Return the bytes of memory of a GPU, from a serialised topology; 0 if it does not say."""
     message, value = topology, 0
     with contextlib.suppress(ValueError, StopIteration):
         for number in _GPU_MEMORY[:-1]:
@@ -27,7 +27,7 @@ def device_memory(topology: bytes) -> int:
 
 
 def gathered_topology(topologies: list[bytes], platform: str) -> bytes:
-    """One topology of all processes, from what each of them has: on CPU each has its own devices only.
+    """Return one topology of all processes, from what each of them has: on CPU each has its own devices only.
 
     Raises:
         EjcacheError: the processes have different kinds of devices.

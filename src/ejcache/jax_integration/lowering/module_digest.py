@@ -87,7 +87,7 @@ class _UnexpectedError(Exception):  # control flow within this module
 
 
 def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitioning: bool = False) -> ModuleDigest:
-    """The content digest of an `ir.Module` of StableHLO; the module is not changed.
+    """Return the content digest of an `ir.Module` of StableHLO; the module is not changed.
 
     Args:
         module: as JAX's lowering gives it.
@@ -127,7 +127,7 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
 
 
 def module_text(module: Any, *, locations: bool = False) -> str:
-    """The module as text for people: constants above 64 elements elided, debug locations on request."""
+    """Return the module as text for people: constants above 64 elements elided, debug locations on request."""
     with module.context:
         return str(module.operation.get_asm(enable_debug_info=locations, large_elements_limit=64))
 
@@ -152,7 +152,7 @@ class _Work:
         self._references: list[tuple[Any, list[_Reference]]] = []
 
     def plain_bytecode(self) -> bytes | None:
-        """The bytecode, if it is canonical as it is; None if there may be something that `survey` would change.
+        """Return the bytecode, if it is canonical as it is; None if there may be something that `survey` would change.
 
         Looking at each operation in Python takes as long as all the rest. A module of one public function whose
         bytecode has no name of an operation that refers to functions needs none of that.

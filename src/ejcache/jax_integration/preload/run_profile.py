@@ -85,7 +85,7 @@ class RunProfile(NamedTuple):
 
 
 def merge(profile: RunProfile, environment: str, used: Sequence[ProgramUse]) -> RunProfile:
-    """The profile after a run that used these programs, in this order, in this environment.
+    """Return the profile after a run that used these programs, in this order, in this environment.
 
     Programs that it did not use follow, until `_FORGOTTEN_AFTER` runs in a row have not used them. A run that used less
     than half as many programs as the profile has, such as one that failed early, says nothing about the others.
@@ -121,7 +121,7 @@ def differs(profile: RunProfile, other: RunProfile, environment: str) -> bool:
 
 
 def encode_profile(profile: RunProfile) -> bytes:
-    """The payload; programs at the end of the longest list are left out until it is small enough."""
+    """Return the payload; programs at the end of the longest list are left out until it is small enough."""
     environments = {name: list(uses) for name, uses in profile.environments.items()}
     while True:
         payload = _encode(environments)

@@ -91,7 +91,7 @@ class RankAgreement:
         return self._coordination.is_of_job(coordination)
 
     def topic(self, name: str) -> str:
-        """A new topic: `name`, numbered by how often this process has had it.
+        """Return a new topic: `name`, numbered by how often this process has had it.
 
         Every rank compiles the same programs in the same order, so that all ranks get the same number. The name holds
         no key: ranks whose keys differ must meet, to find that out.

@@ -123,7 +123,7 @@ def publisher_order(said: Mapping[int, Any]) -> dict[str, list[int]]:
 
 
 def ranks_that_differ(keys: Mapping[int, str]) -> list[int]:
-    """The lowest rank and the first one whose key is another; empty if all keys are the same."""
+    """Return the lowest rank and the first one whose key is another; empty if all keys are the same."""
     lowest = min(keys)
     return next(([lowest, rank] for rank in sorted(keys) if keys[rank] != keys[lowest]), [])
 

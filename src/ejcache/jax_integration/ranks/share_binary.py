@@ -37,7 +37,7 @@ def share(
     compile_here: Callable[[], Any],
     store: StoreReceived,
 ) -> Any:
-    """The executable: compiled on the first process, and on each process that does not receive it in time.
+    """Return the executable: compiled on the first process, and on each process that does not receive it in time.
 
     It is shared by key and ordered device ids. JAX does so by key alone: a permuted mesh has the same key where the
     device assignment is not part of it, and JAX then returns the other mesh's executable. Each process loads the bytes

@@ -31,7 +31,7 @@ _LONGEST: Final = 200
 
 
 def facts_of_call() -> dict[str, str]:
-    """Texts about the program that this thread compiles; empty if JAX does not say.
+    """Return texts about the program that this thread compiles; empty if JAX does not say.
 
     `defined` is where its function begins, `/home/me/train.py:14 step`, and `source` the line that is there if it is a
     lambda; `weak` are the paths of its weakly typed arguments, one a line, and `committed` those of the arguments that
@@ -73,7 +73,7 @@ def _is_committed(aval: Any, sharding: Any) -> bool:
 
 
 def _line_of(file: str, number: int) -> str:
-    """A line of a source file as it is now; `linecache` would keep it as it was."""
+    """Return a line of a source file as it is now; `linecache` would keep it as it was."""
     try:
         lines = read_regular(file, max_size=_LARGEST).decode().splitlines()
     except (OSError, ValueError):

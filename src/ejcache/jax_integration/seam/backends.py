@@ -112,7 +112,7 @@ def _parse_options(options: bytes) -> Any:
 
 
 def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence[int]) -> tuple[Any, Any] | None:
-    """The executable as JAX would load it for these devices, and their list; None if the client lacks one of them.
+    """Load an executable as JAX would for these devices; None if the client lacks one of them.
 
     Raises whatever XLA raises.
 

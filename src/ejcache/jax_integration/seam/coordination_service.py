@@ -60,7 +60,7 @@ class CoordinationClient:
         return True
 
     def get(self, name: str, *, timeout: float, what: str = "") -> bytes | None:
-        """The value of a name, or None if no process sets it within `timeout` seconds.
+        """Return the value of a name, or None if no process sets it within `timeout` seconds.
 
         Args:
             name: of the value.
@@ -86,7 +86,7 @@ class CoordinationClient:
             raise StoreUnavailableError(f"the job's coordination service failed: {exc}") from exc
 
     def list(self, directory: str) -> dict[str, bytes]:
-        """The values set so far under `directory`, by the part of the name that follows it.
+        """Return the values set so far under `directory`, by the part of the name that follows it.
 
         Raises:
             StoreUnavailableError: the service cannot be reached.
@@ -99,7 +99,7 @@ class CoordinationClient:
 
 
 def coordination_client() -> CoordinationClient | None:
-    """The job's client; None in a program of one process and before `jax.distributed.initialize()`."""
+    """Return the job's client; None in a program of one process and before `jax.distributed.initialize()`."""
     state = jax_distributed.global_state
     processes = int(state.num_processes or 1)
     if state.client is None or processes < 2:
@@ -108,5 +108,5 @@ def coordination_client() -> CoordinationClient | None:
 
 
 def process_index() -> int:
-    """The index of this process in its job; 0 in a program of one process."""
+    """Return the index of this process in its job; 0 in a program of one process."""
     return int(jax_distributed.global_state.process_id or 0)

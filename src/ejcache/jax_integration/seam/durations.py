@@ -34,7 +34,7 @@ _here: Final = _Here()
 
 
 def take_durations() -> dict[str, float]:
-    """The seconds that this thread has traced and lowered its program; the last ones, if it did so more than once."""
+    """Take the seconds in which this thread last traced and lowered a program."""
     found, _here.seconds = _here.seconds, {}
     return found
 

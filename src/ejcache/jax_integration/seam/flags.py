@@ -72,7 +72,7 @@ class FlagReader:
             previous(value)
 
     def save(self) -> dict[str, FlagValue]:
-        """Every flag as it is now."""
+        """Return every flag as it is now."""
         return {flag: value for flag in self._states if (value := self.read(flag)) is not None}
 
     def put_back(self, flag: str, before: FlagValue) -> None:
@@ -86,12 +86,12 @@ class FlagReader:
                     self._directory = before
 
     def overruled_directory(self) -> str | None:
-        """The directory that ejkernel has set for itself, and that `read` ignores; None if JAX has another one."""
+        """Return the directory that ejkernel has set and that `read` ignores; None if JAX has another one."""
         value = self._states[_DIRECTORY].value
         return value if value is not None and value == _directory_of_ejkernel() else None
 
     def fingerprint(self) -> tuple[Any, ...]:
-        """A value that changes whenever `read` would answer differently for some flag."""
+        """Return a value that changes whenever `read` would answer differently for some flag."""
         return (self._calls_noted, *[state.value for state in self._states.values()])
 
     def read(self, flag: str) -> FlagValue | None:
@@ -111,7 +111,7 @@ class FlagReader:
 
 
 def _initial_value(flag: str, state: Any) -> Any:
-    """The value that JAX read from the environment when it was imported.
+    """Return the value that JAX read from the environment when it was imported.
 
     JAX keeps an empty text as it is. We must too: otherwise it would look like a call that switches the cache off.
     """
@@ -125,7 +125,7 @@ def _initial_value(flag: str, state: Any) -> Any:
 
 
 def _directory_of_ejkernel() -> str | None:
-    """The directory that ejkernel gives to JAX each time that it decorates a function; None if it is not loaded."""
+    """Find the directory that ejkernel gives to JAX whenever it decorates a function; None if it is not loaded."""
     directory = getattr(sys.modules.get("ejkernel.callib._ejit"), "COMPILE_FUNC_DIR", None)
     return None if directory is None else str(directory)
 
@@ -198,7 +198,7 @@ TRACE_SETTINGS: Final = _holders()
 
 
 def changed_trace_settings() -> dict[str, str]:
-    """The settings that are not at their default in this thread, by name, as texts."""
+    """Return the settings that are not at their default in this thread, by name, as texts."""
     texts = {name: str(getattr(holder.value, "name", holder.value)) for name, holder in TRACE_SETTINGS.items()}
     return {
         name: text

@@ -128,7 +128,7 @@ def registered() -> RegisteredFunctions:
 
 @functools.cache
 def own_batch_targets() -> frozenset[str]:
-    """The custom calls of JAX's own libraries that every process registers as partitioned by their batch."""
+    """Return the custom calls of JAX's own libraries that every process registers as partitioned by their batch."""
     from jax._src.lax import linalg
 
     modules = [getattr(linalg, name, None) for name in _OWN_BATCHED]

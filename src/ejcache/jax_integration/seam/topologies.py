@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def absent_devices(platform: str, topology: bytes) -> Sequence[Any]:
-    """The devices of a serialised topology.
+    """Return the devices of a serialised topology.
 
     Raises:
         UsageError: this JAX cannot read one, or has no compiler for its platform.
@@ -31,7 +31,7 @@ def absent_devices(platform: str, topology: bytes) -> Sequence[Any]:
 
 
 def named_devices(platform: str, name: str, options: Mapping[str, Any]) -> Sequence[Any]:
-    """The devices of a topology that the platform's plug-in knows by name.
+    """Return the devices of a topology that the platform's plug-in knows by name.
 
     Raises:
         UsageError: there is no such topology, or no plug-in.
@@ -45,7 +45,7 @@ def named_devices(platform: str, name: str, options: Mapping[str, Any]) -> Seque
 
 
 def runtime_version() -> int:
-    """The version of the CUDA runtime that the plug-in was built with, as CUDA counts; 0 without a plug-in."""
+    """Return the version of the CUDA runtime that the plug-in was built with, as CUDA counts; 0 without a plug-in."""
     for module in ("jax_cuda13_plugin", "jax_cuda12_plugin"):
         try:
             versions = __import__(f"{module}._versions", fromlist=["_versions"])
@@ -56,7 +56,7 @@ def runtime_version() -> int:
 
 
 def peak_memory(executable: Any) -> int:
-    """Bytes of a device's memory that a run of the executable needs at its peak; 0 if XLA does not say."""
+    """Return the bytes of a device's memory that a run of the executable needs at its peak; 0 if XLA does not say."""
     stats = executable.get_compiled_memory_stats()
     peak = int(getattr(stats, "peak_memory_in_bytes", 0) or 0)
     whole = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes

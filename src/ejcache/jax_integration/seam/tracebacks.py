@@ -83,7 +83,7 @@ _RUNNERS: Final = frozenset(
 
 
 def caller() -> str:
-    """The line of the user's program that runs now, `/home/me/train.py:31 in main`; empty if there is none.
+    """Return the line of the user's program that runs now, `/home/me/train.py:31 in main`; empty if there is none.
 
     Of a line in a method that makes or calls an object, or in a function that a library calls back, the line that does
     so follows: `/home/me/net.py:7 in Net.__init__, from /home/me/train.py:31 in main`. A library through which the

@@ -55,7 +55,7 @@ def weight(hits: int) -> float:
 
 
 def aged(age: float, turn: float, *, part: float) -> float:
-    """The age after an entry of this turn was evicted, which took this part of the limit."""
+    """Return the age after an entry of this turn was evicted, which took this part of the limit."""
     return age + max(turn - age, 0.0) * min(part, 1.0)
 
 

@@ -225,7 +225,7 @@ class EntryIndex:
         return int(self._steps < 0)
 
     def rows(self, statement: str, *parameters: object, steps: int = _MOST_STEPS) -> list[Any]:
-        """The rows of a query, which is stopped after `steps` million steps."""
+        """Return the rows of a query, which is stopped after `steps` million steps."""
         self._steps = steps
         rows: list[Any] = self._sql(statement, parameters).fetchall()
         return rows
@@ -371,7 +371,7 @@ class EntryIndex:
     # -- rows ------------------------------------------------------------------------------------------------------
 
     def find(self, key: str, *, whole: bool) -> IndexRow | None:
-        """The row of `key`, with its value or only the value's length."""
+        """Return the row of `key`, with its value or only the value's length."""
         self._steps = _MOST_STEPS
         row = self._sql(
             f"SELECT {_WHOLE if whole else _LENGTH} FROM Cache WHERE key = ? AND raw = 1", (key,)
@@ -379,7 +379,7 @@ class EntryIndex:
         return None if row is None else IndexRow(*row)
 
     def find_small(self, keys: Sequence[str]) -> dict[str, IndexRow]:
-        """The rows of those of these keys, at most a few hundred, whose values are in the rows."""
+        """Return the rows of those of these keys, at most a few hundred, whose values are in the rows."""
         named = ", ".join("?" * len(keys))
         select = f"SELECT key, {_WHOLE} FROM Cache WHERE raw = 1 AND mode = {MODE_RAW} AND key IN ({named})"
         return {key: IndexRow(*row) for key, *row in self.rows(select, *keys)}
@@ -396,7 +396,7 @@ class EntryIndex:
             return True
 
     def page(self, after: str, number: int) -> list[tuple[Any, ...]]:
-        """The next `number` rows in the order of keys; `store.entries` names the columns."""
+        """Return the next `number` rows in the order of keys; `store.entries` names the columns."""
         turn = "turn, worth * size" if has_turns(self._sql) else "NULL, NULL"
         return self.rows(
             f"SELECT key, size, store_time, access_time, access_count, {turn} FROM Cache"
@@ -406,12 +406,12 @@ class EntryIndex:
         )
 
     def whole_rows(self, after: int, number: int) -> list[tuple[Any, ...]]:
-        """The next `number` rows in the order of rowids: key, raw, and an `IndexRow` with the length of its value."""
+        """Read the next `number` rows by rowid: key, raw, and an `IndexRow` with the length of its value."""
         select = f"SELECT key, raw, {_LENGTH} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"
         return [(key, raw, IndexRow(*row)) for key, raw, *row in self.rows(select, after, number)]
 
     def filenames(self) -> set[str]:
-        """The value files that rows name."""
+        """Return the value files that rows name."""
         return {name for (name,) in self.rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
 
     def delete_orphans(self) -> int:
@@ -428,12 +428,12 @@ class EntryIndex:
     # -- sums, uses and counters -----------------------------------------------------------------------------------
 
     def total(self) -> int:
-        """The bytes of all entries."""
+        """Return the bytes of all entries."""
         kept = self.rows("SELECT value FROM Settings WHERE key = 'size'")
         return kept[0][0] if kept and type(kept[0][0]) is int and kept[0][0] >= 0 else self.sum_of_sizes()
 
     def sum_of_sizes(self) -> int:
-        """The bytes of all entries, by their rows."""
+        """Return the bytes of all entries, by their rows."""
         return int(self.rows("SELECT COALESCE(SUM(size), 0) FROM Cache WHERE typeof(size) = 'integer'")[0][0])
 
     def recount(self) -> int:
@@ -467,7 +467,7 @@ class EntryIndex:
                 sql(_COUNT.replace("(?)", rows), [value for pair in amounts.items() for value in pair])
 
     def counters(self) -> dict[str, float]:
-        """The counters."""
+        """Return the counters."""
         rows = self.rows("SELECT name, amount FROM EjcacheCounters")
         return {name: amount for name, amount in rows if isinstance(name, str) and isinstance(amount, int | float)}
 
@@ -483,7 +483,7 @@ class EntryIndex:
 
 
 def wal_bytes(path: str | Path) -> int:
-    """The bytes of the write-ahead log of the database at `path`."""
+    """Return the bytes of the write-ahead log of the database at `path`."""
     try:
         return os.stat(f"{path}-wal").st_size  # noqa: PTH116 (on the path of every hit of a reader)
     except OSError:

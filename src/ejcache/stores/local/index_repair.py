@@ -297,7 +297,7 @@ class Generations:
 
 
 def _key_of(path: Path) -> str | None:
-    """The key in the header of a value file that has the length that its header says; None if it is no such file."""
+    """Read the key in the header of a value file of the length that the header says; None if it is no such file."""
     try:
         start = read_regular(path, max_size=_START_OF_ENTRY, length=_START_OF_ENTRY)
         if path.lstat().st_size == entry.expected_size(start):

@@ -205,7 +205,7 @@ class Layout:
             self.reserve.unlink()
 
     def limit(self) -> int:
-        """The bytes that this cache may hold where nobody sets a limit, -1 for no limit.
+        """Return the bytes that this cache may hold where nobody sets a limit, -1 for no limit.
 
         A cache that does not exist yet gets a tenth of its disk, at most 20 GB. One whose limit is damaged has none.
         """
@@ -224,7 +224,7 @@ class Layout:
         return _LARGEST_LIMIT
 
     def generations(self) -> list[Path]:
-        """The generations, the newest first; there is more than one only after a crash."""
+        """Return the generations, the newest first; there is more than one only after a crash."""
         return sorted(self._directories(_GENERATION), key=modified, reverse=True)
 
     def leftovers(self) -> list[Path]:
@@ -241,11 +241,11 @@ class Layout:
             return
 
     def fresh(self, kind: str) -> Path:
-        """A name that was never used."""
+        """Return a name that was never used."""
         return self.local / f"{kind}-{secrets.token_hex(8)}"
 
     def unexpected(self, generation: Path, *, index: bool = True) -> str:
-        """Why the files of `generation` must not be opened, as a sentence; "" if they may.
+        """Say why the files of `generation` must not be opened, as a sentence; "" if they may.
 
         SQLite opens files by their names. At a pipe it would wait for good, and a rollback journal can name any file
         to be deleted ("super-journal"); ejcache's databases have none, because they are in WAL mode from the beginning.
@@ -345,7 +345,7 @@ class Layout:
 
 
 def _too_long(root: Path) -> str:
-    """Why SQLite cannot open an index below `root`, as a sentence; "" if it can."""
+    """Say why SQLite cannot open an index below `root`, as a sentence; "" if it can."""
     length = len(os.fsencode(os.path.realpath(root)))
     if length <= _LONGEST_ROOT:
         return ""
@@ -353,7 +353,7 @@ def _too_long(root: Path) -> str:
 
 
 def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
-    """The error, of one sentence, that says why `path` cannot be used."""
+    """Return the error, of one sentence, that says why `path` cannot be used."""
     reason = exc.strerror or str(exc)
     for part in (path, *path.parents):
         try:

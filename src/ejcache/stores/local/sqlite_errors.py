@@ -53,14 +53,14 @@ _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQ
 
 
 def damage(message: str) -> sqlite3.DatabaseError:
-    """An error like the one that SQLite raises for a damaged index."""
+    """Return an error like the one that SQLite raises for a damaged index."""
     exc = sqlite3.DatabaseError(message)
     exc.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
     return exc
 
 
 def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
-    """The class of `exc`; https://sqlite.org/rescode.html.
+    """Return the class of `exc`; https://sqlite.org/rescode.html.
 
     Python raises a UnicodeError when a damaged name is part of SQLite's message.
     """
@@ -93,7 +93,7 @@ def is_full(exc: BaseException | None) -> bool:
 
 
 def translate(exc: sqlite3.Error | UnicodeError | OSError, root: Path) -> StoreError:
-    """The ejcache error for `exc`, which another attempt would not change."""
+    """Return the ejcache error for `exc`, which another attempt would not change."""
     if isinstance(exc, OSError):
         if exc.errno == errno.EROFS:
             return StoreReadOnlyError(f"{root} is on a file system that is mounted read-only")

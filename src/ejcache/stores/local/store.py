@@ -102,7 +102,7 @@ class LocalStore(Store):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None.
+        """Return the bytes under `key`, or None.
 
         A damaged row, or a row whose file is damaged, is deleted, counted, and None. Whether bytes of the right length
         are the right ones is checked by `ejcache.entry`.
@@ -129,7 +129,7 @@ class LocalStore(Store):
         return found
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None."""
+        """Return the bytes under `key`, or their first `length`, or None."""
         return self._read(key, length)
 
     def contains(self, key: str) -> bool:
@@ -148,7 +148,7 @@ class LocalStore(Store):
         return self._manager.run(look) or False
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, in the order of keys, read in pages; no lock is held between them. Damaged rows are left out."""
+        """List every entry by key, read in pages; no lock is held between them. Damaged rows are left out."""
         after = ""
         self._manager.write_uses()
         while True:
@@ -164,11 +164,11 @@ class LocalStore(Store):
             after = page[-1][0]
 
     def size(self) -> int:
-        """Bytes of all entries, from the sum that the index keeps."""
+        """Return the bytes of all entries, from the sum that the index keeps."""
         return self._manager.run(lambda index: index.total()) or 0
 
     def counters(self) -> dict[str, float]:
-        """The counters kept with the store. A damaged index may lose them."""
+        """Return the counters kept with the store. A damaged index may lose them."""
         return self._manager.run(lambda index: index.counters()) or {}
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class LocalStore(Store):
         self._manager.change(lambda index: index.reset_counters())
 
     def check(self, *, fix: bool = False) -> list[str]:
-        """The problems of the store's structures, one sentence each; the content of entries is not examined.
+        """Return the problems of the store's structures, one sentence each; the content of entries is not examined.
 
         Args:
             fix: delete damaged rows and files without rows, correct sums, and replace a damaged index. The problems

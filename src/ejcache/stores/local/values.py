@@ -171,7 +171,7 @@ class ValueFiles:
         return True
 
     def read(self, row: IndexRow, length: int | None = None) -> bytes | None:
-        """The value of a trustworthy row, or its first `length` bytes; None if its file is not what the row says.
+        """Read the value of a trustworthy row, or its first `length` bytes; None if its file is not as the row says.
 
         Raises:
             FileNotFoundError: its file is gone.
@@ -211,21 +211,21 @@ class ValueFiles:
         return _is_value(about, row.size)
 
     def size(self, filename: str) -> int | None:
-        """The bytes of a value file; None if there is no such file."""
+        """Return the bytes of a value file; None if there is no such file."""
         try:
             return os.lstat(os.path.join(self._directory, filename)).st_size
         except OSError:
             return None
 
     def committed(self) -> Iterator[str]:
-        """The names of all value files, as rows name them."""
+        """Yield the names of all value files, as rows name them."""
         for digit in _DIRECTORIES:
             for name in _names(os.path.join(self._directory, digit)):
                 if re.fullmatch(_FILENAME, f"{digit}/{name}"):
                     yield f"{digit}/{name}"
 
     def unfinished(self, living: frozenset[str]) -> list[str]:
-        """The files that dead processes were writing, `living` being the tokens of the others."""
+        """Return the files that dead processes were writing, `living` being the tokens of the others."""
         names = _names(os.path.join(self._directory, _TMP))
         return [name for name in names if (match := re.fullmatch(_PENDING_NAME, name)) and match[1] not in living]
 

@@ -148,7 +148,7 @@ def _correct_uses(index: EntryIndex) -> None:
 def _with_useless_ones(
     index: EntryIndex, value: PendingValue, rows: Sequence[tuple[Any, ...]]
 ) -> Iterator[tuple[Any, ...]]:
-    """The rows, and before each the rows that `evict_before` names."""
+    """Yield the rows, and before each the rows that `evict_before` names."""
     useless = index.options.evict_before
     for *row, key in rows:
         for other in useless(key) if useless is not None and type(key) is str else ():

@@ -41,7 +41,7 @@ class Baseline(NamedTuple):
 
     @classmethod
     def read(cls, objects: Bucket) -> Baseline:
-        """The baseline; raises StoreError if the storage fails."""
+        """Return the baseline; raises StoreError if the storage fails."""
         blob = _read_limited(objects, _BASELINE)
         if blob is None:
             return cls({}, {}, ABSENT)
@@ -70,7 +70,7 @@ class Baseline(NamedTuple):
 
 
 def decode_counters(blob: Blob | None) -> dict[str, float]:
-    """The sums in an object. Absent, damaged or absurd counters count as none: counters are not worth an error."""
+    """Read the sums in an object. Absent, damaged or absurd counters are none: they are not worth an error."""
     try:
         return {} if blob is None or blob.size > MAX_BASELINE else finite_sums(json.loads(blob.data)["sums"])
     except MALFORMED:

@@ -64,11 +64,11 @@ class SharedStore(Store):
         return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None; one request."""
+        """Return the bytes under `key`, or None; one request."""
         return self.peek(key)
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None; one request."""
+        """Return the bytes under `key`, or their first `length`, or None; one request."""
         blob = self.bucket.read(entry_name(check_key(key)), length=length)
         return None if blob is None else blob.data
 
@@ -77,7 +77,7 @@ class SharedStore(Store):
         self.bucket.prepare()
 
     def failed_tries(self) -> int:
-        """The number of requests of this process that failed, got no answer, or were throttled."""
+        """Return the number of requests of this process that failed, got no answer, or were throttled."""
         return self.bucket.failed_tries
 
     def contains(self, key: str) -> bool:
@@ -114,7 +114,7 @@ class SharedStore(Store):
         return self.bucket.delete(entry_name(key))
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry, page by page. `last_used` includes the uses of this process only; maintenance knows all."""
+        """List every entry, page by page. `last_used` has the uses of this process only; maintenance knows all."""
         for info in self.bucket.walk(ENTRIES):
             key = key_of_name(info.name)
             if key is not None:
@@ -122,7 +122,7 @@ class SharedStore(Store):
                 yield EntryInfo(key, info.size, info.created, max(info.created, used))
 
     def size(self) -> int:
-        """Bytes of all entries, by a listing."""
+        """Return the bytes of all entries, by a listing."""
         return sum(info.size for info in self.bucket.walk(ENTRIES) if key_of_name(info.name) is not None)
 
     def quarantine(self, key: str, data: bytes) -> bool:
@@ -169,7 +169,7 @@ class SharedStore(Store):
             self.usage.record = record or self.usage.record
 
     def counters(self) -> dict[str, float]:
-        """The counters of all processes, as far as they have written them."""
+        """Return the counters of all processes, as far as they have written them."""
         return self.usage.total(write=not self.read_only)
 
     def reset_counters(self) -> None:

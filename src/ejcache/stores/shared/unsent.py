@@ -37,12 +37,12 @@ _BEGINNING: Final = b'{"at": '
 
 
 def encode_usage(at: float, used: Mapping[str, EntryUse], sums: Mapping[str, float]) -> bytes:
-    """The line of what one process used and counted."""
+    """Return the line of what one process used and counted."""
     return json.dumps({"at": at, "used": dict(used), "sums": dict(sums)}).encode() + b"\n"
 
 
 def decode_usage(lines: Iterable[bytes]) -> tuple[dict[str, EntryUse], dict[str, float]]:
-    """The uses of each key together, and the sums of the counters."""
+    """Return the uses of each key together, and the sums of the counters."""
     used: dict[str, EntryUse] = {}
     sums: Counter[str] = Counter()
     for line in lines:
@@ -102,7 +102,7 @@ class UnsentUses:
         return decode_usage(lines)
 
     def _lines(self) -> list[bytes]:
-        """The lines; none if there is no file, or if it cannot be read."""
+        """Return the lines; none if there is no file, or if it cannot be read."""
         with contextlib.suppress(OSError):
             data = read_regular(self._path, max_size=4 * self._limit)
             return [line for line in data.splitlines() if line.startswith(_BEGINNING)]

@@ -63,7 +63,7 @@ def encode_journal(
     compress: bool = False,
     record: Iterable[bytes] = (),
 ) -> bytes:
-    """The bytes of the uses of keys, of the sums of counters, and of the lines of a record; the same for the same."""
+    """Encode the uses of keys, the sums of counters and the lines of a record; equal for equal ones."""
     ordered, lines = sorted(used.items()), list(record)
     packed = zlib.compress(b"\n".join(lines)) if lines else b""
     return encode_ordered(lambda: ordered, sums=sums, compress=compress, record_size=len(packed)) + packed
@@ -107,17 +107,17 @@ def encode_ordered(
 
 
 def decode_journal(data: bytes) -> dict[str, EntryUse]:
-    """All uses in `data`; raises as `decode_lines` does."""
+    """Return all uses in `data`; raises as `decode_lines` does."""
     return dict(decode_lines(data))
 
 
 def decode_lines(data: bytes, *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, EntryUse]]:
-    """The uses in `data`, one at a time; arguments and errors are those of `decode_pieces`."""
+    """Return the uses in `data`, one at a time; arguments and errors are those of `decode_pieces`."""
     return decode_pieces([data[: len(data) - _record_size(data)]], limit=limit)
 
 
 def decode_record_lines(data: bytes) -> list[bytes]:
-    """The lines of the record in a journal; none if it has none, or it is damaged or very large."""
+    """Return the lines of the record in a journal; none if it has none, or it is damaged or very large."""
     with contextlib.suppress(zlib.error):
         unpacking = zlib.decompressobj()
         text = unpacking.decompress(data[len(data) - _record_size(data) :], _MAX_RECORD)
@@ -135,7 +135,7 @@ def _record_size(data: bytes) -> int:
 
 
 def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, EntryUse]]:
-    """The uses in a journal or a snapshot that is read piece by piece, one at a time.
+    """Yield the uses in a journal or a snapshot that is read piece by piece, one at a time.
 
     Args:
         pieces: of its bytes; the first holds the header.
@@ -179,7 +179,7 @@ def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iter
 
 
 def decode_sums(data: bytes) -> dict[str, float]:
-    """The sums in a journal, of which `data` may be the beginning. Damaged or absurd ones count as none."""
+    """Return the sums in a journal, of which `data` may be the beginning. Damaged or absurd ones count as none."""
     try:
         return finite_sums(json.loads(data[: data.index(b"\n")])["sums"])
     except MALFORMED:
@@ -187,7 +187,7 @@ def decode_sums(data: bytes) -> dict[str, float]:
 
 
 def finite_sums(sums: dict[object, object]) -> dict[str, float]:
-    """Those of these sums that a counter can have."""
+    """Return those of these sums that a counter can have."""
     return {str(name): n for name, n in sums.items() if isinstance(n, int | float) and -_LARGEST < n < _LARGEST}
 
 
@@ -218,7 +218,7 @@ def _after(end: int, start: list[bytes], rest: Iterator[bytes]) -> Iterator[byte
 
 
 def _check_sizes(pieces: Iterable[bytes | memoryview], crc32: object, limit: int) -> Iterator[memoryview]:
-    """The pieces, none too large; raises `EntryCorruptError` if they are too many, or after the last one by the sum."""
+    """Pass the pieces on; raises `EntryCorruptError` if they are too large, or in the end if the sum is wrong."""
     crc = size = 0
     for piece in pieces:
         crc = zlib.crc32(piece, crc)

@@ -168,7 +168,7 @@ class Usage:
             self._unsent_uses.leave(used, sums)
 
     def records(self, *, most: int) -> Iterator[bytes]:
-        """The lines that processes have told of themselves, of the last journals; raises StoreError as they are read.
+        """Read the record lines of processes in the last journals; raises StoreError as they are read.
 
         A line may come twice: a pass that was killed has left it in a journal, and in what it has folded.
         """
@@ -192,7 +192,7 @@ class Usage:
             self.add(sums)
 
     def total(self, *, write: bool = True) -> dict[str, float]:
-        """The counters of all processes since the last reset, as far as they have written them.
+        """Return the counters of all processes since the last reset, as far as they have written them.
 
         Args:
             write: what this process has not written counts, too.

@@ -50,7 +50,7 @@ class HostFetches:
         self._stuck: set[str] = set()
 
     def run(self, key: str, *, again: Callable[[], bytes | None], fetch: Callable[[], bytes | None]) -> bytes | None:
-        """The result of `again`, when no other process is fetching the key, or else of `fetch`; raises what they raise.
+        """Return the result of `again`, once no process is fetching the key, or else of `fetch`; raises what they do.
 
         If another process's fetch has just found nothing, neither does this one.
 

@@ -20,7 +20,7 @@ class NoDeviceTimeError(Exception):
 
 
 def device_seconds(run: Callable[[], Any], *, modules: tuple[str, ...]) -> float:
-    """The seconds in which operations of programs of these names ran while `run` ran.
+    """Return the seconds in which operations of programs of these names ran while `run` ran.
 
     Raises:
         NoDeviceTimeError: another trace is being taken, or this one has no operation of such a program.
@@ -63,7 +63,7 @@ def has_pgle_profile(jaxpr: Any) -> bool:
 
 
 def busy_seconds(profile: Any, modules: tuple[str, ...]) -> float:
-    """The seconds in which operations of these modules ran, on the device on which they ran longest.
+    """Return the seconds in which operations of these modules ran, on the device on which they ran longest.
 
     Args:
         profile: a `jax.profiler.ProfileData`.
@@ -84,7 +84,7 @@ def _operations(plane: Any, modules: tuple[str, ...]) -> Iterator[tuple[float, f
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of intervals: a loop contains the operations of its body."""
+    """Return the length of the union of intervals: a loop contains the operations of its body."""
     total, end = 0.0, float("-inf")
     for start, stop in sorted(spans):
         if stop > end:

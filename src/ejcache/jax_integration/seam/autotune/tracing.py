@@ -69,7 +69,7 @@ class MappedAxis:
 
 
 def mapped_axes(values: Iterable[Any]) -> tuple[MappedAxis, ...]:
-    """The axes over which `jax.vmap` maps at least one of the values, outermost first.
+    """Return the axes over which `jax.vmap` maps at least one of the values, outermost first.
 
     A function that `jax.jit` traces within `jax.vmap` is traced for one element, and its values show no axis.
     """
@@ -90,7 +90,7 @@ def mapped_axes(values: Iterable[Any]) -> tuple[MappedAxis, ...]:
 
 
 def _tags(value: Any) -> list[Any]:
-    """The tags of the traces that batch this value."""
+    """Return the tags of the traces that batch this value."""
     found = []
     while isinstance(value, core.Tracer):
         if isinstance(value, batching.BatchTracer):
@@ -104,12 +104,12 @@ def _tags(value: Any) -> list[Any]:
 
 
 def trace_fingerprint() -> Any:
-    """A hashable value that is equal for two calls only if JAX would reuse the trace of one for the other."""
+    """Return a hashable value that is equal for two calls only if JAX would reuse the trace of one for the other."""
     return jax_config.trace_context()
 
 
 def local_trace_settings() -> dict[str, Any]:
-    """The settings, and the default device, that a context manager has changed in this thread, by name."""
+    """Return the settings, and the default device, that a context manager has changed in this thread, by name."""
     holders = {**TRACE_SETTINGS, "jax_default_device": jax_config.config_states["jax_default_device"]}
     local = {name: holder.get_local() for name, holder in holders.items()}
     return {name: value for name, value in local.items() if value is not _UNSET}

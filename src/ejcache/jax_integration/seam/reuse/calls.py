@@ -151,7 +151,7 @@ def parse_call(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Pa
 
 
 def leaf_aval(leaf: Any) -> Any:
-    """The type by which JAX would trace this argument.
+    """Return the type by which JAX would trace this argument.
 
     Raises whatever JAX raises for what is not an argument: a `TypeError`, or an `OverflowError` for a large integer.
     """
@@ -189,7 +189,7 @@ def is_traced() -> bool:
 
 
 def placed_on(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[Any]:
-    """The devices that the arguments of a call, the options of its function and the meshes of the context name."""
+    """List the devices that the arguments, the options of the function and the meshes of the context name."""
     options = getattr(jitted, "_jit_info", None) or ()
     context = [*jax_config.trace_context(), jax_mesh.get_concrete_mesh()]
     leaves = jax_trees.tree_leaves((args, kwargs, list(options), context))
@@ -207,7 +207,7 @@ def placed_on(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set
 
 
 def why_plain(call: ParsedCall) -> str | None:
-    """Why this call must be JAX's own, as the end of a sentence; None if it need not be."""
+    """Say why this call must be JAX's own, as the end of a sentence; None if it need not be."""
     settings = jax_config.config._value_holders
     for name in _DEBUGGING:
         holder = settings.get(name)
@@ -274,14 +274,14 @@ def make_tree(node: tuple[type, Any] | None, children: Sequence[Any]) -> Any:
 
 
 def key_type_name(dtype: Any) -> str | None:
-    """The name of the implementation of keys of this type; None for other types of elements."""
+    """Return the name of the implementation of keys of this type; None for other types of elements."""
     implementation: Any = getattr(dtype, "_impl", None)
     is_known = isinstance(dtype, jax_prng.KeyTy) and jax_prng.prngs.get(implementation.name) is implementation
     return str(implementation.name) if is_known else None
 
 
 def key_type(name: str) -> Any:
-    """The type of elements of keys of this implementation; None if JAX knows none of that name."""
+    """Return the type of elements of keys of this implementation; None if JAX knows none of that name."""
     implementation = jax_prng.prngs.get(name)
     return None if implementation is None else jax_prng.KeyTy(implementation)
 

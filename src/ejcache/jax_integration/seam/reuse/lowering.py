@@ -130,7 +130,7 @@ def lower(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lowered
 
 
 def _arrays_in(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
-    """The arrays of JAX among the constants of a jaxpr and of those within it."""
+    """Yield the arrays of JAX among the constants of a jaxpr and of those within it."""
     if id(jaxpr) in seen:
         return
     seen.add(id(jaxpr))
@@ -265,7 +265,7 @@ def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> A
 
 
 def _make_context() -> Any:
-    """A context for a module of JAX's, as `mlir.make_ir_context` makes it.
+    """Return a context for a module of JAX's, as `mlir.make_ir_context` makes it.
 
     That imports the Python classes of mhlo's operations, which takes longer than all else here, and nobody makes any.
     """
@@ -318,7 +318,7 @@ def _compile_args(program: Mapping[str, Any], places: DevicePlaces, devices: Seq
 
 
 def module_of(computation: Any) -> Any:
-    """The module of a `MeshComputation`."""
+    """Return the module of a `MeshComputation`."""
     return computation._hlo
 
 
@@ -352,7 +352,7 @@ class DevicePlaces:
         self._avals: dict[str, Any] = {}
 
     def positions(self, devices: Iterable[Any]) -> list[int]:
-        """The positions of devices, in their order.
+        """Return the positions of devices, in their order.
 
         Raises:
             RefusedError: one belongs to another backend.
@@ -363,7 +363,7 @@ class DevicePlaces:
             raise RefusedError(f"{exc.args[0]} is not a device of the backend {self.backend.platform}") from exc
 
     def at(self, positions: Sequence[int]) -> tuple[Any, ...]:
-        """The devices at these positions, of which none is there twice."""
+        """Return the devices at these positions, of which none is there twice."""
         devices = tuple(self._devices[each] for each in positions if each >= 0)
         if not devices or len(set(devices)) != len(positions):
             raise ValueError("a list of devices is empty, or names a device twice")
@@ -387,7 +387,7 @@ class DevicePlaces:
         return ["named", self.encode_mesh(sharding.mesh), encode_spec(sharding.spec), memory]
 
     def decode(self, value: Any, devices: Sequence[Any]) -> Any:
-        """The sharding that `encode` wrote; `devices` are those of the program."""
+        """Return the sharding that `encode` wrote; `devices` are those of the program."""
         match value:
             case None:
                 return sharding_impls.UNSPECIFIED
@@ -421,7 +421,7 @@ class DevicePlaces:
         return ["abstract", sizes, names, kinds, about]
 
     def decode_mesh(self, value: Any) -> Any:
-        """The mesh that `encode_mesh` wrote."""
+        """Return the mesh that `encode_mesh` wrote."""
         match value:
             case None:
                 return None
@@ -440,7 +440,7 @@ class DevicePlaces:
         raise ValueError("a mesh of an unknown kind")
 
     def encode_aval(self, aval: Any) -> list[Any]:
-        """The type of an array.
+        """Return the type of an array.
 
         Raises:
             RefusedError: it says more than that.
@@ -461,7 +461,7 @@ class DevicePlaces:
         ]
 
     def decode_aval(self, value: Any) -> Any:
-        """The type that `encode_aval` wrote; many arguments of a program have one type."""
+        """Return the type that `encode_aval` wrote; many arguments of a program have one type."""
         text = repr(value)
         if text not in self._avals:
             self._avals[text] = self._aval(value)
@@ -479,7 +479,7 @@ class DevicePlaces:
 
 
 def array_layout(array: Any) -> Any:
-    """The layout of an array in memory; None for keys, whose own array has one."""
+    """Return the layout of an array in memory; None for keys, whose own array has one."""
     return None if key_type_name(array.dtype) is not None else getattr(array.format, "layout", None)
 
 
@@ -489,7 +489,7 @@ def is_unspecified(value: Any) -> bool:
 
 
 def dtype_text(dtype: Any) -> str:
-    """The name of a type of elements.
+    """Return the name of a type of elements.
 
     Raises:
         RefusedError: JAX does not know it by name.
@@ -535,7 +535,7 @@ def encode_spec(spec: PartitionSpec) -> list[Any]:
 
 
 def decode_spec(value: Any) -> PartitionSpec:
-    """The `PartitionSpec` that `encode_spec` wrote."""
+    """Return the `PartitionSpec` that `encode_spec` wrote."""
     return PartitionSpec(*[
         PartitionSpec.UNCONSTRAINED if axes == {} else tuple(axes) if isinstance(axes, list) else axes
         for axes in value
@@ -549,7 +549,7 @@ def _axis_name(name: Any) -> str:
 
 
 def encode_layout(layout: Any) -> Any:
-    """A layout of an array in memory; None for the default one.
+    """Return a layout of an array in memory; None for the default one.
 
     Raises:
         RefusedError: it is left to the compiler.
@@ -563,7 +563,7 @@ def encode_layout(layout: Any) -> Any:
 
 
 def decode_layout(value: Any) -> Layout | None:
-    """The layout that `encode_layout` wrote."""
+    """Return the layout that `encode_layout` wrote."""
     if value is None:
         return None
     axes, tiles, bits = value
