@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ejcache.misses.definitions import UNKNOWN, are_one_function, definition_of, qualified_name, shortened
+from ejcache.misses.definitions import UNKNOWN, are_one_function, definition_of, qualified_name, shorten_details
 
 TEXT = """
     %2 = stablehlo.multiply %1, %arg1 : tensor<3xf32> loc(#loc13)
@@ -41,8 +41,8 @@ def test_entries_name_no_directories_and_no_source():
         "committed": "x",
         **defined("/home/me/secret/app/train.py:14 <lambda>", "lambda x: password"),
     }
-    assert shortened(details) == {"jax": "0.12", "defined": "app/train.py:14 <lambda>"}
-    assert shortened({"jax": "0.12"}) == {"jax": "0.12"}
+    assert shorten_details(details) == {"jax": "0.12", "defined": "app/train.py:14 <lambda>"}
+    assert shorten_details({"jax": "0.12"}) == {"jax": "0.12"}
 
 
 @pytest.mark.parametrize(

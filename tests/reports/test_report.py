@@ -18,10 +18,10 @@ from ejcache.advice.findings import Advice
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
 from ejcache.cache.start_records import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.misses.log import recall_programs, remember_program
-from ejcache.reports.compare_starts import Side, changes, chosen, is_slower, summed
+from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
-from ejcache.reports.program_differences import compared
+from ejcache.reports.program_differences import compare_pairs
 from ejcache.reports.sections import duration, print_report
 from ejcache.reports.trace import trace
 from ejcache.util.units import format_size
@@ -244,7 +244,7 @@ def test_comparing(tmp_path):
         ("jax=0.12", "jax=0.10", 0), (str(file), "2d..1d", 0), ("jax=9", "jax=0.12", 1), ("nonsense", "jax=0.12", 2),
     ):  # fmt: skip
         assert ejcache("report", "--compare", before, after).status == status, (before, after)
-    found = changes(summed("a", old), summed("b", chosen("jax=0.12", [*old, *new], now=now)))
+    found = changes(sum_up("a", old), sum_up("b", choose_records("jax=0.12", [*old, *new], now=now)))
     assert [(name, round(a, 3), round(b, 3), m, n) for name, a, b, m, n in found] == [
         ("jit_step", 1.0, 1.3, 1.0, 1.0), ("jit_more", 0.0, 0.1, 0.0, 1.0),
     ]  # fmt: skip
@@ -373,7 +373,7 @@ def test_from_a_cause_to_the_difference_of_two_texts():
     report = build(records)
     cause = next(cause for cause in report.causes if cause.kind == "computation")
     assert cause.pairs == {"jit_step": ("jit_step-1000.0", "jit_step-1001.0")}
-    page = html_page(report, compared(report.causes, records, recall_programs))
+    page = html_page(report, compare_pairs(report.causes, records, recall_programs))
     unfolded = page.partition('<h2 id="first">')[2].partition("<h2")[0]
     assert re.search(r"<details><summary>1 function</summary><ul><li><details><summary>jit_step 1.0 s", unfolded)
     assert "<li>a constant changed: 2 -&gt; 3" in unfolded
@@ -389,10 +389,10 @@ def test_what_is_not_known_of_two_programs_is_not_shown():
     ]
     records = [start(programs=programs)]
     causes = build(records).causes
-    (found,) = compared(causes, records, lambda _: {}).values()
+    (found,) = compare_pairs(causes, records, lambda _: {}).values()
     assert found.diff == ""
     assert "its text is not known" in found.differences[0].sentence
-    assert compared(causes, [], lambda _: {}) == {}
+    assert compare_pairs(causes, [], lambda _: {}) == {}
 
 
 def test_header():

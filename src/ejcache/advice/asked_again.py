@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.findings import COMPILED_TWICE, MADE_ANEW, MEASURED, Advice
-from ejcache.misses.program_text import spelled
+from ejcache.misses.program_text import spell_types
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
@@ -126,5 +126,5 @@ def _placement(one: ProgramText, other: ProgramText) -> list[tuple[str, str, str
         for key in _SAME:
             was, now = (each.attributes.get(key, "none").strip('"') for each in (argument, theirs[argument.name]))
             if was != now:
-                found.append((spelled(argument.name), key, was, now))
+                found.append((spell_types(argument.name), key, was, now))
     return found

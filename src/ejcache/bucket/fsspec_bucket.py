@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
 from ejcache.bucket.client_bucket import ClientBucket
-from ejcache.bucket.responses import MAX_DOCUMENT, shown
+from ejcache.bucket.responses import MAX_DOCUMENT, shorten_answer
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreError, StoreUnavailableError
 from ejcache.util.tuples import NamedTuple
@@ -215,7 +215,7 @@ class FsspecBucket(ClientBucket):
 
 def _in_one_line(exc: Exception) -> str:
     """Return the first line of an error: those of Azure's library end with the headers of the answer."""
-    return shown(next(iter(str(exc).splitlines()), "")) or type(exc).__name__
+    return shorten_answer(next(iter(str(exc).splitlines()), "")) or type(exc).__name__
 
 
 def _digest(data: bytes) -> str:

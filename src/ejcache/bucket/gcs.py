@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import IDENTITY, ClientBucket
-from ejcache.bucket.responses import MAX_DOCUMENT, check_digest, content_md5, guard, shown
+from ejcache.bucket.responses import MAX_DOCUMENT, check_digest, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
@@ -176,10 +176,10 @@ class GcsBucket(ClientBucket):
         try:
             yield
         except MALFORMED as exc:
-            start = shown(answer.body[:60].decode("ascii", errors="replace"))
+            start = shorten_answer(answer.body[:60].decode("ascii", errors="replace"))
             raise StoreUnavailableError(
                 f"{self.url}: the answer is not one of Google Cloud Storage, perhaps of a proxy or a login page: "
-                f"status {answer.status}, {type(exc).__name__} {shown(exc)}, beginning with {start!r}"
+                f"status {answer.status}, {type(exc).__name__} {shorten_answer(exc)}, beginning with {start!r}"
             ) from exc
 
     def _object(self, name: str, *, root: str = "storage/v1") -> str:
@@ -411,9 +411,9 @@ def _error(body: bytes) -> tuple[str, str]:
     """Return the message of an error's body, for a person, and its reason, for a program."""
     try:
         error = json.loads(body)["error"]
-        return shown(error["message"]), str(error["errors"][0]["reason"])
+        return shorten_answer(error["message"]), str(error["errors"][0]["reason"])
     except MALFORMED:
-        return shown(body[:200].decode(errors="replace")), ""
+        return shorten_answer(body[:200].decode(errors="replace")), ""
 
 
 def _md5_of(headers: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ class AnswerError(Exception):
     """An answer that no storage gives. Not an `OSError`, which aiohttp would take for a broken connection."""
 
 
-def shown(said: object) -> str:
+def shorten_answer(said: object) -> str:
     """Shorten what a server said to one line of printable text, for a message."""
     return printable(" ".join(str(said)[: 4 * _SHOWN].split()))[:_SHOWN]
 
@@ -56,11 +56,11 @@ def _bounded_response() -> type[Any]:
             await super().start(connection)
             encoding = self.headers.get("Content-Encoding", "identity")
             if 300 <= self.status < 400 and "Location" in self.headers:
-                where = shown(self.headers["Location"])
+                where = shorten_answer(self.headers["Location"])
                 raise AnswerError(f"the answer of {self.host} is a redirect to {where}, perhaps a login page")
             if encoding != "identity":
                 raise AnswerError(
-                    f"the answer of {self.host} is encoded ({shown(encoding)}), which no request asks for"
+                    f"the answer of {self.host} is encoded ({shorten_answer(encoding)}), which no request asks for"
                 )
             arrival = current_arrival.get()
             if self.status < 300 and arrival is not None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.object_names import TEMPORARY, process_name
-from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, guard, shown
+from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 
@@ -176,7 +176,7 @@ class S3Bucket(ClientBucket):
     def _error(self, exc: Any, *, writing: bool) -> Exception:
         error, answer = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
         code, status = str(error.get("Code", "")), int(answer.get("HTTPStatusCode", 0))
-        said = shown(f"{code}: {error.get('Message', '')}")
+        said = shorten_answer(f"{code}: {error.get('Message', '')}")
         if code == "NoSuchBucket":
             return StoreRefusedError(f"there is no bucket s3://{self._bucket}")
         if code in (*_NO_KEY, *_BROKEN, "InvalidRange") or status in (404, 412, 416):

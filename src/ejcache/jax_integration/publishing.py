@@ -30,7 +30,7 @@ from ejcache.jax_integration.seam.arguments import facts_of_call
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
-from ejcache.misses.definitions import shortened
+from ejcache.misses.definitions import shorten_details
 from ejcache.misses.explanation import explain_in
 from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program
 from ejcache.misses.reasons import why_not_found, why_not_stored
@@ -165,7 +165,7 @@ class Publisher:
         backend = program.placement.backend
         where = _stored_key(compilation, program)
         extra: dict[str, Any] = {
-            "details": shortened(record.details),
+            "details": shorten_details(record.details),
             "signature": record.signature,
             "module": record.module,
         }

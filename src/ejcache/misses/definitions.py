@@ -60,7 +60,7 @@ def definition_of(details: Mapping[str, str]) -> Definition:
     return Definition(match[1], int(match[2]), match[3], details.get("source", "")) if match else UNKNOWN
 
 
-def shortened(details: Mapping[str, str]) -> dict[str, str]:
+def shorten_details(details: Mapping[str, str]) -> dict[str, str]:
     """Details as an entry has them, which other users may read: no directories, no source.
 
     Which arguments are committed may be long, and the text says how they are sharded.

@@ -104,7 +104,7 @@ def does_the_same(before: ProgramText, after: ProgramText) -> bool:
     return one == other
 
 
-def reordered(before: ProgramText, after: ProgramText) -> Place | None:
+def find_reordering(before: ProgramText, after: ProgramText) -> Place | None:
     """Find where two programs first differ, if they have the same operations, from the same lines, in another order."""
     if before._replace(lines=(), operands=()) != after._replace(lines=(), operands=()):
         return None

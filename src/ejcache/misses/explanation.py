@@ -20,13 +20,13 @@ from ejcache.misses.difference import (
     commitment_changes,
     commitment_differences,
     does_the_same,
+    find_reordering,
     program_differences,
-    reordered,
     weak_differences,
 )
 from ejcache.misses.log import identity_of, read_misses
 from ejcache.misses.nearest import KnownEntries, nearest
-from ejcache.misses.program_text import SourceFiles, read_text, spelled
+from ejcache.misses.program_text import SourceFiles, read_text, spell_types
 from ejcache.misses.reasons import why_not_found, why_not_stored
 from ejcache.util.units import format_age
 
@@ -232,14 +232,16 @@ def _differences(before: Identity, after: Identity, texts: Mapping[str, str], so
         if before.signature == after.signature:
             noted = weak_differences(before, after) + commitment_differences(before, after)
             return noted or [_UNKNOWN]
-        words = f"the arguments and results changed from {spelled(before.signature)} to {spelled(after.signature)}"
+        words = (
+            f"the arguments and results changed from {spell_types(before.signature)} to {spell_types(after.signature)}"
+        )
         return [Difference("signature", words if len(words) < _LONGEST else "the arguments or results changed")]
     read = {key: read_text(text) for key, text in texts.items()}
     old, new = read[before.key], read[after.key]
     if old.is_named != new.is_named:  # a cache keeps texts without the names of arguments
         names = [argument.name for argument in (old if old.is_named else new).arguments]
         old, new = (read_text(texts[each.key], names=names) for each in (before, after))
-    place = reordered(old, new)
+    place = find_reordering(old, new)
     files = {line.place.file for line in new.lines if line.place.line}
     if place is not None and sources.are_older(files, before.created):
         words = (

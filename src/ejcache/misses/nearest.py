@@ -14,7 +14,7 @@ from ejcache.keys.difference import Identity
 from ejcache.keys.key import is_side_key, listed_name, module_text_key, parse_key
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.misses.log import recall_programs
-from ejcache.misses.program_text import read_text, shared
+from ejcache.misses.program_text import likeness_of, read_text
 from ejcache.stores.base import EntryInfo
 from ejcache.util.parallel import in_parallel
 
@@ -156,7 +156,7 @@ def nearest(
         ours, theirs = after.components, candidate.components
         names = (ours.keys() | theirs.keys()) - {"computation", "compile_options"}
         apart = sum(1.0 for name in names if ours.get(name) != theirs.get(name))
-        apart += 2.0 * (1.0 - shared(candidate.signature.split(", "), after.signature.split(", ")))
+        apart += 2.0 * (1.0 - likeness_of(candidate.signature.split(", "), after.signature.split(", ")))
         if ours.get("computation") != theirs.get("computation"):
             apart += 4.0 * (1.0 - (text.likeness(compiled) if text is not None and compiled is not None else 0.5))
         return apart, -candidate.created

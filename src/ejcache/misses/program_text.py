@@ -133,17 +133,19 @@ class ProgramText(NamedTuple):
 
     def likeness(self, other: ProgramText) -> float:
         """Measure how much of two programs is the same, from 0 to 1, whatever the shapes are."""
-        return shared([(line.name, line.text) for line in self.lines], [(line.name, line.text) for line in other.lines])
+        return likeness_of(
+            [(line.name, line.text) for line in self.lines], [(line.name, line.text) for line in other.lines]
+        )
 
 
-def shared(mine: Sequence[object], theirs: Sequence[object]) -> float:
+def likeness_of(mine: Sequence[object], theirs: Sequence[object]) -> float:
     """Measure how many items two sequences have in common, from 0 to 1."""
     counts = Counter(mine), Counter(theirs)
     longest = max(len(mine), len(theirs))
     return (counts[0] & counts[1]).total() / longest if longest else 1.0
 
 
-def spelled(text: str) -> str:
+def spell_types(text: str) -> str:
     """Return a text in which every type is written as JAX writes it: `f32[32,32]` for `tensor<32x32xf32>`."""
     return _TENSOR.sub(lambda match: f"{_dtype(match[2])}[{match[1].rstrip('x').replace('x', ',')}]", text)
 
@@ -214,7 +216,7 @@ def _operation(line: str, places: _Places, values: dict[str, str], digests: Iter
         name = f"{name} {called[1]}"
     place = places.of(named[-1]) if named else NOWHERE
     constants = tuple(each[1:] for each in used if each.startswith("="))
-    return [Line(name, spelled(text), spelled(types), constants, place)]
+    return [Line(name, spell_types(text), spell_types(types), constants, place)]
 
 
 def _signature(line: str, places: _Places, names: Sequence[str]) -> tuple[list[Argument], list[Argument]]:
@@ -241,7 +243,7 @@ def _described(name: str, text: str) -> Argument:
             key, value = "donation", "donated"
         found[key.rpartition(".")[2]] = _partition_spec(value)
     result = found.pop("result_info", "").strip('"')
-    return Argument(name or ("the result" if result == "result" else result), spelled(type_), found)
+    return Argument(name or ("the result" if result == "result" else result), spell_types(type_), found)
 
 
 def _partition_spec(sharding: str) -> str:

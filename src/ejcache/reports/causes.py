@@ -131,7 +131,7 @@ def changed_components(before: ProgramRecord, after: ProgramRecord) -> list[str]
     return sorted(name for name in names if before.components.get(name) != after.components.get(name))
 
 
-def grouped(causes: Iterable[tuple[ProgramRecord, Cause]], shown: Callable[[str], str]) -> list[Cause]:
+def group_misses(causes: Iterable[tuple[ProgramRecord, Cause]], shown: Callable[[str], str]) -> list[Cause]:
     """Return the causes, the costliest first; `shown` returns the name under which a program is shown."""
     found: dict[str, Cause] = {}
     for program, cause in causes:

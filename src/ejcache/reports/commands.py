@@ -21,10 +21,10 @@ from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
-from ejcache.reports.compare_starts import chosen, is_slower, print_comparison, summed
+from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
-from ejcache.reports.program_differences import compared
+from ejcache.reports.program_differences import compare_pairs
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
 from ejcache.stores.base import UNLIMITED
@@ -79,7 +79,7 @@ def report(
         _write(trace_file, json.dumps(trace(records)))
     if html is not None or show:
         page = html or "ejcache-report.html"
-        _write(page, html_page(found, compared(found.causes, records, recall_programs)))
+        _write(page, html_page(found, compare_pairs(found.causes, records, recall_programs)))
         if show:
             webbrowser.open(Path(page).absolute().as_uri())
     if as_json:
@@ -90,7 +90,7 @@ def report(
 
 
 def _compare(names: tuple[str, str], records: Sequence[StartRecord], *, as_json: bool) -> int:
-    before, after = (summed(side, chosen(side, records, now=time.time())) for side in names)
+    before, after = (sum_up(side, choose_records(side, records, now=time.time())) for side in names)
     slower = is_slower(before, after)
     if as_json:
         output.print_json({"slower": slower, "before": asdict(before), "after": asdict(after)})

@@ -58,7 +58,7 @@ def changes(before: Side, after: Side) -> list[tuple[str, float, float, float, f
     return sorted(found, key=lambda row: (-abs(row[2] - row[1]), row[0]))
 
 
-def chosen(side: str, records: Sequence[StartRecord], *, now: float) -> list[StartRecord]:
+def choose_records(side: str, records: Sequence[StartRecord], *, now: float) -> list[StartRecord]:
     """Pick the records of a side; raises UsageError if it has none of the three forms, or cannot be read."""
     young, separator, old = side.partition("..")
     name, is_version, value = side.partition("=")
@@ -77,7 +77,7 @@ def _fact(record: StartRecord, name: str) -> str:
     return {"program": process.program, "host": process.host}.get(name, process.versions.get(name, ""))
 
 
-def summed(name: str, records: Sequence[StartRecord]) -> Side:
+def sum_up(name: str, records: Sequence[StartRecord]) -> Side:
     """Sum up what one start of these records comes to; raises UsageError if there is none."""
     report = build(records)
     starts = len(report.starts)

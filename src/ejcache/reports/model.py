@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.advice.evidence import is_of_jax
 from ejcache.misses.definitions import definition_of
-from ejcache.reports.causes import Cause, Causes, changed_components, grouped
+from ejcache.reports.causes import Cause, Causes, changed_components, group_misses
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def build(
     starts = sorted(_together(found), key=lambda members: -members[0].process.began)
     return Report(
         sums=_sums(program for program, _ in explained),
-        causes=grouped((each for each in explained if not each[0].is_hit), shown),
+        causes=group_misses((each for each in explained if not each[0].is_hit), shown),
         functions=sorted(functions.values(), key=lambda each: -each.sums.cost),
         starts=_numbered(starts, labels, limits),
         days=dict(sorted(days.items(), reverse=True)),

@@ -30,7 +30,7 @@ _BUDGET: Final = 2_000_000
 """Characters of all texts."""
 
 
-def compared(
+def compare_pairs(
     causes: Iterable[Cause], records: Iterable[StartRecord], fetch: Callable[[Collection[str]], Mapping[str, str]]
 ) -> dict[Pair, Explanation]:
     """Explain the changes within the pairs of these causes; `fetch` returns texts by digests of computations."""

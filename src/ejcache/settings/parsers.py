@@ -99,7 +99,7 @@ def autotune_policy(value: Any) -> str:
     return text
 
 
-def declared(by: type) -> list[Setting]:
+def declared_settings(by: type) -> list[Setting]:
     """Return the settings that a class declares, in their order."""
     found = []
     for name, each in vars(by).items():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import ejcache.settings.parsers as read
 from ejcache.settings.floors import Floors
-from ejcache.settings.parsers import Origin, Setting, Value, declared, setting
+from ejcache.settings.parsers import Origin, Setting, Value, declared_settings, setting
 from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
@@ -271,5 +271,5 @@ class Settings:
         return ""
 
 
-SETTINGS: Final = tuple(declared(Settings))
+SETTINGS: Final = tuple(declared_settings(Settings))
 """Every setting, in the order in which `Settings` declares them."""

@@ -54,7 +54,7 @@ def weight(hits: int) -> float:
     return 3.0 * (1 + hits) / (3 + hits)
 
 
-def aged(age: float, turn: float, *, part: float) -> float:
+def age_after(age: float, turn: float, *, part: float) -> float:
     """Return the age after an entry of this turn was evicted, which took this part of the limit."""
     return age + max(turn - age, 0.0) * min(part, 1.0)
 

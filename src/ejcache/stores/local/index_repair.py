@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
-from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modified, remove_trees
+from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modification_time, remove_trees
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage, translate
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import UnsafeFileError, file_mode, make_below, read_regular
@@ -261,7 +261,7 @@ class Generations:
         rows: dict[str, tuple[object, ...]] = {}
         room = self._options.max_size
         files = [(dead / name, name) for name in ValueFiles(dead, "", bool).committed()]
-        for path, name in sorted(files, key=lambda file: -modified(file[0])):
+        for path, name in sorted(files, key=lambda file: -modification_time(file[0])):
             key = _key_of(path)
             if key is None or key in rows or digest_of(key) not in name or time.monotonic() > until:
                 continue

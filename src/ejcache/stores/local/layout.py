@@ -225,7 +225,7 @@ class Layout:
 
     def generations(self) -> list[Path]:
         """Return the generations, the newest first; there is more than one only after a crash."""
-        return sorted(self._directories(_GENERATION), key=modified, reverse=True)
+        return sorted(self._directories(_GENERATION), key=modification_time, reverse=True)
 
     def leftovers(self) -> list[Path]:
         """Generations that were being created or deleted when their process died."""
@@ -375,7 +375,7 @@ def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:
             file.write(text)
 
 
-def modified(path: Path) -> float:
+def modification_time(path: Path) -> float:
     """Return the time of a file's last change, in seconds since the epoch; 0.0 if it is gone."""
     with contextlib.suppress(OSError):
         return path.lstat().st_mtime

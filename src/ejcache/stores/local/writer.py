@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
-from ejcache.stores.local.cost_order import age_of, aged, convert, order_by_use, set_age
+from ejcache.stores.local.cost_order import age_after, age_of, convert, order_by_use, set_age
 from ejcache.stores.local.sqlite_errors import translate
 from ejcache.stores.local.tables import Rows
 
@@ -125,7 +125,7 @@ def _evict(index: EntryIndex, value: PendingValue, age: float) -> None:
             if rowid in gone:
                 continue
             if condition and isinstance(turn, float):
-                age = aged(age, turn, part=size / max(limit, 1) if type(size) is int else 0.0)
+                age = age_after(age, turn, part=size / max(limit, 1) if type(size) is int else 0.0)
             sql("DELETE FROM Cache WHERE rowid = ?", (rowid,))
             gone[rowid] = filename
             excess -= size if type(size) is int else 0
