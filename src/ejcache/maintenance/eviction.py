@@ -105,7 +105,7 @@ class EvictionPass(Closing):
     """One pass. Opening it scans the cache and plans; `run` deletes; closing it deletes the temporary tables.
 
     Args:
-        target: the store, the entries of plain JAX, or the objects of a shared cache.
+        storage: the store, the entries of plain JAX, or the objects of a shared cache.
         policy: what may stay; None or an empty policy removes nothing.
         dry_run: change nothing, not even the usage journals.
         in_use_seconds: how long an entry of a shared cache counts as in use.
@@ -122,7 +122,7 @@ class EvictionPass(Closing):
 
     def __init__(
         self,
-        target: Store | JaxEntries | Bucket,
+        storage: Store | JaxEntries | Bucket,
         policy: EvictionPolicy | None,
         *,
         dry_run: bool = False,
@@ -130,11 +130,11 @@ class EvictionPass(Closing):
         now: Callable[[], float] | None = None,
     ) -> None:
         self._dry_run = dry_run
-        if not dry_run and getattr(target, "read_only", False):
-            raise StoreReadOnlyError(f"{getattr(target, 'url', 'the store')} is open for reading only")
-        objects = target.bucket if isinstance(target, SharedStore) else target
+        if not dry_run and getattr(storage, "read_only", False):
+            raise StoreReadOnlyError(f"{getattr(storage, 'url', 'the store')} is open for reading only")
+        objects = storage.bucket if isinstance(storage, SharedStore) else storage
         if isinstance(objects, Bucket):
-            began = _now(objects, read_only=getattr(target, "read_only", False)) if now is None else now()
+            began = _now(objects, read_only=getattr(storage, "read_only", False)) if now is None else now()
             self._scan: Scan = BucketScan(objects, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run)
         else:
             began = time.time() if now is None else now()
@@ -142,7 +142,7 @@ class EvictionPass(Closing):
         try:
             policy = policy or EvictionPolicy()
             every = policy.everything and policy.only is None and policy.name_glob is None
-            self._clearable = target if every and isinstance(target, Clearable) else None
+            self._clearable = storage if every and isinstance(storage, Clearable) else None
             kept = replace(policy, keep_used_since=self._scan.in_use_since)
             self.plan = EvictionPlan(self._scan.entries(), now=began, policy=kept)
         except BaseException:
@@ -241,7 +241,7 @@ def _now(objects: Bucket, *, read_only: bool) -> float:
 
 
 def run_pass(
-    target: Store | JaxEntries | Bucket,
+    storage: Store | JaxEntries | Bucket,
     policy: EvictionPolicy | None,
     *,
     dry_run: bool = False,
@@ -250,7 +250,7 @@ def run_pass(
     stopped: Callable[[], bool] = lambda: False,
 ) -> EvictionReport:
     """Make one whole `EvictionPass`; arguments and errors are those of the class and of its `run`."""
-    with EvictionPass(target, policy, dry_run=dry_run, in_use_seconds=in_use_seconds, now=now) as opened:
+    with EvictionPass(storage, policy, dry_run=dry_run, in_use_seconds=in_use_seconds, now=now) as opened:
         return opened.run(stopped=stopped)
 
 
