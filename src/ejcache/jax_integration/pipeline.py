@@ -25,11 +25,8 @@ from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.recorder import recorder
 from ejcache.cache.start_records import HIT, Process, ProgramRecord
 from ejcache.jax_integration.compilation_state import Compilation, KeyText
-from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
-from ejcache.jax_integration.executable_comparison import StoredExecutable, check
 from ejcache.jax_integration.lookup import OWN, EntryLoader
 from ejcache.jax_integration.lowering.key import UnkeyableError, make_key
-from ejcache.jax_integration.lowering.quick_programs import QuickPrograms, is_worth_requests
 from ejcache.jax_integration.no_compile_blocks import (
     AlreadyStoredError,
     AskedError,
@@ -55,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
+    from ejcache.jax_integration.lowering.quick_programs import QuickPrograms
     from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
     from ejcache.jax_integration.publishing import Publisher
     from ejcache.jax_integration.ranks.agreement import RankAgreement
@@ -90,7 +88,6 @@ class Compiler:
         self._close = reset
         self._checked: set[str] = set()
         self._watching = False
-        self._quick = QuickPrograms()
         self._last: tuple[Settings, str] | None = None
         self.preloader = Preloader(settings=settings, cache=cache)
         self._entries = EntryLoader(self.preloader)
@@ -120,6 +117,12 @@ class Compiler:
             agreement.publish(*REUSE_SETTING, self.settings().reuse_lowering)
 
     # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
+
+    @cached_property
+    def _quick(self) -> QuickPrograms:
+        from ejcache.jax_integration.lowering.quick_programs import QuickPrograms
+
+        return QuickPrograms()
 
     @cached_property
     def _publisher(self) -> Publisher:
@@ -207,6 +210,8 @@ class Compiler:
         if compilation is None:
             return None, None
         if compilation.devices_absent:
+            from ejcache.jax_integration.devices.absent import look_for_others
+
             compilation.miss = look_for_others(compilation)
             return None, None
         if compilation.cache.tiers is not None:
@@ -216,6 +221,8 @@ class Compiler:
         if compilation.is_multi_process:
             found = self._agree(compilation, placement, found)
         if found is not None and compilation.settings.check_contents and self._wants_check(compilation, found):
+            from ejcache.jax_integration.executable_comparison import StoredExecutable
+
             compilation.to_check = StoredExecutable(found)
             compilation.miss = Miss.CHECKED
             found = None
@@ -332,6 +339,8 @@ class Compiler:
             or compilation.miss is Miss.QUICK
         ):
             return self._compile_here(compilation, program)
+        from ejcache.jax_integration.lowering.quick_programs import is_worth_requests
+
         own: list[Any] = []  # the outcome of compiling here: an executable or the program's own error
         waited = compilation.waits()
 
@@ -346,6 +355,8 @@ class Compiler:
 
         def lookup() -> LoadedExecutable | None:
             if compilation.devices_absent:
+                from ejcache.jax_integration.devices.absent import look_for_others
+
                 look_for_others(compilation)
                 return None
             found = self._entries.load(compilation, compilation.text, placement)
@@ -386,6 +397,8 @@ class Compiler:
         started = time.monotonic()
         with progress_of(program.name):
             if compilation.devices_absent:
+                from ejcache.jax_integration.devices.absent import check_memory, compile_for_others
+
                 executable = compile_for_others(compilation, program)
             else:
                 executable = seam.compile_executable(program)
@@ -405,6 +418,8 @@ class Compiler:
         elif compilation.to_check is not None:
             compilation.cache.count_miss(Miss.CHECKED, compile_seconds=seconds)
             self._checked.add(compilation.to_check.key)
+            from ejcache.jax_integration.executable_comparison import check
+
             check(compilation.to_check, program, executable, compilation.cache, compilation.settings)
         else:
             compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
