@@ -207,7 +207,7 @@ class CachePolicy:
             return False
 
     def single_flight(self, settings: Settings) -> SingleFlight | None:
-        """Return the single flight that has each program compiled once; None if nobody is to be waited for.
+        """Return the single flight that has each program compiled once; None if no other process is waited for.
 
         It is opened at the first miss, because hits do without.
         """

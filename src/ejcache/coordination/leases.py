@@ -149,7 +149,7 @@ class Leases(Protocol):
         """Look at the lease as it is now; None if there is none. Raises a `StoreError` if the storage cannot say."""
 
     def look_for_dead(self, key: str) -> LeaseState | None:
-        """Look once; return the lease if that tells that its holder is dead, else None: then nobody knows yet."""
+        """Look once; return the lease if its holder is certainly dead, else None, which does not say that it lives."""
 
     def take_over(self, key: str, seen: LeaseState) -> HeldLease | None:
         """Return the lease of a dead holder, or None if it has changed since `seen`; of several callers one gets it."""

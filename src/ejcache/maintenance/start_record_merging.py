@@ -46,7 +46,7 @@ class RecordKeeper:
         self._added: set[str] = set()
 
     def add(self, name: str, data: bytes) -> bool:
-        """Add the lines of the journal `data` once; False if nobody has written that.
+        """Add the lines of the journal `data`, unless that was done before; False if it is too large to be one of ours.
 
         Raises:
             StoreError: the storage failed; no line is lost.

@@ -233,7 +233,7 @@ class TwoTiers(Protocol):
         """Return the number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
 
     def has_local(self, key: str) -> bool:
-        """True if this host has the entry, so that `get_verified` asks nobody else."""
+        """True if this host has the entry, so that `get_verified` makes no request."""
 
     def patience(self) -> float:
         """Return the seconds that it is worth waiting for the shared tier: none while it is not asked."""

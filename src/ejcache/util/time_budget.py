@@ -50,13 +50,13 @@ class Budget:
 
     @property
     def time_left(self) -> float:
-        """Seconds until somebody else waits no longer, whatever this process does; no limit if nobody does."""
+        """Seconds until another process stops waiting for this one; infinite if none waits."""
         mine = self._ends if self._ends == math.inf else max(0.0, self._ends - time.monotonic())
         return min([mine, *(each.time_left for each in self._within)])
 
     @property
     def spent(self) -> float:
-        """Seconds that were waited, in all budgets that this one is within at most."""
+        """Seconds that were waited: of this budget and those that it is within, the most."""
         return max([self.seconds - self.left, *(each.spent for each in self._within)])
 
     @contextlib.contextmanager
