@@ -22,7 +22,7 @@ _SAME: Final = ("sharding", "donation", "layout_mode")
 
 
 def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
-    """One key asked for again and again by one line, and traced each time: the function is another object each time."""
+    """Find keys that one line asks for and traces again and again: the function is another object each time."""
     asked: dict[tuple[str, object], list[Ask]] = {}
     for ask in group:
         if ask.program.key and not ask.is_of_jax:
@@ -61,7 +61,7 @@ def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
 
 
 def compiled_twice(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
-    """Two programs of one function that differ in how their arguments are placed, or do not differ at all.
+    """Yield two programs of one function that differ in how their arguments are placed, or do not differ at all.
 
     Where the key is the same and JAX had the trace, its own look-up of the executable failed: the arguments are
     committed to a device now, or are no longer.

@@ -108,12 +108,12 @@ class Advice(NamedTuple):
 
 
 def document(findings: Iterable[Advice]) -> dict[str, Any]:
-    """The findings for machines."""
+    """Return the findings for machines."""
     return {"schema": _SCHEMA, "findings": [finding.to_dict() for finding in findings]}
 
 
 def annotation(finding: Advice) -> str:
-    """A warning as GitHub's workflows read it from the output of a step."""
+    """Return a warning as GitHub's workflows read it from the output of a step."""
     title = _escaped(f"ejcache: {finding.title}").replace(":", "%3A").replace(",", "%2C")
     file = _escaped(shown_path(finding.file)).replace(":", "%3A").replace(",", "%2C")
     words = _escaped(f"{finding.message} ({finding.costs})")
@@ -121,7 +121,7 @@ def annotation(finding: Advice) -> str:
 
 
 def shown_path(path: str) -> str:
-    """A path without the working directory, if it is below that."""
+    """Return a path without the working directory, if it is below that."""
     try:
         inner = os.path.relpath(path)
     except ValueError:  # another drive

@@ -74,7 +74,7 @@ def warn_recompiles(n: int = 3) -> Callable[[], None]:
 
 
 def known(program: ProgramRecord) -> Ask:
-    """A program with what the miss that stored it says."""
+    """Return a program with what the miss that stored it says."""
     (ask,) = asks_of([program], misses_by_key(read_starts()))
     return ask
 

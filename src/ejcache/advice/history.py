@@ -48,7 +48,7 @@ def slower_since(records: Sequence[StartRecord], by_key: Mapping[str, ProgramRec
 def _taken(
     records: Sequence[StartRecord], by_key: Mapping[str, ProgramRecord], names: Sequence[str]
 ) -> tuple[dict[_Which, dict[tuple[str, ...], list[float]]], dict[_Which, Caller]]:
-    """The seconds of each function in each start, by these versions of the start, and the last line that called it."""
+    """Sum up the seconds of each function in each start, by these versions, with the last line that called it."""
     taken: dict[_Which, dict[tuple[str, ...], list[float]]] = {}
     callers: dict[_Which, Caller] = {}
     for record in records:

@@ -27,7 +27,7 @@ class CallChains:
         self._known: dict[str, tuple[Place, ...]] = {}
 
     def of(self, name: str, depth: int = _DEEPEST) -> tuple[Place, ...]:
-        """The lines of the user's program of the location with this name, the innermost first."""
+        """Return the lines of the user's program of the location with this name, the innermost first."""
         if name not in self._known:
             self._known[name] = ()  # a text that others wrote may name itself
             self._known[name] = self._chain(self._texts.get(name, ""), depth)
@@ -49,7 +49,7 @@ class CallChains:
 
 
 def common_place(chains: list[tuple[Place, ...]], function: str) -> Place | None:
-    """The innermost line of the user's program from which all of these operations come, within this function.
+    """Return the innermost line of the user's program from which all of these operations come, within this function.
 
     Args:
         chains: of each operation.

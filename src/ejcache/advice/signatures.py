@@ -75,7 +75,7 @@ def _alike(one: Sequence[Type], other: Sequence[Type]) -> bool:
 
 
 def _varying(types: Sequence[Sequence[Type]]) -> dict[tuple[int, int], tuple[int, ...]]:
-    """The sizes of each dimension that varies, by number of the argument and axis; the first argument first."""
+    """Return the sizes of each dimension that varies, by number of the argument and axis; the first argument first."""
     found = {}
     for argument, each in enumerate(types[0]):
         for axis in range(len(each.shape)):
@@ -86,7 +86,7 @@ def _varying(types: Sequence[Sequence[Type]]) -> dict[tuple[int, int], tuple[int
 
 
 def buckets(sizes: Sequence[int]) -> list[int]:
-    """The sizes to pad to: as few as possible with so much padding on the average, at least half as many programs."""
+    """Choose the sizes to pad to: as few as possible with so much padding on the average, at most half of all."""
     distinct = sorted(set(sizes))
     for count in range(1, max(2, len(distinct) // 2) + 1):
         step = len(distinct) / count
@@ -98,7 +98,7 @@ def buckets(sizes: Sequence[int]) -> list[int]:
 
 
 def _round(size: int) -> int:
-    """The next multiple of 8, or of 64 above 512, which hardware likes; small sizes are rounded less."""
+    """Return the next multiple of 8, or of 64 above 512, which hardware likes; small sizes are rounded less."""
     unit = 64 if size > 512 else 8 if size > 64 else 4 if size > 8 else 1
     return -(-size // unit) * unit
 

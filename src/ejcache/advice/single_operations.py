@@ -62,7 +62,7 @@ def single_operations(asks: Sequence[Ask]) -> Iterator[Advice]:
 
 
 def _runs(asks: Sequence[Ask]) -> list[_Run]:
-    """The runs of operations, in the order of their first ones."""
+    """Return the runs of operations, in the order of their first ones."""
     jitted = {place for ask in asks if not ask.is_of_jax for place in _lines(ask)}
     found: list[_Run] = []
     latest: dict[tuple[str, str, int], _Run] = {}
@@ -91,7 +91,7 @@ def _last_line(run: _Run) -> int:
 
 
 def _lines(ask: Ask) -> set[Caller]:
-    """The line that asks for a program, and the one that makes or calls the model for which it does."""
+    """Return the line that asks for a program, and the one that makes or calls the model for which it does."""
     return {each for each in (ask.caller, read_maker(ask.program.caller)) if each.file}
 
 

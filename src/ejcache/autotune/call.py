@@ -73,46 +73,46 @@ class Call(abc.ABC):
 
     @abc.abstractmethod
     def candidates(self) -> list[Any]:
-        """The configurations to measure."""
+        """Return the configurations to measure."""
 
     def space(self) -> CallSpace | None:
-        """The configurations, if they are described and not listed."""
+        """Return the configurations, if they are described and not listed."""
         return None
 
     @abc.abstractmethod
     def default(self) -> Any:
-        """The operation's own guess."""
+        """Return the operation's own guess."""
 
     @abc.abstractmethod
     def restored(self, stored: Any, source: Source) -> Any:
-        """The configuration that a record has; raises `ConfigurationError` if the operation cannot use it."""
+        """Return the configuration that a record has; raises `ConfigurationError` if the operation cannot use it."""
 
     @abc.abstractmethod
     def build(self, configuration: Any) -> Callable[..., Any]:
-        """The function of the call's arguments that runs with this configuration."""
+        """Return the function of the call's arguments that runs with this configuration."""
 
     @abc.abstractmethod
     def how(self) -> dict[str, Any]:
-        """The names by which another process finds the operation; raises `UnrecordableError`."""
+        """Return the names by which another process finds the operation; raises `UnrecordableError`."""
 
     @abc.abstractmethod
     def tuner(self) -> Tuner:
-        """The `Tuner` that measures the call."""
+        """Return the `Tuner` that measures the call."""
 
     @abc.abstractmethod
     def store(self) -> AutotuneStore:
-        """The records of the operation."""
+        """Return the records of the operation."""
 
     def code(self) -> str:
-        """A digest of the operation's code, or an empty text; a record may be of other code."""
+        """Return a digest of the operation's code, or an empty text; a record may be of other code."""
         return ""
 
     def legacy(self) -> Found | None:
-        """A configuration from outside the store, such as a file of ejkernel; it ranks as imported."""
+        """Return a configuration from outside the store, such as a file of ejkernel; it ranks as imported."""
         return None
 
     def keyed(self, operation: str, version: str, call: dict[str, Any], *, gradient: bool) -> RecordKey:
-        """The key of a call that has been described, with what every operation's key has."""
+        """Return the key of a call that has been described, with what every operation's key has."""
         from ejcache.jax_integration.seam.flags import changed_trace_settings
 
         call["mode"] = "forward and backward" if gradient else "forward"
@@ -127,7 +127,7 @@ class Call(abc.ABC):
         return RecordKey(operation, version, device, environment, call)
 
     def described(self) -> dict[str, Any]:
-        """The call as `call_documents` records it; raises `UnrecordableError`."""
+        """Return the call as `call_documents` records it; raises `UnrecordableError`."""
         if MAPPED in self.key.call:
             # Its arguments have the shapes of one element.
             raise UnrecordableError(f"this call of {self.key.operation} is under jax.vmap")
@@ -138,7 +138,7 @@ class Call(abc.ABC):
         }
 
     def untraced(self) -> Self:
-        """The call with stand-ins for tracers, so that it can be measured when the trace has ended."""
+        """Return the call with stand-ins for tracers, so that it can be measured when the trace has ended."""
         again = copy.copy(self)
         again.args, again.kwargs = untraced(self.args, self.kwargs)
         return again
@@ -213,7 +213,7 @@ class Call(abc.ABC):
         return () if rules is None or rules.outside(self.key) else rules.portfolio
 
     def _history(self) -> list[tuple[dict[str, float], CandidateOrigin]]:
-        """The times in the records of the operation, of any call, device and environment, by canonical JSON."""
+        """Return the times in the records of the operation, of any call, device and environment, by canonical JSON."""
         found = sorted(self.store().records(operation=self.key.operation), key=lambda item: -item.record.created)
         told = []
         for item in found[:_MOST_RECORDS]:

@@ -54,7 +54,7 @@ def array_text(value: Any) -> str | None:
 
 
 def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """A hashable value that is equal in this process only for calls with the same key; None if there is none.
+    """Return a hashable value that is equal in this process only for calls with the same key; None if there is none.
 
     Calls with the same key may have different fingerprints. Such a call is looked up by its key.
     """
@@ -90,7 +90,7 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def code_digest(function: Any) -> str:
-    """20 hexadecimal digits of a function's code and the values that it closes over; empty if these have none.
+    """Return 20 hexadecimal digits of a function's code and the values that it closes over; empty if these have none.
 
     The functions of its module that it names, such as the body of a Pallas kernel, count with it. Each minor version of
     Python compiles a function to other code.
@@ -111,7 +111,7 @@ class _Snapshot:
         self._left = _SNAPSHOT_VALUES
 
     def of(self, value: Any, depth: int = 0) -> Any:
-        """The state of one value; raises `TypeError` for one that is too large or refers to itself."""
+        """Return the state of one value; raises `TypeError` for one that is too large or refers to itself."""
         kind = type(value)
         self._left -= 1
         if self._left < 0 or depth > _DEPTH:
@@ -144,7 +144,7 @@ class _Snapshot:
         return (kind, state, value) if isinstance(value, Hashable) else (kind, state)
 
     def of_nodes(self, treedef: Any) -> tuple[Any, ...]:
-        """The static parts of a tree, which the tree compares by `==`."""
+        """Return the static parts of a tree, which the tree compares by `==`."""
         parts, waiting = [], [treedef]
         while waiting:
             node = waiting.pop()
@@ -160,7 +160,7 @@ class _Snapshot:
 
 @functools.lru_cache(maxsize=1_000)
 def _slots(kind: type) -> tuple[str, ...]:
-    """The names of the attributes that objects of a class have beside their `__dict__`."""
+    """Return the names of the attributes that objects of a class have beside their `__dict__`."""
     declared = [getattr(each, "__slots__", ()) for each in kind.__mro__]
     names = itertools.chain.from_iterable((each,) if isinstance(each, str) else each for each in declared)
     return tuple(name for name in names if not name.startswith("__"))
@@ -181,7 +181,7 @@ class Describer:
         self._left = _VALUES
 
     def describe(self, value: Any, *, name: str = "a value", depth: int = 0) -> Any:
-        """The description of `value`, a JSON value.
+        """Return the description of `value`, a JSON value.
 
         Args:
             value: anything.
@@ -327,7 +327,7 @@ class Describer:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _names(self, code: types.CodeType) -> Iterable[str]:
-        """The names whose globals may be a part of the code."""
+        """Return the names whose globals may be a part of the code."""
         return code.co_names
 
     def _is_followed(self, held: Any) -> bool:  # noqa: ARG002
@@ -363,7 +363,7 @@ def _is_reference(value: Any) -> bool:
 
 
 def _code_text(code: types.CodeType) -> str:
-    """The code without its file and line numbers."""
+    """Return the code without its file and line numbers."""
     constants = [_constant_text(item) for item in code.co_consts]
     return repr((code.co_name, code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars))
 

@@ -62,7 +62,7 @@ class _KeyState:
     failed: bool = False
 
     def current(self, policy: TuningPolicy) -> Choice | None:
-        """The choice, if it still counts under `policy`."""
+        """Return the choice, if it still counts under `policy`."""
         if self.until == math.inf or (self.policy == policy and time.monotonic() < self.until):
             return self.choice
         return None
@@ -95,7 +95,7 @@ class Chooser:
         self._lock = threading.Lock()
 
     def choose(self, call: Call) -> Choice:
-        """The configuration for the call.
+        """Return the configuration for the call.
 
         Raises:
             ConfigurationMissingError: no configuration was found, or none that is tuned where the policy requires one.
@@ -167,7 +167,7 @@ class Chooser:
         return choice
 
     def _without_key(self, call: Call) -> Choice:
-        """The operation's own guess for this call. A record under its key could be of another call."""
+        """Return the operation's own guess for this call. A record under its key could be of another call."""
         self.emit("unhashable", call.key, detail="; ".join(call.unhashable))
         warn_once(
             f"unhashable {call.key.operation}",
@@ -333,7 +333,7 @@ class Chooser:
             )
 
     def _unmeasured(self, call: Call) -> Choice:
-        """A choice for a program that is only traced: not measured, not agreed on, and not remembered."""
+        """Return a choice for a program that is only traced: not measured, not agreed on, and not remembered."""
         policy = replace(current_policy(call.policy), on_miss="heuristics")
         found = None if call.unhashable else self._stored(call, policy, _KeyState())
         return found or self._guess(call)
@@ -391,7 +391,7 @@ _default: Chooser | None = None
 
 
 def chooser_for(store: AutotuneStore) -> Chooser:
-    """The chooser of this process for `store`. It exists as long as an operation uses it or the caller keeps it."""
+    """Return this process's chooser for `store`. It exists as long as an operation uses it or the caller keeps it."""
     with _choosers_lock:
         chooser = _choosers.get(id(store))
         if chooser is None:
@@ -400,7 +400,7 @@ def chooser_for(store: AutotuneStore) -> Chooser:
 
 
 def default_chooser() -> Chooser:
-    """The chooser for `default_store()`, which all operations without a store of their own use."""
+    """Return the chooser for `default_store()`, which all operations without a store of their own use."""
     global _default
     store, chooser = default_store(), _default
     if chooser is None or chooser.store is not store:
@@ -425,7 +425,7 @@ def _warn_of_other_code(call: Call, found: Found) -> None:
 
 
 def _number_in_which(one: RecordKey, other: RecordKey) -> str | None:
-    """The only argument in which two keys differ, if it is a number."""
+    """Return the only argument in which two keys differ, if it is a number."""
     found = differences(one, other)
     numbers = [
         name.removeprefix("call.arguments.")

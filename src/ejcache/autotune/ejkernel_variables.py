@@ -40,12 +40,12 @@ def label_of_calls() -> str | None:
 
 
 def label_prefix() -> str:
-    """The text with which such a label begins (`EJKERNEL_OPS_PREFIX`)."""
+    """Return the text with which such a label begins (`EJKERNEL_OPS_PREFIX`)."""
     return environment_variable("EJKERNEL_OPS_PREFIX") or "ejkernel_ops#"
 
 
 def kernel_limits() -> dict[str, str]:
-    """The limits of candidates that are set; they are part of a tuned configuration's key."""
+    """Return the limits of candidates that are set; they are part of a tuned configuration's key."""
     found = {name: _read(variable, integer) for name, variable in LIMITS.items()}
     return {name: str(value) for name, value in found.items() if value is not None}
 

@@ -81,7 +81,7 @@ class BoundCall(Call):
             self.part = hashlib.sha256(described.encode()).hexdigest()[:16]
 
     def candidates(self) -> list[Any]:
-        """The configurations to measure, which are listed."""
+        """Return the configurations to measure, which are listed."""
         configs, prune = self.operation.configs, self.operation.prune
         if isinstance(configs, Space):
             raise UsageError(f"the configurations of {self.operation.name} are a space, which is never listed")
@@ -89,7 +89,7 @@ class BoundCall(Call):
         return listed if prune is None else list(prune(listed, *self.args, **self.kwargs))
 
     def default(self) -> Any:
-        """The configuration for a call that was not measured."""
+        """Return the configuration for a call that was not measured."""
         heuristic = self.operation.heuristic
         if heuristic is not None:
             return heuristic(*self.args, **self.kwargs) if callable(heuristic) else heuristic
@@ -101,7 +101,7 @@ class BoundCall(Call):
         return candidates[0]
 
     def restored(self, stored: Any, source: Source) -> Any:
-        """The candidate that equals a stored configuration. A pinned configuration need not be a candidate.
+        """Return the candidate that equals a stored configuration. A pinned configuration need not be a candidate.
 
         Raises:
             ConfigurationError: no candidate equals it.
@@ -119,35 +119,35 @@ class BoundCall(Call):
         raise ConfigurationError(f"{wanted} is not a candidate of {self.operation.name} any more")
 
     def space(self) -> CallSpace | None:
-        """The configurations that this call may use, if they are described and not listed."""
+        """Return the configurations that this call may use, if they are described and not listed."""
         configs = self.operation.configs
         return configs.of_call(self.args, self.kwargs) if isinstance(configs, Space) else None
 
     def build(self, configuration: Any) -> Callable[..., Any]:
-        """The function with this configuration."""
+        """Return the function with this configuration."""
         return lambda *args, **kwargs: self.operation.invoke(configuration, args, kwargs)
 
     def how(self) -> dict[str, Any]:
-        """The name of the function; raises `UnrecordableError`."""
+        """Return the name of the function; raises `UnrecordableError`."""
         return {"kind": "autotuned", "object": import_path(self.operation, name=self.operation.name)}
 
     def store(self) -> AutotuneStore:
-        """The records of the operation."""
+        """Return the records of the operation."""
         return self.operation.chooser().store
 
     def tuner(self) -> Tuner:
-        """The operation's own, or the default one, with what the decorator says of the operation."""
+        """Return the operation's own, or the default one, with what the decorator says of the operation."""
         tuner = self.operation.tuner or Tuner()
         initialisers = {**tuner.initialisers, **self.operation.initialisers}
         check = tuner.check if self.operation.check is None else self.operation.check
         return dataclasses.replace(tuner, gradient=self._measures_gradient(), initialisers=initialisers, check=check)
 
     def code(self) -> str:
-        """The digest of the function's code."""
+        """Return the digest of the function's code."""
         return self.operation.code
 
     def measured(self, known: Record | None = None, *, by_rules: bool = False) -> Record:
-        """The record, with the digest of the function's code."""
+        """Return the record, with the digest of the function's code."""
         record = super().measured(known, by_rules=by_rules)
         provenance = {**record.provenance, CODE: self.operation.code}
         if self.part:
@@ -287,7 +287,7 @@ class Autotuned(Generic[P, R]):
         return self._run(choice.configuration, args, kwargs)
 
     def choose(self, *args: Any, **kwargs: Any) -> Choice:
-        """The configuration for a call with these arguments, and the reason for it. Arrays may be stand-ins.
+        """Return the configuration for a call with these arguments, and the reason for it. Arrays may be stand-ins.
 
         Raises:
             ConfigurationMissingError: no configuration was found, or none that is tuned where the policy requires one.
@@ -295,7 +295,7 @@ class Autotuned(Generic[P, R]):
         return self.chooser().choose(self.bound(args, kwargs))
 
     def key(self, *args: Any, **kwargs: Any) -> RecordKey:
-        """The key of a call with these arguments."""
+        """Return the key of a call with these arguments."""
         return self.bound(args, kwargs).key
 
     def tune(self, *args: Any, **kwargs: Any) -> Record:
@@ -320,7 +320,7 @@ class Autotuned(Generic[P, R]):
         self.chooser().store.reload()
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundCall:
-        """The call with these arguments."""
+        """Return the call with these arguments."""
         return BoundCall(self, *self._without_none(args, kwargs))
 
     def invoke(self, configuration: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
@@ -346,11 +346,11 @@ class Autotuned(Generic[P, R]):
             return self.invoke(configuration, args, kwargs)
 
     def chooser(self) -> Chooser:
-        """The chooser that decides for this operation."""
+        """Return the chooser that decides for this operation."""
         return self._own_chooser or default_chooser()
 
     def _first_config_index(self) -> int:
-        """A call with more positional arguments than this gives the configuration itself."""
+        """Count the positional arguments before the configuration: a call with more of them gives it itself."""
         for index, parameter in enumerate(self.signature.parameters.values()):
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY}:
                 break
@@ -359,7 +359,7 @@ class Autotuned(Generic[P, R]):
         return sys.maxsize
 
     def _without_none(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """The call without a `config` of None, which means none. Positional arguments after it become keywords."""
+        """Drop a `config` of None, which means none, from the call. Positional arguments after it become keywords."""
         if not self.takes_config:
             return args, kwargs
         index = self._config_index
@@ -475,7 +475,7 @@ class Implementation:
 
 
 def _some_of(call: BoundCall) -> list[Any]:
-    """The candidates of a call; of a space some, the same in every process, because a record has their digest."""
+    """List the candidates of a call; of a space some, the same in every process: a record has their digest."""
     if (space := call.space()) is None:
         return call.candidates()
     return [item for item, _ in space.drawn(random.Random(0), _DRAWN)]  # noqa: S311 (not a secret)

@@ -67,7 +67,7 @@ class PodAgreement:
         self.deadline = deadline
 
     def settle(self, call: Call, propose: Callable[[], Choice]) -> Choice:
-        """The choice of all processes. The first process that asks calls `propose`.
+        """Return the choice of all processes. The first process that asks calls `propose`.
 
         Raises:
             ConfigurationMissingError: raised in all processes if `propose` raises it.

@@ -72,7 +72,7 @@ class CollectedCall:
         self._thread = WorkerThread()
 
     def run(self, function: Callable[[Call], T]) -> T:
-        """The result of `function`, which gets the call, under the settings of JAX that the call had."""
+        """Return the result of `function`, which gets the call, under the settings of JAX that the call had."""
 
         def run() -> T:
             # The thread has the context of the call, in which operations that a candidate calls are collected.
@@ -195,7 +195,7 @@ class RecordedCall:
 
 
 def recorded_calls(documents: Documents) -> Iterator[RecordedCall]:
-    """Each recorded call among the documents, ordered by path; raises `StoreError` if they cannot be listed."""
+    """Yield each recorded call among the documents, ordered by path; raises `StoreError` if they cannot be listed."""
     for path in sorted(documents.list(RECORDED)):
         data = documents.read(path, max_size=MAX_CALL_BYTES)
         if data is None:

@@ -120,7 +120,7 @@ def _check_same(key: RecordKey, call: dict[str, Any]) -> None:
 
 
 def tunable(call: dict[str, Any], names: RecordedNames) -> Call:
-    """The call bound to its operation, ready to be measured.
+    """Return the call bound to its operation, ready to be measured.
 
     Raises:
         UsageError: the call names no operation, or an object that `names` does not find or trust.
@@ -263,7 +263,7 @@ class _Place:
 
 
 def _places() -> list[_Place]:
-    """The devices of this host. They are counted in a process of its own, because a process may keep what it sees."""
+    """Count the devices of this host, in a process of its own, because a process may keep what it sees."""
     worker = WorkerProcess(PROGRAM, environment=worker_environment({}))
     worker.send(do="devices")
     try:

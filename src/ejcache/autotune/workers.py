@@ -24,7 +24,7 @@ _LENGTH: Final = 300
 
 
 def worker_environment(changes: dict[str, str]) -> dict[str, str]:
-    """The environment of a worker: this one's with these changes. It records no calls."""
+    """Return the environment of a worker: this one's with these changes. It records no calls."""
     return child_environment({"EJCACHE_AUTOTUNE_RECORD": "0", **changes})
 
 
@@ -90,7 +90,7 @@ def _crash(status: int, errors: IO[bytes]) -> str:
 
 
 def _places_of_names(call: Any) -> list[str]:
-    """The directories from which the loaded modules were imported that a call names as `module:name`."""
+    """Return the directories from which the loaded modules were imported that a call names as `module:name`."""
     if isinstance(call, dict | list):
         items = call.values() if isinstance(call, dict) else call
         return [place for item in items for place in _places_of_names(item)]

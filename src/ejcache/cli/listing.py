@@ -106,7 +106,7 @@ class Totals:
         self.jax_size += info.size
 
     def words(self) -> str:
-        """The sum as a person reads it."""
+        """Return the sum as a person reads it."""
         parts = []
         if self.total_entries or self.side_objects or not self.jax_entries:
             text = f"{plural(self.total_entries, 'entry', 'entries')}, {format_size(self.total_size)}"
@@ -121,7 +121,7 @@ class Totals:
 
 
 def list_entries(cache: OpenCache, totals: Totals | None = None, *, name: str | None = None) -> Iterator[ListedEntry]:
-    """Every entry: first those that ejcache stored, then those of plain JAX.
+    """Yield every entry: first those that ejcache stored, then those of plain JAX.
 
     Args:
         cache: the cache.
@@ -147,7 +147,7 @@ def list_entries(cache: OpenCache, totals: Totals | None = None, *, name: str | 
 
 
 def by_program(rows: Sequence[ListedEntry]) -> list[ListedEntry]:
-    """The variants of each program together, at the position of the first one; the PGLE variant comes first."""
+    """Return the variants of each program together, at the position of the first one; the PGLE variant comes first."""
     groups: dict[object, list[ListedEntry]] = {}
     for row in rows:
         groups.setdefault(row.program or row.info.key, []).append(row)
@@ -155,7 +155,7 @@ def by_program(rows: Sequence[ListedEntry]) -> list[ListedEntry]:
 
 
 def read_header(store: Store, key: str) -> Header | None:
-    """The header of the entry, not verified; None if the entry is gone or its header cannot be read."""
+    """Return the header of the entry, not verified; None if the entry is gone or its header cannot be read."""
     with contextlib.suppress(StoreError):
         for length in (_HEADER_GUESS, entry.MAX_HEADER_SIZE + entry.OVERHEAD):
             data = store.peek(key, length=length)
@@ -187,7 +187,7 @@ def header_facts(row: ListedEntry, cache: OpenCache, data: bytes | None = None) 
 
 
 def profile_fields(header: Header) -> dict[str, Any] | None:
-    """The profile that the entry was compiled with; None if it was compiled without one."""
+    """Return the profile that the entry was compiled with; None if it was compiled without one."""
     if not header.profile_digest:
         return None
     noted = header.extra.get("profile")
@@ -198,7 +198,7 @@ def profile_fields(header: Header) -> dict[str, Any] | None:
 def read_facts(
     rows: Sequence[ListedEntry], cache: OpenCache, *, advance: Callable[[], None]
 ) -> Iterator[dict[str, Any]]:
-    """`header_facts` of each of `rows`; `advance` is called after each. Of too many remote entries none is read."""
+    """Read `header_facts` of each of `rows`, and call `advance` after each. Of too many remote entries none is read."""
     if cache.shared and len(rows) > _MAX_REQUESTS:
         yield from (dict(_NO_FACTS) for _ in rows)
         return
@@ -222,7 +222,7 @@ def _facts(row: ListedEntry, *, cache: OpenCache, small: Mapping[str, bytes]) ->
 
 
 def profile_text(profile: dict[str, Any]) -> str:
-    """A profile as `ls` shows it: its digest, and what it was measured with."""
+    """Return a profile as `ls` shows it: its digest, and what it was measured with."""
     parts = [str(profile["digest"])[:8]]
     if profile.get("runs"):
         parts.append(plural(profile["runs"], "run"))

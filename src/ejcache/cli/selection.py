@@ -45,7 +45,7 @@ class Identifiers:
 
 
 def match(items: Iterable[Item], wanted: str, identify: Callable[[Item], Identifiers]) -> tuple[list[Item], bool]:
-    """The item whose key is `wanted`, or else those of that name, or else those whose key begins with it.
+    """Return the item whose key is `wanted`, or else those of that name, or else those whose key begins with it.
 
     A name comes before the beginning of a key, because a name may also be the beginning of another name.
 
@@ -114,7 +114,7 @@ def check_wanted(wanted: str) -> None:
 
 
 def identify_key(key: str) -> Identifiers:
-    """The texts that name the entry under `key`."""
+    """Return the texts that name the entry under `key`."""
     parts = parse_any_key(key)
     digest = f"{parts.logical}-{parts.environment}" if parts.logical else key.removeprefix(f"{parts.name}-")
     program = (parts.logical, parts.environment) if parts.logical else None
@@ -122,5 +122,5 @@ def identify_key(key: str) -> Identifiers:
 
 
 def identify_entry(row: ListedEntry) -> Identifiers:
-    """The texts that name a listed entry."""
+    """Return the texts that name a listed entry."""
     return identify_key(row.info.key)

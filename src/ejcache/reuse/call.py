@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def call_text(call: ParsedCall, places: DevicePlaces) -> str:
-    """The text of a call.
+    """Return the text of a call.
 
     Raises:
         RefusedError: a part of it cannot be written.
@@ -53,7 +53,7 @@ def call_text(call: ParsedCall, places: DevicePlaces) -> str:
 
 
 def tree_text(tree: Any) -> str:
-    """The structure of a tree, with the classes of its nodes and what they hold besides leaves."""
+    """Return the structure of a tree, with the classes of its nodes and what they hold besides leaves."""
     node = tree.node_data()
     if node is None:
         return "*"
@@ -86,7 +86,7 @@ def _aval_text(aval: Any) -> str:
 
 
 def _jax_text(value: Any, places: DevicePlaces, where: str) -> str:
-    """A value of a setting or an option, strictly: what is not known by content is refused."""
+    """Return a value of a setting or an option, strictly: what is not known by content is refused."""
     if value is None:
         return "none"
     if isinstance(value, (Mesh, AbstractMesh)):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_declared(declared: Any) -> dict[str, Any] | None:
-    """The declarations of `reuse_lowering`; None where it is True or False.
+    """Return the declarations of `reuse_lowering`; None where it is True or False.
 
     Raises:
         UsageError: it is neither a boolean nor a mapping of names to callables and paths.

@@ -24,7 +24,7 @@ def note(function: str, did: str, sentence: str, advice: str = "", *, url: str) 
 
 
 def read_notes() -> Iterator[ReuseNote]:
-    """The notes of this user on this host, the latest first; damaged lines are skipped."""
+    """Yield the notes of this user on this host, the latest first; damaged lines are skipped."""
     recorder.write()
     for line in START_LOG.lines():
         part = decode_line(line)
@@ -32,7 +32,7 @@ def read_notes() -> Iterator[ReuseNote]:
 
 
 def latest_notes(what: str | None = None) -> list[ReuseNote]:
-    """The last note of each function, the latest first.
+    """Return the last note of each function, the latest first.
 
     Args:
         what: a function by its qualified name, the end of one, or its last component, with or without `jit_`; None for

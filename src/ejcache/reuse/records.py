@@ -129,7 +129,7 @@ class ReuseRecord(NamedTuple):
     off: str = ""
 
     def waiting(self) -> list[RecordedFunction]:
-        """The functions that keep every process with these inputs from reusing anything.
+        """Return the functions that keep every process with these inputs from reusing anything.
 
         One that two processes in turn did not ask for, although they traced, is waited for no longer.
         """
@@ -141,7 +141,7 @@ class ReuseRecord(NamedTuple):
 
 
 def encode_document(records: tuple[ReuseRecord, ...]) -> bytes:
-    """The payload of a document."""
+    """Return the payload of a document."""
     about = {
         "version": _VERSION,
         "records": [
@@ -175,7 +175,7 @@ def _function_fields(function: RecordedFunction) -> dict[str, Any]:
 
 
 def decode_document(payload: bytes) -> tuple[ReuseRecord, ...]:
-    """The records in a payload; none if it is damaged, or of another version."""
+    """Return the records in a payload; none if it is damaged, or of another version."""
     try:
         about = json.loads(payload.decode("utf-8", "surrogatepass"))
         if about["version"] != _VERSION:
@@ -246,7 +246,7 @@ def _text(value: Any) -> str:
 
 @functools.cache
 def _process_name(pid: int) -> str:
-    """The random name of this process. A forked child, which has another number, has its own."""
+    """Return the random name of this process. A forked child, which has another number, has its own."""
     del pid
     return secrets.token_hex(8)
 
@@ -271,7 +271,7 @@ def is_independent(recorded: Witness) -> bool:
 
 
 def document_key(main: str, machine: Mapping[str, str]) -> str:
-    """The key of the document of a main module; each kind of machine has its own.
+    """Return the key of the document of a main module; each kind of machine has its own.
 
     Args:
         main: the name of the main module's file.
@@ -282,7 +282,7 @@ def document_key(main: str, machine: Mapping[str, str]) -> str:
 
 
 def read_records(key: str, policy: CachePolicy, settings: Settings) -> tuple[ReuseRecord, ...]:
-    """The records under a key.
+    """Return the records under a key.
 
     Raises:
         StoreError: the storage failed.
@@ -311,7 +311,7 @@ def write_module(module: bytes, policy: CachePolicy, settings: Settings) -> str:
 
 
 def read_module(digest: str, policy: CachePolicy, settings: Settings) -> bytes | None:
-    """The bytes of a module; None if they are not stored, or damaged.
+    """Return the bytes of a module; None if they are not stored, or damaged.
 
     Raises:
         StoreError: the storage failed.

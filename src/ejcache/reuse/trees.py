@@ -114,7 +114,7 @@ class TreeCodec:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def encode_tree(self, tree: Any, where: str = "the result") -> list[Any]:
-        """A treedef.
+        """Return a treedef.
 
         Raises:
             RefusedError: a node holds what cannot be written, and what is in no argument.
@@ -151,7 +151,7 @@ class TreeCodec:
         raise RefusedError(f"{where} holds {kind_name(value)}, which is in no argument")
 
     def _number_of(self, value: Any) -> int | None:
-        """The number of this object among those of the arguments, or else of one that equals it; None without one."""
+        """Find the number of this object among those of the arguments, or of one that equals it; None without one."""
         if not self._numbers:
             for number, each in enumerate(self._objects):
                 if self._numbers.setdefault(id(each), number) == number:
@@ -165,7 +165,7 @@ class TreeCodec:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def decode_tree(self, value: Any) -> Any:
-        """The treedef that `encode_tree` wrote, for a call with the same structure.
+        """Return the treedef that `encode_tree` wrote, for a call with the same structure.
 
         Raises a `ValueError` or another error of Python where it is none.
 

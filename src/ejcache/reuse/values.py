@@ -32,7 +32,7 @@ _FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.Method
 
 
 def kind_name(value: object) -> str:
-    """The type of a value, as messages show it: "an _io.TextIOWrapper"."""
+    """Return the type of a value, as messages show it: "an _io.TextIOWrapper"."""
     kind = type(value)
     text = (
         kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
@@ -41,7 +41,7 @@ def kind_name(value: object) -> str:
 
 
 def plain_text(value: object) -> str:
-    """The text of a value that is plain all through.
+    """Return the text of a value that is plain all through.
 
     Raises:
         RefusedError: it is not, or holds itself.
@@ -50,7 +50,7 @@ def plain_text(value: object) -> str:
 
 
 def lenient_text(value: object) -> str:
-    """The text of any object: plain values by value, and others by their type and qualified name."""
+    """Return the text of any object: plain values by value, and others by their type and qualified name."""
     return _text(value, _by_name, 0)
 
 
@@ -75,7 +75,7 @@ MISSING: Final = object()
 
 
 def named(name: str) -> Any:
-    """The object of a name that `name_of` gave, or `MISSING`. Nothing is imported."""
+    """Return the object of a name that `name_of` gave, or `MISSING`. Nothing is imported."""
     module, _, qualified = name.partition(":")
     found: Any = sys.modules.get(module, MISSING)
     if found is MISSING:

@@ -29,7 +29,7 @@ _SETTING_SECONDS: Final = 1.0
 
 
 def ranks_of(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
-    """The processes whose devices hold the arguments, or that an option or a mesh of the context names, ascending."""
+    """List the processes whose devices hold the arguments, or that an option or a mesh names, ascending."""
     return tuple(sorted({device.process_index for device in placed_on(jitted, args, kwargs)}))
 
 
@@ -102,7 +102,7 @@ def _has_setting(agreement: RankAgreement, rank: int) -> bool:
 
 
 def vote_on(jitted: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_setting: bool) -> Vote:
-    """The vote of the ranks that a call spans. Where it is of this process alone, nobody else is asked."""
+    """Return the vote of the ranks that a call spans. Where it is of this process alone, nobody else is asked."""
     ranks = ranks_of(jitted, args, kwargs) if jax.process_count() > 1 else ()
     if not set(ranks) - {jax.process_index()}:
         return Vote(None, name, ranks)

@@ -44,12 +44,12 @@ MAX_FILE_BYTES: Final = 64 * 2**20
 
 
 def file_key(device: str, op_id: str, call_key: str) -> str:
-    """The key of an entry in a file."""
+    """Return the key of an entry in a file."""
     return f"{device}|{op_id}|{call_key}"
 
 
 def key_of_file(text: str) -> RecordKey | None:
-    """The record key for the key of an entry, or None if `text` has another form."""
+    """Return the record key for the key of an entry, or None if `text` has another form."""
     device, _, rest = text.partition("|")
     middle, _, call_key = rest.rpartition("|")
     platform_version, separator, op_id = middle.rpartition("|")
@@ -62,7 +62,7 @@ def key_of_file(text: str) -> RecordKey | None:
 
 
 def operation_directory() -> str:
-    """The directory of the files: `EJKERNEL_PERSISTENT_CACHE_DIR`, or else the one that ejkernel would choose now."""
+    """Find the directory of the files: `EJKERNEL_PERSISTENT_CACHE_DIR`, or else ejkernel's own choice now."""
     configured = resolve().autotune_dir
     if configured is not None and "://" in configured:
         return str(configured)
@@ -80,7 +80,7 @@ def _usable(directory: Path) -> bool:
 
 
 def parsed_file(data: bytes) -> dict[str, Any] | None:
-    """The entries of a file, or None if it is not a JSON object."""
+    """Return the entries of a file, or None if it is not a JSON object."""
     try:
         parsed = parse_json(data, max_size=MAX_FILE_BYTES)
     except ValueError:
@@ -165,14 +165,14 @@ EJKERNEL_FILE: Final = "ejkernel_file"
 
 
 def imported_record(text: str, plain: Any, name: str) -> Record | None:
-    """The record of an entry of the file with this name; None if its key has another form."""
+    """Return the record of an entry of the file with this name; None if its key has another form."""
     key = key_of_file(text)
     provenance = {EJKERNEL_KEY: text, EJKERNEL_FILE: name}
     return None if key is None else Record(key, plain, Source.IMPORTED, provenance=provenance, created=time.time())
 
 
 def read_file(data: bytes, name: str) -> tuple[list[Record], list[str]]:
-    """The records in a file of ejkernel's with this name, and a line for each entry that has another key.
+    """Return the records in a file of ejkernel's with this name, and a line for each entry that has another key.
 
     Their source is IMPORTED, because a file does not say whether an entry was measured, guessed or given.
 
@@ -283,7 +283,7 @@ class PersistentCache(Generic[Cfg]):
         return default_store() if self._store is None else self._store
 
     def get(self, device: str, op_id: str, call_key: str) -> Cfg | None:
-        """The configuration, or None."""
+        """Return the configuration, or None."""
         for plain in self._stored(file_key(device, op_id, call_key)):
             try:
                 return self.load(plain)
@@ -315,7 +315,7 @@ class PersistentCache(Generic[Cfg]):
             warn_once(f"{self.opname} publish", "a configuration of %s is not kept: %s", self.opname, exc)
 
     def load(self, plain: Any) -> Cfg:
-        """A stored value as the configuration.
+        """Return a stored value as the configuration.
 
         Raises:
             ConfigurationError: it does not fit `cfg_type`.

@@ -169,7 +169,7 @@ class InvocationCall(Call):
         return key
 
     def _argument(self, name: str, value: Any) -> Any:
-        """The description of an argument. At its default it is unambiguous.
+        """Return the description of an argument. At its default it is unambiguous.
 
         ejkernel's key does not tell data types and functions apart. Nearly all calls have the default, so a
         configuration in ejkernel's file is taken to be of such a call, and of no other.
@@ -185,13 +185,13 @@ class InvocationCall(Call):
         return described
 
     def untraced(self) -> Self:
-        """The call with stand-ins for tracers, in the invocation, too."""
+        """Return the call with stand-ins for tracers, in the invocation, too."""
         again = super().untraced()
         again.inv = dataclasses.replace(self.inv, args=again.args, kwargs=again.kwargs)
         return again
 
     def how(self) -> dict[str, Any]:
-        """The names of the kernel and the executor; raises `UnrecordableError`."""
+        """Return the names of the kernel and the executor; raises `UnrecordableError`."""
         if self.inv.method is not None:
             raise UnrecordableError(f"{self.kernel.op_id} runs under {self.inv.method}, whose mesh cannot be recorded")
         if not _is_plain(self.kernel):
@@ -200,11 +200,11 @@ class InvocationCall(Call):
         return {"kind": "ejkernel", "kernel": kernel, "executor": _executor_path(self.chain)}
 
     def store(self) -> AutotuneStore:
-        """The process's own store."""
+        """Return the process's own store."""
         return default_chooser().store
 
     def tuner(self) -> Tuner:
-        """The one that `install` was given, or the default one."""
+        """Return the one that `install` was given, or the default one."""
         return dataclasses.replace(_tuner or Tuner(), gradient=self._gradient())
 
     def emit(self, event: str, **data: Any) -> None:
@@ -246,19 +246,19 @@ class InvocationCall(Call):
         return find(self.kernel, name, self.platform, self.context) or getattr(self.kernel, name)
 
     def default(self) -> Any:
-        """The kernel's own guess."""
+        """Return the kernel's own guess."""
         return self._method("heuristic_cfg")(self.inv)
 
     def candidates(self) -> list[Any]:
-        """The configurations that the kernel proposes."""
+        """Return the configurations that the kernel proposes."""
         return list(self._method("candidate_cfgs")(self.inv))
 
     def restored(self, stored: Any, source: Source) -> Any:  # noqa: ARG002  # all are used alike
-        """The configuration, in the type of the kernel's guess."""
+        """Return the configuration, in the type of the kernel's guess."""
         return from_json(stored, like=self.default())
 
     def legacy(self) -> Found | None:
-        """The configuration under ejkernel's key, in a record or in ejkernel's file, if that key is unambiguous."""
+        """Look up the configuration under ejkernel's key, in a record or in its file, if that key is unambiguous."""
         if self.persistent is None:
             return None
         text = file_key(*self.legacy_key)
@@ -292,7 +292,7 @@ class InvocationCall(Call):
         )
 
     def measured(self, known: Record | None = None, *, by_rules: bool = False) -> Record:
-        """The record, which is also written into ejkernel's file if its key there is unambiguous."""
+        """Return the record, which is also written into ejkernel's file if its key there is unambiguous."""
         refuse_spanning([self.inv.mesh], name=self.kernel.op_id)
         count = len(self.candidates())
         self.emit("autotune_start", candidates=count, platform=self.platform, method=self.inv.method)
@@ -309,7 +309,7 @@ class InvocationCall(Call):
         return dataclasses.replace(record, provenance={**record.provenance, **legacy})
 
     def build(self, configuration: Any) -> Callable[..., Any]:
-        """The kernel with this configuration."""
+        """Return the kernel with this configuration."""
         if self.inv.method == "shard_map":
             return lambda *args, **kwargs: self._sharded(configuration, args, kwargs)
         run = self._method("run")

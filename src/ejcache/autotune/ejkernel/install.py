@@ -41,7 +41,7 @@ def smart_compile(
     verbose: bool = True,  # noqa: FBT001, FBT002
     cache_key: Any = None,
 ) -> tuple[Any, Any]:
-    """The executable of a lowered function, which comes from the cache if it is there, and `cache_key` as it is."""
+    """Compile a lowered function, or load it from the cache; returns the executable, and `cache_key` as it is."""
     del tag, verbose
     return lowered_func.compile(), cache_key
 
@@ -119,7 +119,7 @@ def uninstall() -> None:
 
 
 def installed_chains() -> list[Any]:
-    """The chains of ejkernel's executors in imported modules, each with our store."""
+    """Return the chains of ejkernel's executors in imported modules, each with our store."""
     executor = sys.modules.get("ejkernel.ops.execution.executor")
     selection = sys.modules.get("ejkernel.ops.config.selection")
     if executor is None or selection is None or not _originals:
@@ -134,7 +134,7 @@ def installed_chains() -> list[Any]:
 
 
 def recorded_kernel(how: dict[str, Any], names: RecordedNames) -> tuple[Any, Any]:
-    """The kernel and the executor of a recorded call.
+    """Return the kernel and the executor of a recorded call.
 
     Raises:
         UsageError: `names` does not find them, or they are not a kernel and an executor of ejkernel's.
@@ -149,14 +149,14 @@ def recorded_kernel(how: dict[str, Any], names: RecordedNames) -> tuple[Any, Any
 
 
 def recorded_invocation(kernel: Any, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InvocationCall:
-    """A recorded call, ready to be measured."""
+    """Return a recorded call, ready to be measured."""
     install()
     inv = sys.modules["ejkernel.ops.core.kernel"].Invocation(op_id=kernel.op_id, args=args, kwargs=kwargs)
     return InvocationCall(executor.chooser, inv, kernel)
 
 
 def _prefix(executor: Any) -> Any:
-    """The prefix of labels. ejkernel documents `EJKERNEL_OPS_PREFIX`, but does not use it here."""
+    """Return the prefix of labels. ejkernel documents `EJKERNEL_OPS_PREFIX`, but does not use it here."""
     if environment_variable("EJKERNEL_OPS_PREFIX"):
         return label_prefix().rstrip("#")
     return vars(executor).get("stamp_prefix", "ejkernel_ops")
@@ -192,7 +192,7 @@ _COPIES: Final = {
 
 
 def _owner(module: str, path: str) -> tuple[Any, str]:
-    """The module, or the class in it, that has the last name of a path."""
+    """Return the module, or the class in it, that has the last name of a path."""
     outer, _, name = path.rpartition(".")
     held = sys.modules[module]
     return (getattr(held, outer) if outer else held), name
@@ -215,7 +215,7 @@ class _EjkernelFinder:
     """Patches the modules in `_STAND_INS` after they have been executed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """The ordinary spec of a module in `_STAND_INS`, with a loader that patches it; None for all other modules."""
+        """Find the ordinary spec of a module in `_STAND_INS`, with a loader that patches it; None for other modules."""
         if name not in _STAND_INS:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)

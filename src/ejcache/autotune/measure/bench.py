@@ -237,7 +237,7 @@ class Bench:
         return min(500, max(1, round(float(self.tuner.sample_seconds) / max(seconds, 1e-7))))
 
     def timed(self, trial: Trial, repeats: int) -> float:
-        """Seconds of one execution; raises what the candidate raises, and `TookTooLongError`."""
+        """Return seconds of one execution; raises what the candidate raises, and `TookTooLongError`."""
         return float(self._run(trial, partial(run_once, trial, self.arrays, repeats)))
 
     def _sampled(self, trial: Trial, repeats: int) -> float:
@@ -357,7 +357,7 @@ class Bench:
 
 
 def inexact(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays of real or complex numbers."""
+    """Return the arrays of real or complex numbers."""
     import jax.numpy as jnp
 
     return [array for array in arrays if jnp.issubdtype(array.dtype, jnp.inexact)]

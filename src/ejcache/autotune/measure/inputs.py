@@ -36,7 +36,7 @@ def is_scalar(value: Any) -> bool:
 
 
 def one_level(value: Any) -> tuple[list[Any], Any] | None:
-    """The children of a pytree node and its static part; None for a value that JAX treats as a leaf."""
+    """Return the children of a pytree node and its static part; None for a value that JAX treats as a leaf."""
     import jax
 
     found = jax.tree_util.default_registry.flatten_one_level(value)
@@ -88,7 +88,7 @@ class Inputs:
         return call(*arrays)
 
     def concrete(self, *, seed: int = 0, initialisers: Mapping[str, Callable[..., Any]] | None = None) -> list[Any]:
-        """An array for each dynamic leaf: the leaf itself if it has a value, or else a random one.
+        """Return an array for each dynamic leaf: the leaf itself if it has a value, or else a random one.
 
         Do not call this while JAX is tracing in this thread.
 
@@ -200,7 +200,7 @@ def traced_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any
 def mapped_call(
     args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[tuple[MappedAxis, ...], list[dict[str, Any]]]:
-    """The axes over which `jax.vmap` maps the call, outermost first, and for each its size and its arguments."""
+    """Return the axes over which `jax.vmap` maps the call, outermost first, and for each its size and its arguments."""
     import jax
 
     from ejcache.jax_integration.seam.autotune.tracing import mapped_axes

@@ -131,7 +131,7 @@ class _Uses:
 
 
 def _inner(params: Any) -> list[Any]:
-    """The jaxprs among the parameters of an equation."""
+    """Return the jaxprs among the parameters of an equation."""
     held: list[Any] = []
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr", "branches"):
         value = params.get(name)

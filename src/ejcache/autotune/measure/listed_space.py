@@ -37,14 +37,14 @@ class ListedSpace:
             self._located.append((configuration, point))
 
     def place(self, configuration: Any) -> tuple[float, ...] | None:
-        """The steps on each axis, as shares of its length."""
+        """Return the steps on each axis, as shares of its length."""
         point = self._points.get(canonical_json(configuration))
         if point is None:
             return None
         return self._share(point)
 
     def near(self, configuration: Any, generator: random.Random, count: int) -> list[Located]:
-        """One or two steps on each axis, and one step on each pair of axes: so many of these, at random."""
+        """Return one or two steps on each axis, and one step on each pair of axes: so many of these, at random."""
         point = self._points[canonical_json(configuration)]
         found = [(each, self._share(near)) for near in around(point) for each in self._at.get(near, ())]
         return generator.sample(found, count) if len(found) > count else found
@@ -71,13 +71,13 @@ def around(point: Sequence[int]) -> Iterator[Point]:
 
 
 def flattened(value: Any, name: str = "") -> dict[str, Any]:
-    """Each value in a configuration that is neither a list nor an object, by its path."""
+    """Return each value in a configuration that is neither a list nor an object, by its path."""
     if isinstance(value, dict) and value:
         return {path: item for key, inner in value.items() for path, item in flattened(inner, f"{name}.{key}").items()}
     return {name: value if isinstance(value, int | float | str) else canonical_json(value)}
 
 
 def order(value: Any) -> tuple[bool, float, str]:
-    """The order of the values on an axis: numbers by size, then texts."""
+    """Return the order of the values on an axis: numbers by size, then texts."""
     number = isinstance(value, int | float)
     return not number, float(value) if number else 0.0, str(value)

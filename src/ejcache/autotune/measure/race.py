@@ -131,12 +131,12 @@ def slow_more_often(ours: Sequence[float], theirs: Sequence[float], *, level: fl
 
 
 def mean_gain(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The share of the mean time that is saved."""
+    """Return the share of the mean time that is saved."""
     return 1.0 - fmean(ours) / fmean(theirs)
 
 
 def faster(one: Sequence[float], other: Sequence[float], *, by: float = 0.0) -> float:
-    """The chance of seeing these samples, one for each round, if `one` is not faster than `other` by this share."""
+    """Compute the chance of these samples, one for each round, if `one` is not faster than `other` by this share."""
     margin = -math.log(1.0 - by)
     return _chance([math.log(theirs / ours) - margin for ours, theirs in zip(one, other, strict=False)])
 
@@ -151,7 +151,7 @@ _FEWEST_ROUNDS: Final = next(count for count in itertools.count(1) if 0.5**count
 
 
 def _chance(differences: Sequence[float]) -> float:
-    """The chance that the differences are this large, if they are as likely to be positive as negative."""
+    """Return the chance that the differences are this large, if they are as likely to be positive as negative."""
     count = len(differences)
     order = sorted(range(count), key=lambda index: abs(differences[index]))
     ranks = sum(rank for rank, index in enumerate(order, 1) if differences[index] > 0)
@@ -174,14 +174,14 @@ def _rank_sums(count: int) -> list[float]:
 
 
 def _tail(count: int, least: int, share: float) -> float:
-    """The chance of at least `least` of `count` events, each of this chance."""
+    """Return the chance of at least `least` of `count` events, each of this chance."""
     if count > _COUNTED:
         return _beyond((least - 0.5 - count * share) / math.sqrt(count * share * (1 - share)))
     return sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(least, count + 1))
 
 
 def _beyond(deviations: float) -> float:
-    """The chance that a normal variable is so many standard deviations above its mean."""
+    """Return the chance that a normal variable is so many standard deviations above its mean."""
     return 0.5 * math.erfc(deviations / math.sqrt(2))
 
 
@@ -237,7 +237,7 @@ class Race:
         return [trial for trial in self.alive if trial is not self.reference]
 
     def gain(self, trial: Trial) -> float:
-        """The share of the reference's time that a candidate saves."""
+        """Return the share of the reference's time that a candidate saves."""
         reference = self.reference
         if reference is None or not (trial.samples and reference.samples):
             return 0.0
@@ -338,7 +338,7 @@ def _best_first(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _least_memory_first(trials: list[Trial]) -> list[Trial]:
-    """The candidates, with the one first that needs the least memory of those that are as fast as the first one."""
+    """Put the candidate first that needs the least memory of those that are as fast as the first one."""
     alike = [
         trial
         for trial in trials
@@ -351,7 +351,7 @@ def _least_memory_first(trials: list[Trial]) -> list[Trial]:
 
 
 def _leader(trials: Sequence[Trial]) -> Trial:
-    """The fastest candidate, by comparing rounds."""
+    """Return the fastest candidate, by comparing rounds."""
     leader, *others = sorted(trials, key=lambda trial: median(trial.samples))
     for trial in others:
         if _prefers(trial, leader):

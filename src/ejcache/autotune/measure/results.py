@@ -65,7 +65,7 @@ def check_setting(check: Check) -> None:
 
 
 def outputs_text(results: Any) -> str:
-    """The tree, shapes and data types of results, which may be tracers."""
+    """Return the tree, shapes and data types of results, which may be tracers."""
     import jax
     import jax.numpy as jnp
 
@@ -172,7 +172,7 @@ def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None
 
 
 def _tolerance(dtype: Any, *, exact: bool = False) -> float:
-    """The tolerance of a data type; 0 if it is compared exactly.
+    """Return the tolerance of a data type; 0 if it is compared exactly.
 
     Args:
         dtype: of a result or an input.
@@ -197,7 +197,7 @@ def multiplies_exactly(inputs: Sequence[Any]) -> bool:
 
 
 def _scale(array: Any) -> float:
-    """The root mean square of the finite values."""
+    """Return the root mean square of the finite values."""
     import numpy as np
 
     if not _tolerance(array.dtype):
@@ -211,14 +211,14 @@ def _scale(array: Any) -> float:
 
 
 def _parts(array: Any) -> Iterator[Any]:
-    """The values in order, in pieces: comparing all of a large array at once would take its memory eight times."""
+    """Yield the values in order, in pieces: to compare a large array at once would take its memory eight times."""
     flat = array.reshape(-1)
     for start in range(0, flat.size, _PART):
         yield _wide(flat[start : start + _PART])
 
 
 def _wide(array: Any) -> Any:
-    """The array in a data type that numpy computes with."""
+    """Return the array in a data type that numpy computes with."""
     import numpy as np
 
     return array if array.dtype.kind in "fc" and array.dtype.itemsize >= 4 else array.astype(np.float32)

@@ -61,7 +61,7 @@ class WorkerThread:
         self._tasks: queue.SimpleQueue[Any] | None = None
 
     def run(self, function: Callable[[], T], *, timeout: float | None = None) -> T:
-        """The result of `function`, or its exception.
+        """Return the result of `function`, or its exception.
 
         Raises:
             TookTooLongError: it did not end within `timeout` seconds.
@@ -255,11 +255,11 @@ class Trial:
             raise DifferentResultError(f"its results are {self.outputs}, and the default's are {reference.outputs}")
 
     def again(self) -> Trial:
-        """The same candidate, compiled and warm, without samples."""
+        """Return the same candidate, compiled and warm, without samples."""
         return replace(self, samples=[], runs=[])
 
     def candidate(self) -> Candidate:
-        """The result for the record."""
+        """Return the result for the record."""
         if self.known is not None:
             return self.known
         return Candidate(
@@ -287,7 +287,7 @@ def _reason(exc: BaseException, *, running: bool, lacks_memory: bool) -> str:
 
 
 def error_line(exc: BaseException) -> str:
-    """The type and the first line of an exception, for a record."""
+    """Return the type and the first line of an exception, for a record."""
     lines = str(exc).strip().splitlines()
     return f"{type(exc).__name__}: {lines[0] if lines else ''}"[:_ERROR_LENGTH]
 

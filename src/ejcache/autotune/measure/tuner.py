@@ -261,7 +261,7 @@ def _trials(candidates: Iterable[Any], default: Any) -> list[Trial]:
 
 
 def _measured_before(space: CallSpace | None, known: Record | None, default: Any) -> list[Trial]:
-    """The configurations of a space that an earlier record has, which nobody lists."""
+    """Return the configurations of a space that an earlier record has, which nobody lists."""
     if space is None or known is None:
         return []
     stored = [item.configuration for item in known.candidates if item.configuration != to_json(default)]
@@ -332,7 +332,7 @@ class _Contest:
         self.default = next((trial for trial in trials if trial.is_default), None)
 
     def record(self, key: RecordKey, known: Record | None, keep: Callable[[Record], object]) -> Record:
-        """The record of the tuning; `known` is an earlier one, and `keep` gets what is known meanwhile."""
+        """Return the record of the tuning; `known` is an earlier one, and `keep` gets what is known meanwhile."""
         started = time.monotonic()
         self.goes_on = known is not None and known.interrupted
 
@@ -374,7 +374,7 @@ class _Contest:
         )
 
     def _result(self) -> tuple[Trial | None, dict[str, Any]]:
-        """The winner, None if there is none, and evidence for the record."""
+        """Return the winner, None if there is none, and evidence for the record."""
         fresh = [trial for trial in self.trials if trial.known is None]
         race = self._race(fresh)
         winner, evidence = self._winner(race)
@@ -419,7 +419,7 @@ class _Contest:
         return race
 
     def _proposed(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
-        """The trials of what rules propose, and the default; none if the call may use none of them."""
+        """Return the trials of what rules propose, and the default; none if the call may use none of them."""
         by_text = {canonical_json(trial.stored): trial for trial in fresh}
         usable = [
             stored
@@ -488,7 +488,7 @@ class _Contest:
         return finalists
 
     def _trial(self, stored: Any, by_text: dict[str, Trial], fresh: list[Trial]) -> Trial:
-        """The trial of a configuration; of a space, trials are made when they are asked for."""
+        """Return the trial of a configuration; of a space, trials are made when they are asked for."""
         text = canonical_json(stored)
         if text not in by_text:
             by_text[text] = Trial(stored, stored)

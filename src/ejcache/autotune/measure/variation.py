@@ -82,7 +82,7 @@ class VariedArray:
         return []
 
     def placed(self, values: Any) -> Any:
-        """`values` as an array like this one."""
+        """Return `values` as an array like this one."""
         import jax
 
         if isinstance(values, jax.Array):
@@ -93,7 +93,7 @@ class VariedArray:
 
 
 def perturbed(arrays: Sequence[Any], *, seed: int, exact: bool) -> list[Any]:
-    """The arrays with other rounding errors: the results of a right candidate may differ by what these change.
+    """Return the arrays with other rounding errors: the results of a right candidate may differ by what these change.
 
     Args:
         arrays: of JAX.
@@ -152,7 +152,7 @@ def _normal(values: Any, generator: Any, *, scale: float = 1.0, positive: bool =
 
 
 def _reordered(values: Any, generator: Any) -> Any:
-    """The finite values in another order; equal ones become different."""
+    """Return the finite values in another order; equal ones become different."""
     import numpy as np
 
     values = values.copy()
@@ -245,7 +245,7 @@ def _position_ways(values: Any, style: Style, extents: frozenset[int]) -> list[_
 
 
 def _other_bounds(values: Any, generator: Any) -> Any:
-    """Other sorted positions between the first and the last, as those at which the rows of a batch begin."""
+    """Return other sorted positions between the first and the last, as those at which the rows of a batch begin."""
     import numpy as np
 
     between = np.sort(generator.integers(values[0], values[-1] + 1, values.size - 2))
@@ -253,7 +253,7 @@ def _other_bounds(values: Any, generator: Any) -> Any:
 
 
 def _other_shares(values: Any, generator: Any) -> Any:
-    """Other sizes of groups, with the same sum, and with none that is zero unless one was."""
+    """Return other sizes of groups, with the same sum, and with none that is zero unless one was."""
     import numpy as np
 
     least = min(1, int(values.min()))
@@ -263,7 +263,7 @@ def _other_shares(values: Any, generator: Any) -> Any:
 
 
 def _as_used(way: _Way, use: Use, generator: Any) -> Any:
-    """The positions of a way; distinct or sorted if the default needs them so."""
+    """Return the positions of a way; distinct or sorted if the default needs them so."""
     import numpy as np
 
     values = way(generator)
@@ -274,7 +274,7 @@ def _as_used(way: _Way, use: Use, generator: Any) -> Any:
 
 
 def _shuffled(values: Any, generator: Any) -> Any:
-    """All values in another order, in which not all are where they were, if that is possible."""
+    """Return all values in another order, in which not all are where they were, if that is possible."""
     found = generator.permutation(values.reshape(-1)).reshape(values.shape)
     if (found == values).all():
         found = values.reshape(-1)[::-1].reshape(values.shape)
@@ -302,7 +302,7 @@ def _host(array: Any) -> Any:
 
 
 def _wide(array: Any) -> Any:
-    """A copy on the host, in a data type that numpy computes with."""
+    """Return a copy on the host, in a data type that numpy computes with."""
     import numpy as np
 
     values = _host(array)
@@ -342,7 +342,7 @@ class Variations:
         self._seed = seed
 
     def in_style(self, style: Style) -> list[Any] | None:
-        """The arrays in this style; each that the default does not bear so, in a milder way. None if none changes."""
+        """Vary the arrays in this style, or in a milder way where the default bears no other. None if none changes."""
         ways = self._run(lambda: [[] if varied is None else varied.ways(style) for varied in self._varied])
         if not any(ways):
             return None

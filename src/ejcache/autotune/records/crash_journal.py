@@ -69,11 +69,11 @@ class CandidateJournal:
             self.close()
 
     def compiling(self, candidate: Any) -> contextlib.AbstractContextManager[None]:
-        """The candidate is compiled in this block."""
+        """Return the candidate is compiled in this block."""
         return self._marked(candidate, _COMPILING)
 
     def running(self, candidate: Any) -> contextlib.AbstractContextManager[None]:
-        """The candidate runs in this block."""
+        """Return the candidate runs in this block."""
         return self._marked(candidate, _RUNNING)
 
     def add(self, candidate: Any) -> None:

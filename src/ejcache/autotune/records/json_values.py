@@ -26,12 +26,12 @@ class ConfigurationError(UsageError):
 
 
 def canonical_json(value: Any) -> str:
-    """One JSON text for each JSON value: keys are sorted, there are no spaces, and NaN and infinity are refused."""
+    """Write the one JSON text of a JSON value: keys are sorted, without spaces; NaN and infinity are refused."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def parse_json(data: bytes, *, max_size: int) -> Any:
-    """The value of a JSON text, which other people may have written.
+    """Return the value of a JSON text, which other people may have written.
 
     Args:
         data: the text.
@@ -49,7 +49,7 @@ def parse_json(data: bytes, *, max_size: int) -> Any:
 
 
 def finite(value: Any) -> float:
-    """`value` as a finite number; raises `ValueError` or `TypeError` if it is not one, `OverflowError` if too large."""
+    """Make `value` a finite number; raises `ValueError` or `TypeError` if it is none, `OverflowError` if too large."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value} is not a finite number")
@@ -57,7 +57,7 @@ def finite(value: Any) -> float:
 
 
 def module_name(value: Any) -> str:
-    """The module of a class or function, under a name that is the same in every process that has it."""
+    """Return the module of a class or function, under a name that is the same in every process that has it."""
     return "__main__" if value.__module__ in MAIN_MODULES else str(value.__module__)
 
 
@@ -131,7 +131,7 @@ def parts_of(value: Any) -> tuple[ValueKind, Any]:
 
 
 def to_json(value: Any) -> Any:
-    """`value` as a JSON value: dataclasses, named tuples, models and namespaces as objects, enumerations by value.
+    """Make `value` a JSON value: dataclasses, named tuples, models and namespaces as objects, enumerations by value.
 
     Raises:
         ConfigurationError: a part of it has no such form; the message names that part.
@@ -171,7 +171,7 @@ def _field_name(key: Any) -> str:
 
 
 def from_json(stored: Any, *, like: Any = None, cfg_type: Any = object) -> Any:
-    """The configuration that `to_json` wrote as `stored`.
+    """Return the configuration that `to_json` wrote as `stored`.
 
     Args:
         stored: the JSON value.
@@ -190,7 +190,7 @@ def from_json(stored: Any, *, like: Any = None, cfg_type: Any = object) -> Any:
 
 
 def _restored(stored: Any, kind: Any, like: Any = None) -> Any:
-    """`stored` as a value like another one, or else as one of this type; a field has the type of its annotation."""
+    """Make `stored` a value like another one, or else one of this type; a field has the type of its annotation."""
     if like is not None:
         kind = type(like)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -218,7 +218,7 @@ def _restored(stored: Any, kind: Any, like: Any = None) -> Any:
 
 
 def _with_fields(stored: Any, kind: Any, like: Any) -> Any:
-    """A dataclass or a named tuple."""
+    """Return a dataclass or a named tuple."""
     known = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(kind) if field.init]
     if not isinstance(stored, dict):
         raise ConfigurationError(f"the stored configuration {stored!r} is not a {kind.__qualname__}")

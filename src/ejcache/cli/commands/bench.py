@@ -108,7 +108,7 @@ def _starter(
     }
 
     def start(name: str, turn: int) -> tuple[float, bytes]:
-        """Seconds from the start of the process to its end, and what it has printed."""
+        """Return seconds from the start of the process to its end, and what it has printed."""
         own = {
             variable: f"{scratch / value}{turn if value == 'cold' else ''}/" if value in _DIRECTORIES else value
             for variable, value in _CONTESTANTS[name].items()

@@ -81,7 +81,7 @@ def _clear_entries(keys: list[str] | None, directory: str | None, *, yes: bool, 
 
 
 def _keys_of_names(cache: OpenCache, wanted: Iterable[str]) -> list[str]:
-    """The keys of the entries that `wanted` name."""
+    """Return the keys of the entries that `wanted` name."""
     found: dict[str, None] = {}
     for text in wanted:
         own = (row for row in list_entries(cache) if not row.is_jax)

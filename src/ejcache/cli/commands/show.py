@@ -61,7 +61,7 @@ def _show_entry(key: str, directory: str | None, *, as_json: bool) -> int:
 
 
 def _variants(cache: OpenCache, key: str) -> list[ListedEntry]:
-    """The variants of the program that `key` names, found in one listing."""
+    """Return the variants of the program that `key` names, found in one listing."""
     parts = parse_any_key(key)
     wanted = f"{parts.logical}-{parts.environment}" if parts.logical else key
     found = by_program(choose(list_entries(cache), wanted, identify_entry, where=cache.url))

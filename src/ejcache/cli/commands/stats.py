@@ -115,7 +115,7 @@ def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
 
 
 def _shares(indent: str, parts: Mapping[str, int]) -> list[list[str]]:
-    """A line for each part: its number, and its share of all of them."""
+    """Return a line for each part: its number, and its share of all of them."""
     whole = sum(parts.values())
     return [[f"{indent}{name}", output.share(number, whole)] for name, number in parts.items()]
 

@@ -115,7 +115,7 @@ def _refuse_unused(
 
 
 def _shown(results: Iterator[TunedCall], total: int, *, as_json: bool) -> list[TunedCall]:
-    """The results, each said when it is known."""
+    """Return the results, each said when it is known."""
     done = []
     with output.progress("measuring", total, quiet=as_json) as advance:
         for result in results:

@@ -49,7 +49,7 @@ def open_autotune(
 
 
 def named_layer(store: AutotuneStore) -> RecordLayer:
-    """The layer that `--dir` or the settings name, which is the one that commands change.
+    """Return the layer that `--dir` or the settings name, which is the one that commands change.
 
     Where the settings name a bucket, the first layer is a directory that only this user's programs read.
     """
@@ -57,7 +57,7 @@ def named_layer(store: AutotuneStore) -> RecordLayer:
 
 
 def own_layers(store: AutotuneStore) -> list[RecordLayer]:
-    """The layers that can be written: the named one, and the user's own directory."""
+    """Return the layers that can be written: the named one, and the user's own directory."""
     return [layer for layer in store.layers if not layer.seeds]
 
 
@@ -79,7 +79,7 @@ def strongest(found: Iterable[Found], *, name: str | None = None, device: str | 
 
 
 def find_record(store: AutotuneStore, wanted: str) -> Found:
-    """The one record that `wanted` names: its key, the beginning of its key, or its operation.
+    """Return the one record that `wanted` names: its key, the beginning of its key, or its operation.
 
     Raises:
         NotFoundError: there is none, or there are several.
@@ -88,14 +88,14 @@ def find_record(store: AutotuneStore, wanted: str) -> Found:
 
 
 def choose_records(store: AutotuneStore, wanted: str, *, all_of_a_name: bool = False) -> list[Found]:
-    """The record that `wanted` names; with `all_of_a_name`, all records of an operation. Raises as `find_record`."""
+    """Choose the record that `wanted` names; with `all_of_a_name`, all of an operation. Raises as `find_record`."""
     url = named_layer(store).documents.url
     found = strongest(store.records())
     return choose(found, wanted, _identify, where=url, all_of_a_name=all_of_a_name)
 
 
 def record_fields(item: Found, *, full: bool = False) -> dict[str, Any]:
-    """A record's stable fields for JSON; with `full`, all candidates and all of the measurement."""
+    """Return a record's stable fields for JSON; with `full`, all candidates and all of the measurement."""
     record = item.record
     candidate = record.candidate(record.configuration)
     fields: dict[str, Any] = {
@@ -140,7 +140,7 @@ def _identify(item: Found) -> Identifiers:
 
 
 def names_of_records(directory: str | None) -> set[str]:
-    """The texts by which a person may name a record, for completion."""
+    """Return the texts by which a person may name a record, for completion."""
     with open_autotune(directory) as store:
         keys = [item.record.key for item in strongest(store.records())]
     return {text for key in keys for text in (key.operation, key.digest[:12])}
@@ -154,7 +154,7 @@ def names_a_record(wanted: str, directory: str | None) -> bool:
 
 
 def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
-    """The key of the recorded call whose digest begins with `wanted`, or whose operation it is; None without one."""
+    """Find the key of the recorded call whose digest begins with `wanted`, or whose operation it is; else None."""
     for layer in store.layers:
         for recorded in recorded_calls(layer.documents):
             call = recorded.call

@@ -201,7 +201,7 @@ def _pin_record(store: AutotuneStore, record: Record, plain: Any) -> Record:
 
 
 def _unpin_record(store: AutotuneStore, record: Record) -> Record | None:
-    """The record without its pin; None if it is not pinned."""
+    """Return the record without its pin; None if it is not pinned."""
     held = [(layer, found) for layer in own_layers(store) if (found := layer.read(record.key)) is not None]
     fixed = [(layer, found) for layer, found in held if found.source is Source.PINNED]
     if not fixed:
@@ -214,7 +214,7 @@ def _unpin_record(store: AutotuneStore, record: Record) -> Record | None:
 
 
 def _doubt(plain: Any, record: Record) -> str:
-    """The reason why a configuration may not work, or an empty text."""
+    """Return the reason why a configuration may not work, or an empty text."""
     tried = record.candidate(plain)
     if tried is not None:
         return "" if tried.status is Status.OK else f"this candidate {tried.status.value}: {tried.error}"

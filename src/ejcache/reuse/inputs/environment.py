@@ -46,7 +46,7 @@ _DEVICES: Final = re.compile(r"(CUDA|ROCR|HIP|NVIDIA|TPU)_VISIBLE_(DEVICES|CHIPS
 
 
 def environment(ignored: Iterable[str] = ()) -> tuple[dict[str, str], str]:
-    """The variables that count, each with 16 bits of its digest, and one digest over all.
+    """Return the variables that count, each with 16 bits of its digest, and one digest over all.
 
     Both count: what they are now, and what the process was started with.
 

@@ -32,7 +32,7 @@ _OF_COMMANDS: Final = frozenset({"console_scripts", "gui_scripts"})
 
 
 def why_unknown() -> str:
-    """Why the inputs of this process are not known, as the end of a sentence; empty if they are."""
+    """Say why the inputs of this process are not known, as the end of a sentence; empty if they are."""
     if not MAIN or hasattr(sys, "ps1") or sys.flags.interactive or sys.flags.inspect:
         return "this is a console, a notebook, or code from the command line or from standard input"
     if is_fork():
@@ -50,7 +50,7 @@ def why_unknown() -> str:
 
 
 def why_moved() -> str:
-    """Why the files of this process may be others than those that it loaded; empty if they are not."""
+    """Say why the files of this process may be others than those that it loaded; empty if they are not."""
     if (
         _identities(MAIN) != _IDENTITIES
         or main_file() != MAIN_AS_GIVEN
@@ -62,7 +62,7 @@ def why_moved() -> str:
 
 @functools.cache
 def _owner_of_command() -> str:
-    """The distribution, not the project's, whose command was started; empty if there is none."""
+    """Return the distribution, not the project's, whose command was started; empty if there is none."""
     name = os.path.basename(MAIN)  # noqa: PTH119
     if name.endswith((".py", ".pyc", ".pyz")):
         return ""
@@ -75,7 +75,7 @@ def _owner_of_command() -> str:
 
 
 def _commands(directory: str) -> set[str]:
-    """The commands that a distribution declares."""
+    """Return the commands that a distribution declares."""
     found: set[str] = set()
     group = ""
     for line in _text(directory, "entry_points.txt").splitlines():

@@ -87,5 +87,5 @@ def _stamp(status: os.stat_result) -> str:
 
 @functools.cache
 def memo_of_host() -> Memo:
-    """The memo of this user on this host."""
+    """Return the memo of this user on this host."""
     return Memo(state_directory() / "reuse.memo")

@@ -51,13 +51,13 @@ class Distribution(NamedTuple):
 
 
 def normalised(name: str) -> str:
-    """A distribution's name as all its spellings have it."""
+    """Return a distribution's name as all its spellings have it."""
     return name.lower().replace("_", "-").replace(".", "-")
 
 
 @functools.cache
 def _installed(root: str) -> dict[str, Distribution]:
-    """The distributions in a directory, by name."""
+    """Return the distributions in a directory, by name."""
     found: dict[str, Distribution] = {}
     with contextlib.suppress(OSError):
         for each in sorted(os.listdir(root)):  # noqa: PTH208
@@ -84,7 +84,7 @@ def _is_project(place: str) -> bool:
 
 @functools.cache
 def _record(directory: str) -> bytes:
-    """The `RECORD`, with a line end before each line; a line end alone if there is none."""
+    """Return the `RECORD`, with a line end before each line; a line end alone if there is none."""
     try:
         with open(f"{directory}/RECORD", "rb", buffering=0) as file:  # noqa: PTH123
             return b"\n" + file.read()
@@ -94,7 +94,7 @@ def _record(directory: str) -> bytes:
 
 @functools.cache
 def library_directories() -> tuple[str, ...]:
-    """The directories of Python's own library, with separators."""
+    """Return the directories of Python's own library, with separators."""
     named = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib")}
     return tuple({os.path.join(each, "") for path in named for each in (path, os.path.realpath(path))})  # noqa: PTH118
 
@@ -105,7 +105,7 @@ def is_in_library(path: str) -> bool:
 
 
 def roots() -> list[str]:
-    """Those of the search path's directories in which distributions are installed, with separators."""
+    """Return those of the search path's directories in which distributions are installed, with separators."""
     return _roots(tuple(sys.path))
 
 
@@ -116,12 +116,12 @@ def _roots(search: tuple[str, ...]) -> list[str]:
 
 
 def root_of(path: str) -> str | None:
-    """The one of these directories that a path is below."""
+    """Return the one of these directories that a path is below."""
     return next((root for root in roots() if path.startswith(root)), None)
 
 
 def distribution_of(path: str) -> Distribution | None:
-    """The distribution that has installed a file; None if none has."""
+    """Return the distribution that has installed a file; None if none has."""
     root = root_of(path)
     if root is None:
         return None
@@ -143,7 +143,7 @@ def _owner(root: str, name: str) -> Distribution | None:
 
 
 def installed() -> list[Distribution]:
-    """The distributions that imports would find, by name."""
+    """Return the distributions that imports would find, by name."""
     found: dict[str, Distribution] = {}
     for root in roots():
         found = {**_installed(root), **found}
@@ -175,7 +175,7 @@ _examined: Final[dict[str, tuple[str, str] | None]] = {}
 
 
 def sort_files(files: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Those of these module files that belong to no distribution from an index, and which of the others were edited.
+    """Pick the module files that belong to no distribution from an index, and those of the others that were edited.
 
     The second is the content of those that are not as the `RECORD` of their distribution says, by name. A file is
     looked at once in a process: what counts is what it was when its module was loaded.
@@ -238,7 +238,7 @@ def _installed_at(directory: str) -> int:
 
 @functools.cache
 def _sizes(directory: str) -> dict[str, int]:
-    """The size of each module, as the `RECORD` says."""
+    """Return the size of each module, as the `RECORD` says."""
     found: dict[str, int] = {}
     for line in _record(directory).decode("utf-8", "replace").split("\n"):
         name, _, size = line.rstrip("\r").rpartition(",")
