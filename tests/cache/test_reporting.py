@@ -33,16 +33,13 @@ def test_the_line():
     )
 
 
-def test_the_line_says_what_other_hosts_get():
-    """Of what a cache in a bucket has stored, some entries are on this host only: below a floor, or not sent."""
+def test_the_line_says_what_is_on_this_host_only():
+    """Of what a cache in a bucket has stored, some entries are below its floor, and some uploads are not finished."""
     tally = CacheTally()
-    tally.add(stores=9, kept_here=8, shared_uploads=2, shared_own_entries=1)
-    assert "9 stored, 1 of them for other hosts (gs://b)" in report_line(tally.stats(), ["gs://b"])
-    tally.add(shared_own_entries=8)
-    assert "9 stored (gs://b)" in report_line(tally.stats(), ["gs://b"])
-    alone = CacheTally()
-    alone.add(stores=1, kept_here=1)
-    assert "1 stored, 0 of them for other hosts (gs://b)" in report_line(alone.stats(), ["gs://b"])
+    tally.add(stores=9, kept_here=8, shared_uploads=2)
+    assert "9 stored, 8 of them on this host only (gs://b)" in report_line(tally.stats(), ["gs://b"])
+    tally.add(shared_spooled=2, shared_uploads_lost=1)
+    assert "host only, 2 uploads left to the next start, 1 upload lost (gs" in report_line(tally.stats(), ["gs://b"])
 
 
 PROGRAM = """

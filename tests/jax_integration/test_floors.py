@@ -181,7 +181,7 @@ def test_a_shared_cache(bucket, start, compile_one):
     assert requests_for(bucket) == ["GET"] * 3
     assert requests_for(bucket, "leases") == []
     assert published(bucket) == (1, 1)
-    assert "2 stored, 1 of them for other hosts" in report_line(cold.stats(), ["gs://bucket"])
+    assert "2 stored, 1 of them on this host only" in report_line(cold.stats(), ["gs://bucket"])
 
     warm = start()
     for factor, seconds in programs.items():

@@ -147,7 +147,8 @@ def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> s
     parts = [
         plural(stats.hits, "hit"),
         plural(stats.misses, "miss", "misses") + _reasons(stats.misses_by_reason, unless=frozenset({Miss.ABSENT})),
-        f"{stats.stores:,} stored{_of_them_shared(stats)}",
+        f"{stats.stores:,} stored{_of_them_here(stats)}",
+        *_unsent(stats),
     ]
     if stats.skipped:
         parts.append(f"{sum(stats.skipped.values()):,} not stored" + _reasons(stats.skipped))
@@ -163,12 +164,17 @@ def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> s
     return line
 
 
-def _of_them_shared(stats: Stats) -> str:
-    """Say how many of the stored entries other hosts can get, if some of them are on this host only."""
+def _of_them_here(stats: Stats) -> str:
+    """Say how many of the entries that a shared cache has stored are on this host only."""
+    here = int(stats.amounts.get("kept_here", 0))
+    return f", {here:,} of them on this host only" if here else ""
+
+
+def _unsent(stats: Stats) -> list[str]:
+    """Say what a shared cache has not got of what was to be sent there."""
     shared = stats.tiers.get("shared", {})
-    there = shared.get("own_entries", 0)
-    is_tiered = bool(shared) or stats.amounts.get("kept_here", 0) > 0
-    return f", {there:,} of them for other hosts" if is_tiered and there < stats.stores else ""
+    words = {"spooled": "left to the next start", "uploads_lost": "lost"}
+    return [f"{plural(shared[name], 'upload')} {said}" for name, said in words.items() if name in shared]
 
 
 def _report() -> None:

@@ -47,7 +47,7 @@ class _Upload:
         again: it was written again while it was running, and has to be uploaded once more.
         tried: a thread has tried it.
         callbacks: to be called after the next try.
-        worth: of the entry (`EntryUse.worth`); None if it is beside entries, or if another process has put it.
+        worth: of the entry (`EntryUse.worth`); None if another process has put it.
     """
 
     how: str
@@ -317,8 +317,6 @@ class Uploads:
         if created:
             self._shared.count("writes")
             self._shared.count("bytes_written", amount=len(data))
-        if worth is not None:
-            self._shared.count("own_entries")
         return True
 
     def _finish(self, key: str, upload: _Upload) -> None:
