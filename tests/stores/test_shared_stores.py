@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from azurite import AzureServer, azure_bucket, why_no_azure
 from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
 from ssh_server import SshServer, sftp_bucket, why_no_ssh
 from store_sharing import ProcessTests, PromptStore
@@ -33,6 +34,14 @@ def ssh():
     if why_no_ssh():
         pytest.skip(why_no_ssh())
     with SshServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def azure():
+    if why_no_azure():
+        pytest.skip(why_no_azure())
+    with AzureServer() as server:
         yield server
 
 
@@ -106,6 +115,15 @@ class TestSftp(_ServedTests):
 
     def bucket(self, path):
         return sftp_bucket(endpoint_at(path), prefix_of(path))
+
+
+class TestAzure(_ServedTests):
+    """A container of Azure's blob storage."""
+
+    server = "azure"
+
+    def bucket(self, path):
+        return azure_bucket(endpoint_at(path), prefix_of(path))
 
 
 class TestFsspec(_SharedStoreTests):

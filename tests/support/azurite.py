@@ -12,13 +12,16 @@ import tempfile
 import time
 from functools import cache
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from dead_ends import leads_to
 
 from ejcache.util.locks import exclusive
 
-__all__ = ["AzureServer", "why_no_azure"]
+if TYPE_CHECKING:
+    from ejcache.bucket.azure import AzureBucket
+
+__all__ = ["AzureServer", "azure_bucket", "why_no_azure"]
 
 VERSION = "3.35.0"
 _INSTALL_SECONDS = 300.0
@@ -75,6 +78,15 @@ def _install() -> str:
             shutil.move(fresh, home)
             Path(fresh).mkdir()
     return ""
+
+
+def azure_bucket(url: str, prefix: str = "prefix", *, deadline: float = 60.0) -> AzureBucket:
+    """The container named "bucket" of the server at `url`."""
+    from ejcache.bucket.azure import AzureBucket
+    from ejcache.bucket.retry import RetryPolicy
+
+    options = {"connection_string": leads_to("az", url)["AZURE_STORAGE_CONNECTION_STRING"]}
+    return AzureBucket(f"az://bucket/{prefix}", options=options, policy=RetryPolicy(deadline))
 
 
 class AzureServer:
