@@ -7,6 +7,10 @@ its entry there before it begins, and takes it out when it ends. So the file of 
 A process that is killed from outside leaves the same trace. Only where two starts in a row have died while they loaded
 the same bytes, the entry is suspected: it is compiled anew and replaced. A process that loads it removes the traces.
 
+An executable that loads, and ends the process when it first runs, leaves no trace. In a first run most of the programs
+die, too, that need more memory than there is, and no process is told how another one has died: good entries of these
+programs would be suspected.
+
     file := one record of 1,024 bytes for each load at the same time; a free one begins with a zero byte
     record := deaths of earlier starts at this entry, when the entry was stored, its key, separated by blanks
 """
