@@ -24,6 +24,18 @@ def test_one_host_has_one_key(run_python, tmp_path):
     assert ejcache("key", "--lock", tmp_path / "moved.lock").out.strip() != locked["key"]
 
 
+def test_without_an_accelerator_it_does_not_import_jax(run_python, tmp_path):
+    """A job in CI asks for it before its tests, and to import JAX takes longer than all other commands of the job."""
+    command = "import sys; from ejcache.cli.main import main; main(sys.argv[1:]); print('jax' in sys.modules)"
+    platforms = {"JAX_PLATFORMS": "cpu"}
+    alone = run_python(command, "key", env=platforms).stdout.split()
+    (tmp_path / "libtpu").mkdir()
+    (tmp_path / "libtpu" / "__init__.py").touch()
+    asked = run_python(command, "key", env={"PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": ""}).stdout.split()
+    assert (alone[1], asked[1]) == ("False", "True")
+    assert alone[0] == asked[0]
+
+
 def test_a_lock_file_that_does_not_exist():
     """It is bad usage, not another key."""
     said = ejcache("key", "--lock", "nothing.lock")

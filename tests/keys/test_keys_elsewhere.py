@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ejcache.jax_integration.lowering import components
+from ejcache.jax_integration.lowering import platform_toolchain
 from ejcache.jax_integration.lowering.components import device_layout
 from ejcache.keys.compile_options import canonical_gpu_topology
 from ejcache.keys.protobuf import Field, join
@@ -20,7 +20,7 @@ def installed(tmp_path, monkeypatch):
     for name in ("libtpu", "jax_cuda12_plugin"):
         # A real one that JAX has imported would be found before those of this test.
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(components, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(platform_toolchain, "state_directory", lambda: tmp_path / "state")
 
     def install(name, content="1"):
         if "==" in name:
@@ -38,7 +38,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def digest(platform):
-    return components.native_libraries.__wrapped__(platform)
+    return platform_toolchain.native_libraries.__wrapped__(platform)
 
 
 def test_plug_ins_of_other_platforms_do_not_count(installed):

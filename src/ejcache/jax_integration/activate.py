@@ -111,7 +111,7 @@ class _Session:
         """Begin what the first programs need, ahead of them; it takes the settings as they are now."""
         if self.compiler is not None:
             if self.cache() is not None:
-                from ejcache.jax_integration.lowering.components import read_libraries_ahead
+                from ejcache.jax_integration.lowering.platform_toolchain import read_libraries_ahead
 
                 read_libraries_ahead()
             self.compiler.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 from ejcache.keys.flags import ContentDigest, canonical_flags, split_flags, split_words
@@ -89,6 +90,17 @@ def compile_variables(
         variables |= _beginning_with("TRITON_", environ, ignored=_TRITON_IGNORED)
     variables.update(neuron_variables(platform, environ))
     return dict(sorted(variables.items()))
+
+
+def read_flags_file(environ: Mapping[str, str]) -> FlagsFile | None:
+    """The text of the file that `XLA_FLAGS` names, by its path; nothing if it cannot be read, None if it names none."""
+    path = environ.get("XLA_FLAGS", "")
+    if not path.strip() or path.lstrip().startswith("-"):
+        return None
+    try:
+        return {path: Path(path).read_text(encoding="utf-8")}
+    except (OSError, ValueError):
+        return {}
 
 
 def neuron_variables(platform: str, environ: Mapping[str, str]) -> dict[str, str]:

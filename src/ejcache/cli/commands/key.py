@@ -24,17 +24,14 @@ def key(
 ) -> None:
     """Print a text that changes with what decides whether this host can load what another one has stored.
 
-    That is JAX, jaxlib, the plug-in and native libraries, flags and variables, the devices, the features of the CPU,
-    and the content of --lock. It is meant for the name of an archive in CI: `ejcache-linux-$(ejcache key)`.
+    That is JAX, jaxlib, the plug-in and native libraries, flags and variables, the devices if they are no CPUs, the
+    features of the CPU, and the content of --lock. It is meant for the name of an archive in CI:
+    `ejcache-linux-$(ejcache key)`.
     """
     settings = command_settings(directory)
     files = {path: _digest(path) for path in lock or ()}
-    from ejcache.jax_integration.devices.targets import components_here
-    from ejcache.jax_integration.warm_start import platform
-
-    name = platform()
-    parts = {"jax": importlib.metadata.version("jax"), **components_here(name, with_devices=True)}
-    parts["namespace"] = settings.namespace
+    name, parts = _host()
+    parts |= {"jax": importlib.metadata.version("jax"), "namespace": settings.namespace}
     # The names of the files are a matter of each checkout.
     said = [*sorted(parts.items()), *sorted(("lock", digest) for digest in files.values())]
     text = f"{name}-{hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS]}"
@@ -42,6 +39,22 @@ def key(
         output.print_json({"key": text, "components": parts, "locks": files})
     else:
         output.say(text)
+
+
+def _host() -> tuple[str, dict[str, str]]:
+    """The platform that JAX compiles for here, and what decides what it can load."""
+    from ejcache.jax_integration.lowering.platform_toolchain import components_of_cpu, has_cpu_alone
+
+    # Without an import of JAX, which takes longer than all other commands of a job in CI.
+    name = "cpu"
+    if not has_cpu_alone():
+        from ejcache.jax_integration.devices.targets import components_here
+        from ejcache.jax_integration.warm_start import platform
+
+        name = platform()
+        if name != "cpu":
+            return name, components_here(name, with_devices=True)
+    return name, components_of_cpu()
 
 
 def _digest(path: str) -> str:

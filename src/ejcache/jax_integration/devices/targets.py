@@ -27,13 +27,9 @@ from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, N
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.devices.gpu_models import GPUS, target_config
 from ejcache.jax_integration.devices.topologies import device_memory, gathered_topology
-from ejcache.jax_integration.lowering.components import (
-    cpu_identity,
-    device_components,
-    environment_components,
-    native_libraries,
-)
+from ejcache.jax_integration.lowering.components import device_components, environment_components
 from ejcache.jax_integration.lowering.key import AbsentHost, described
+from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, native_libraries
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import topologies
 from ejcache.jax_integration.seam.coordination_service import coordination_client

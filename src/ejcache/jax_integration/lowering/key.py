@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Skip
 from ejcache.jax_integration.lowering.components import (
-    cpu_identity,
-    cpu_threads,
     device_components,
     environment_components,
-    native_libraries,
     option_components,
     text_digest,
 )
 from ejcache.jax_integration.lowering.module_digest import digest_module
+from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cpu_threads, native_libraries
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.registries import RegisteredFunctions, own_batch_targets, registered
 from ejcache.keys.key import CacheKey

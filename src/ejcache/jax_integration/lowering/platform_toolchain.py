@@ -1,0 +1,181 @@
+"""The tool chain of a platform: the native libraries behind JAX, by content, and the CPU that host code is made for.
+
+The version of jaxlib is not enough: a jaxlib that somebody built, or a library that was replaced in place, has the same
+version. A warm cache then gave code that crashed, or code of another compiler.
+
+Nothing here imports JAX, which takes seconds: a command asks, too, what this host can load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import pkgutil
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import jaxlib.version
+
+from ejcache.keys.environment_variables import compile_variables, read_flags_file
+from ejcache.keys.toolchain import LibraryDigests, content_digest, cpu_features, native_files
+from ejcache.settings.directories import state_directory
+from ejcache.settings.environment import all_variables, environment_variable
+from ejcache.util.log import log
+from ejcache.util.threads import cores, submit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_PLUGINS: Final = (
+    "jax_cuda12_plugin",
+    "jax_cuda13_plugin",
+    "jax_rocm60_plugin",
+    "jax_rocm7_plugin",
+    "libtpu",
+    "libneuronxla",
+)
+"""Packages of plug-ins outside the `jax_plugins` namespace."""
+
+_COMPILERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cuda": ("nvidia-cudnn", "nvidia-cublas", "nvidia-cuda-nvcc", "nvidia-nvjitlink"),
+    "rocm": (),
+    "tpu": (),
+    "neuron": ("neuronx-cc",),
+    "": ("triton",),
+}
+"""The platforms that are known by a part of the names of their plug-ins, and beginnings of the names of distributions
+whose programs and libraries take part in compiling for them. They have hundreds of megabytes, so their versions are
+used instead of their content. What is under "" counts for other platforms only, of which nothing is known."""
+
+
+library_digests: Final = LibraryDigests()
+"""What this process knows of the content of its native libraries."""
+
+
+@cache
+def native_libraries(platform: str) -> str:
+    """Digest of the native libraries that compile for `platform`, by content; computed once in a process.
+
+    The digests of single files are stored on disk, by inode, size and times, so that a start does not read hundreds of
+    megabytes.
+    """
+    digest = library_digests.digest_of(native_library_files(platform), memo=_memo())
+    versions = [] if platform == "cpu" else _compiler_versions(platform)
+    return hashlib.sha256("\n".join([digest, *versions]).encode()).hexdigest()
+
+
+def read_libraries_ahead() -> None:
+    """Have jaxlib's part of `native_libraries` computed in the background, if there is none on disk yet.
+
+    Reading jaxlib takes a quarter of a second, or seconds on a cold disk: on a new host, and in each new container. The
+    program imports its libraries and makes its backend meanwhile.
+    """
+    if not os.path.exists(_memo()):  # noqa: PTH110 (pathlib raises an error if the directory cannot be searched)
+        submit(_read_jaxlib)
+
+
+def _read_jaxlib() -> None:
+    try:
+        native_libraries("cpu")  # those of jaxlib, which are a part of every other platform's
+    except OSError as exc:
+        log.debug("ejcache: jaxlib is read again when its digest is needed: %s", exc)
+
+
+def _memo() -> Path:
+    return state_directory() / "libraries.json"
+
+
+def native_library_files(platform: str) -> list[Path]:
+    """The files behind `native_libraries`: those of jaxlib and, unless the platform is CPU, of its plug-in."""
+    files = list(native_files(Path(jaxlib.__file__).parent))
+    if platform == "cpu":
+        return files
+    for name in _plugins(platform):
+        spec = importlib.util.find_spec(name)
+        for directory in (spec and spec.submodule_search_locations) or ():
+            files += native_files(directory)
+    # "name:path,name:path", where a name may be missing.
+    named = [part.split(":", 1) for part in (environment_variable("PJRT_NAMES_AND_LIBRARY_PATHS") or "").split(",")]
+    paths = [part[-1] for part in named if len(part) > 1 and (not part[0] or _is_of(part[0], platform))]
+    if _is_of("tpu", platform):
+        paths.append(environment_variable("TPU_LIBRARY_PATH") or "")
+    return files + [Path(path) for path in paths if path and Path(path).is_file()]
+
+
+@cache
+def cpu_identity() -> str:
+    """The CPU of this host as code generators see it."""
+    return hashlib.sha256(cpu_features().encode()).hexdigest()
+
+
+@cache
+def cpu_threads() -> str:
+    """Name the cores and the variable by which jaxlib before 0.11 splits loops on a CPU; empty for a newer one."""
+    if jaxlib.version.__version_info__ >= (0, 11):
+        return ""
+    # XLA does not split the loops if it has one thread or one core.
+    return f"{cores()} cores, NPROC={environment_variable('NPROC') or ''}"
+
+
+def _plugins(platform: str) -> list[str]:
+    """The packages of plug-ins that may compile for `platform`."""
+    names = [*_PLUGINS, *(f"jax_plugins.{name}" for name in _in_namespace())]
+    return [name for name in names if _is_of(name, platform)]
+
+
+def _in_namespace() -> list[str]:
+    namespace = importlib.util.find_spec("jax_plugins")
+    if namespace is None or namespace.submodule_search_locations is None:
+        return []
+    return [info.name for info in pkgutil.iter_modules(namespace.submodule_search_locations)]
+
+
+def _families(name: str) -> set[str]:
+    """The known platforms that a name belongs to: JAX says `gpu` for two of them. Of any other name, "" alone."""
+    if name == "gpu":
+        return {"cuda", "rocm"}
+    return {family for family in _COMPILERS if family and family in name} or {""}
+
+
+def _is_of(name: str, platform: str) -> bool:
+    """True if the plug-in of this name may compile for `platform`."""
+    return bool(_families(name) & _families(platform)) or _families(platform) == {""}
+
+
+def _compiler_versions(platform: str) -> list[str]:
+    families = set(_COMPILERS) if _families(platform) == {""} else _families(platform)
+    beginnings = tuple(beginning for family in families for beginning in _COMPILERS[family])
+    return sorted(
+        f"{name}=={distribution.version}"
+        for distribution in (importlib.metadata.distributions() if beginnings else ())
+        if (name := (distribution.metadata["Name"] or "").lower()).startswith(beginnings)
+    )
+
+
+def components_of_cpu() -> dict[str, str]:
+    """Make the components of keys of programs that this host compiles for its CPU, but those of its devices."""
+    variables = all_variables()
+    said = compile_variables("cpu", variables, flags_files=read_flags_file(variables), content=content_digest)
+    found = {
+        "jaxlib": str(jaxlib.version.__version__),
+        "native_libraries": native_libraries("cpu"),
+        "variables": "\n".join(f"{name}={value}" for name, value in said.items()),
+        "cpu": cpu_identity(),
+    }
+    return found | ({"threads": cpu_threads()} if cpu_threads() else {})
+
+
+def has_cpu_alone() -> bool:
+    """True if JAX compiles for the CPU here whatever its plug-ins find, because it has none, or is told so."""
+    chosen = environment_variable("JAX_PLATFORMS") or environment_variable("JAX_PLATFORM_NAME")
+    if chosen:
+        return chosen.strip().lower() == "cpu"
+    if environment_variable("PJRT_NAMES_AND_LIBRARY_PATHS"):
+        return False
+    points = {point.name for point in importlib.metadata.entry_points(group="jax_plugins")}
+    installed = {name for name in _PLUGINS if importlib.util.find_spec(name) is not None}
+    return {*points, *installed, *_in_namespace()} <= {"ejcache"}
