@@ -83,12 +83,13 @@ def test_put_keeps_the_file_and_a_record(place):
     assert json.loads((place / "op.json").read_text())[f"{DEVICE}|{OP}|2"] == {"dumped": 9}
 
 
-def test_other_processes_entries_are_seen(place):
+def test_other_processes_entries_are_seen(place, clock, monkeypatch):
     """A cache that was opened before another process wrote sees what it wrote."""
+    monkeypatch.setattr("ejcache.autotune.ejkernel.cache.time", clock)
     cache = PersistentCache("op", cfg_type=Config)
     assert cache.get(DEVICE, OP, CALL) is None
     write(place / "op.json", {TEXT: {"block": 4}})
-    cache.file._checked = -1e9
+    clock.now += 1.0
     assert cache.get(DEVICE, OP, CALL) == Config(4)
 
 

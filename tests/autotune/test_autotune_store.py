@@ -18,7 +18,7 @@ from helpers import SUPPORT, local_documents
 
 from ejcache.autotune.records.record import Source, encode_record
 from ejcache.autotune.records.store import QUARANTINE, AutotuneStore, default_store, set_default_store
-from ejcache.bucket import breaker
+from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.errors import StoreReadOnlyError, UsageError
 from ejcache.stores.documents import Documents, open_documents
 
@@ -344,11 +344,10 @@ def test_a_damaged_record_of_a_call_costs_none_of_the_others(tmp_path):
     assert store.stats()["corrupt"] == 1
 
 
-def test_a_bucket_that_cannot_be_reached_costs_one_deadline(tmp_path, caplog, monkeypatch):
+def test_a_bucket_that_cannot_be_reached_costs_one_deadline(tmp_path, caplog):
     """A layer that fails is left alone for a while, with a warning of it and of its bucket, and the others serve."""
     bucket = gcs_bucket("http://127.0.0.1:9", "gone", deadline=0.5)
-    monkeypatch.setattr(breaker, "_SLOW_SECONDS", 0.0)
-    bucket.breaker = breaker.CircuitBreaker()
+    bucket.breaker = CircuitBreaker(failures=1)
     documents = Documents(bucket)
     store = AutotuneStore(str(tmp_path), shared=documents, seeds=())
     for operation in ("a", "b", "c"):

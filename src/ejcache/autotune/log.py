@@ -36,14 +36,15 @@ class Progress:
 
     Args:
         title: the operation.
+        late: seconds of tuning after which the bar or the line appears, if nothing says whether to.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, late: float = _LATE) -> None:
         self.title = title
         self._bar: Any = None
         self._next = 0.0
         shown = shows_progress() if _shown is None else _shown
-        self._late = time.monotonic() + (_LATE if shown is None else 0.0) if shown is not False else None
+        self._late = time.monotonic() + (late if shown is None else 0.0) if shown is not False else None
         self._everywhere = bool(shown)
         if logs_candidates() and not logger.isEnabledFor(logging.INFO):
             logger.setLevel(logging.INFO)

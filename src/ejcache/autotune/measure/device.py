@@ -61,11 +61,11 @@ def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
     import jax
 
     device = device_of(leaf for leaf in jax.tree_util.tree_leaves((tuple(args), dict(kwargs))) if is_array(leaf))
-    return str(device.device_kind), {**dict(_environment(device)), **kernel_limits()}
+    return str(device.device_kind), {**dict(environment_of(device)), **kernel_limits()}
 
 
 @cache
-def _environment(device: Any) -> tuple[tuple[str, str], ...]:
+def environment_of(device: Any) -> tuple[tuple[str, str], ...]:
     """The environment part of a key: the platform, its toolchain, and the compiler's flags.
 
     A CPU's has its model and the number of cores that the process may use: XLA makes one thread for each.
