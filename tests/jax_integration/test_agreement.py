@@ -91,11 +91,11 @@ def test_many_silent_ranks_cost_no_more_than_one():
 def test_a_rank_that_was_late_once_takes_part_again(late):
     """The others find that it came to the last occasion after all, and have their full patience again."""
     board = NoticeBoard()
-    ranks = [rank_of(board, rank, patience=0.01) for rank in range(2)]
+    ranks = [rank_of(board, rank, patience=60.0) for rank in range(2)]
+    board.hurries = True
     first = decide([ranks[1 - late]], "t1", participants=(0, 1)) + decide([ranks[late]], "t1", participants=(0, 1))
     assert LOAD not in first
-    for rank in ranks:
-        rank._patience = 60.0
+    board.hurries = False
     board.asked.clear()
 
     assert decide(ranks, "t2", participants=(0, 1)) == [LOAD, LOAD]
@@ -146,14 +146,12 @@ def test_a_short_wait_for_another_rank_is_silent(caplog):
 def test_a_rank_that_has_not_enabled_ejcache_is_waited_for_once(rank, caplog):
     """For the grace of the whole job, and then never again; a line names it. When it comes, it takes part."""
     board = NoticeBoard()
-    alone = rank_of(board, rank, present=[rank])
+    alone = rank_of(board, rank, present=[rank], patience=60.0)
     assert [decide([alone], f"t{n}", participants=(0, 1)) for n in range(3)] == [[None if rank else "compile"]] * 3
     assert board.asked[0] <= 20
     assert max(board.asked[1:], default=0) <= 1
     assert f"rank {1 - rank} has not enabled ejcache" in caplog.text
-    late = rank_of(board, 1 - rank)
-    for each in (alone, late):
-        each._patience = 60.0
+    late = rank_of(board, 1 - rank, patience=60.0)
     board.asked.clear()
     assert decide([alone, late], "t4", participants=(0, 1)) == [LOAD, LOAD]
     assert min(board.asked) > 1_000
