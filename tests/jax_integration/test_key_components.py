@@ -6,6 +6,7 @@ import sys
 
 import jax
 import pytest
+from jax._src.lib import xla_client
 
 from ejcache.jax_integration.lowering.components import (
     device_components,
@@ -16,7 +17,7 @@ from ejcache.jax_integration.lowering.components import (
 
 
 def compile_options(**overrides):
-    options = jax._src.compiler.get_compile_options(1, 1)
+    options = xla_client.CompileOptions()
     options.env_option_overrides = [*options.env_option_overrides, *overrides.items()]
     return options
 
