@@ -244,7 +244,7 @@ def test_the_memory_that_is_held_stays_below_its_limit(directory, loads, monkeyp
     (profile,) = profiles(directory).values()
     (uses,) = profile.environments.values()
     limit = 2 * 26 * max(use.size for use in uses)
-    monkeypatch.setattr("ejcache.jax_integration.preload.background_loader._MEMORY", limit)
+    monkeypatch.setattr("ejcache.jax_integration.preload.background_loader.LOADED_BYTES", limit)
     with start(directory) as cache:
         preloader = settle()
         assert loads.programs == 2

@@ -51,7 +51,7 @@ def test_small_entries_are_decoded_when_they_are_expected(reader, decoded):
 
 def test_only_so_many_bytes_are_held_decompressed(reader, decoded, monkeypatch):
     """A small entry may expand to any size; what does not fit is decompressed when it is asked for."""
-    monkeypatch.setattr(background_loader, "_MOST_DECODED", 2 * len(PAYLOAD))
+    monkeypatch.setattr(background_loader, "MOST_DECODED_BYTES", 2 * len(PAYLOAD))
     reader.expect(KEYS, at_once=True)
     assert decoded == KEYS[:2]
 

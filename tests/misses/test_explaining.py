@@ -262,7 +262,7 @@ def test_why_takes_a_full_name_before_its_beginning(tmp_path):
 def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_path):
     """On a host that missed nothing: an entry is compared with the one of its function stored before it."""
     # The texts of programs that take longer than this one are stored with them.
-    monkeypatch.setattr("ejcache.jax_integration.publishing._TEXT_SECONDS", 0.0)
+    monkeypatch.setattr("ejcache.jax_integration.publishing.TEXT_SECONDS", 0.0)
     compile_one()
     compile_one(size=8)
     cache.flush()  # the texts are stored in the background

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
 
 
-_TEXT_SECONDS: Final = 0.1
+TEXT_SECONDS: Final = 0.1
 """The text of a program that compiles faster is only in the log of this user on this host: to print it and to store it
 takes as long as to store the executable."""
 _SUCCESSION_SECONDS: Final = 30.0
@@ -90,7 +90,7 @@ class Publisher:
             try:
                 raw = seam.serialize_executable(executable) if raw is None else raw
                 compilation.serialized_size = len(raw)
-                if compile_seconds >= max(_TEXT_SECONDS, settings.floors.publish):
+                if compile_seconds >= max(TEXT_SECONDS, settings.floors.publish):
                     # The text goes first: nothing may be written after the entry that could evict it.
                     text = module_text(program.module)
                     record = record._replace(module=cache.write_text(text, settings, program=program.name))

@@ -45,7 +45,7 @@ _END_PATIENCE: Final = 5.0
 """Seconds that an exit or a fork waits for the loads that are under way."""
 IDLE_SECONDS: Final = 300.0
 """After so long without a request for any of them, preloaded executables are released."""
-_MEMORY: Final = 1 << 30
+LOADED_BYTES: Final = 1 << 30
 """The most bytes that executables take up which are loaded and not yet asked for."""
 _HELD_PER_BYTE: Final = {"cpu": 26}
 """Bytes of memory for each byte of a serialised executable, by platform: XLA:CPU links machine code that it expands.
@@ -140,7 +140,7 @@ class BackgroundLoader:
         with self._lock:
             for use in () if self._closed else uses:
                 cost = use.size * factor
-                fits = use.size <= self._largest and cost <= _MEMORY
+                fits = use.size <= self._largest and cost <= LOADED_BYTES
                 if fits and use.key not in self._planned:
                     self._planned[use.key] = self._waiting[use.key] = PreloadedExecutable(
                         use, client, cost=cost, ready=ready
@@ -226,7 +226,7 @@ class BackgroundLoader:
             return None
         for planned in self._waiting.values():
             if planned.ready:
-                return planned if self._held + planned.cost <= _MEMORY else None
+                return planned if self._held + planned.cost <= LOADED_BYTES else None
         return None
 
     def _load_one(self, planned: PreloadedExecutable) -> None:
@@ -253,7 +253,7 @@ class BackgroundLoader:
         with self._lock:
             if self._closed or planned.state is not _State.LOADING or size > self._largest:
                 return False
-            if self._held + cost - planned.cost > _MEMORY:
+            if self._held + cost - planned.cost > LOADED_BYTES:
                 return False
             self._held += cost - planned.cost
             planned.cost = cost
@@ -334,7 +334,7 @@ class BackgroundLoader:
 
 _AT_ONCE: Final = 512
 """How many small entries are read at once, and held at most: up to 8 MB."""
-_MOST_DECODED: Final = 64 << 20
+MOST_DECODED_BYTES: Final = 64 << 20
 """Bytes of executables that are held decompressed. XLA's small entries come to less; hostile ones may be any size."""
 
 
@@ -406,7 +406,7 @@ class EntryReader:
         # What is not small is not looked for again.
         self._places.update(dict.fromkeys(batch, -1))
         self._held = {**small}
-        left = _MOST_DECODED
+        left = MOST_DECODED_BYTES
         for each, data in small.items():
             found = self._decode(each, data, most=left)
             if found is not None:
