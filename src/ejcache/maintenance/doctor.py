@@ -88,7 +88,7 @@ def skipped(name: str, why: str) -> Check:
 
 SECONDS: Final = 10.0
 """All checks together take at most so long."""
-_JAX_SECONDS: Final = 1.0
+JAX_SECONDS: Final = 1.0
 """What is left for JAX when the storage has had its time."""
 _ASK_JAX: Final = """
 import jax
@@ -124,7 +124,7 @@ class JaxCheck:
         if self._process is None:
             return failed(name, f"{self._command[0]} could not be started: {self._problem}", "repair that Python")
         try:
-            out, err = self._process.communicate(timeout=max(_JAX_SECONDS, end - time.monotonic()))
+            out, err = self._process.communicate(timeout=max(JAX_SECONDS, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             return skipped(name, "not known: importing it takes longer than this command may")
         version, _, mismatches = out.partition("\n")
@@ -141,7 +141,8 @@ class JaxCheck:
 _WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or set EJCACHE_READ_ONLY=1 to read only"
 _ANOTHER: Final = "choose another directory (EJCACHE_DIR)"
 _ENTRY: Final = b"ejcache doctor" * 4096
-_SLOW_SECONDS: Final = 1.0
+SLOW_DISK_SECONDS: Final = 1.0
+"""A disk that takes longer to create, read and delete an entry is slow."""
 
 
 def check_directory(
@@ -228,14 +229,15 @@ def _store(place: Path) -> Check:
     if not works:
         return failed(name, "a stored entry could not be read again", "use another disk")
     text = f"an entry was created once, read and deleted in {_text(began)}"
-    is_slow = time.perf_counter() - began > _SLOW_SECONDS
+    is_slow = time.perf_counter() - began > SLOW_DISK_SECONDS
     return warning(name, text, "use a faster disk") if is_slow else fine(name, text)
 
 
-_ONE: Final = 3.0
+OPERATION_SECONDS: Final = 3.0
 """Seconds for one operation, its retries included."""
 _READS: Final = 5
-_SLOW: Final = 0.25
+FAR_SECONDS: Final = 0.25
+"""A bucket that takes longer to read a small object is far away."""
 _SKEW: Final = 30.0
 _PROBE: Final = b"ejcache doctor: may be removed"
 
@@ -360,7 +362,7 @@ class _Checkup:
         return result if isinstance(result, Check) else fine(name, result)
 
     def _limit_time(self) -> None:
-        self._bucket.policy = RetryPolicy(deadline=max(0.5, min(_ONE, self._end - time.monotonic())))
+        self._bucket.policy = RetryPolicy(deadline=max(0.5, min(OPERATION_SECONDS, self._end - time.monotonic())))
 
     def _unresolved(self, problem: str) -> str:
         """Say that DNS does not know the host that could not be reached, where the client does not say it."""
@@ -444,7 +446,8 @@ class _Checkup:
             taken.append(time.perf_counter() - began)
         middle = statistics.median(taken)
         text = f"{middle * 1000:.0f} ms to read a small object (worst of {len(taken)}: {max(taken) * 1000:.0f} ms)"
-        return warning("latency", text, "use a bucket in the region where the job runs") if middle > _SLOW else text
+        is_far = middle > FAR_SECONDS
+        return warning("latency", text, "use a bucket in the region where the job runs") if is_far else text
 
     def _delete(self) -> str | Check:
         began = time.perf_counter()
