@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,6 +16,9 @@ from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.listing import header_facts, list_entries
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, option, positive
 from ejcache.util.worker_processes import python_of_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _PROGRAM: Final = Path(__file__).parents[1] / "programs" / "demo_program.py"
 
@@ -43,14 +46,19 @@ def demo(
         runs = {"blocks": number, "cold": cold, "warm": warm, "same_loss": same}
         output.print_json({"url": url, **runs, "entries": entries})
     else:
-        output.say(f"One training step of {number} transformer blocks, JAX {cold['jax']}, {cold['device']}\n")
-        rows = []
-        for phase in ("import", "trace_and_lower", "compile_or_load", "first_step", "process"):
-            before, after = cold[f"{phase}_seconds"], warm[f"{phase}_seconds"]
-            rows.append([phase.replace("_", " "), f"{before:.2f} s", f"{after:.2f} s", f"{before / after:.1f}x"])
-        output.print_table(["", "cold", "warm", "faster"], rows, right=("cold", "warm", "faster"))
-        output.say(f"\nBoth processes computed {'the same' if same else 'ANOTHER'} loss.")
+        print_runs(cold, warm, blocks=number)
     return int(not same or warm["report"]["misses"] > 0 or not warm["report"]["hits"])
+
+
+def print_runs(cold: Mapping[str, Any], warm: Mapping[str, Any], *, blocks: int) -> None:
+    """Print what the two processes have measured, side by side, and whether they computed the same loss."""
+    output.say(f"One training step of {blocks} transformer blocks, JAX {cold['jax']}, {cold['device']}\n")
+    rows = []
+    for phase in ("import", "trace_and_lower", "compile_or_load", "first_step", "process"):
+        before, after = cold[f"{phase}_seconds"], warm[f"{phase}_seconds"]
+        rows.append([phase.replace("_", " "), f"{before:.2f} s", f"{after:.2f} s", f"{before / after:.1f}x"])
+    output.print_table(["", "cold", "warm", "faster"], rows, right=("cold", "warm", "faster"))
+    output.say(f"\nBoth processes computed {'the same' if cold['loss'] == warm['loss'] else 'ANOTHER'} loss.")
 
 
 def _run(which: str, scratch: Path, options: list[str], blocks: int) -> dict[str, Any]:
