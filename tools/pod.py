@@ -64,7 +64,7 @@ def run_pod(
     devices: int = 1,
     cache: Callable[[int], str] | None = None,
     env: Callable[[int], Mapping[str, str]] | None = None,
-    timeout: float = 180.0,
+    timeout: float = 400.0,
     start: Callable[..., Any] = subprocess.Popen,
 ) -> list[Rank]:
     """Run `program` (a file, or a text with line breaks) in every process of a pod, and wait for all.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from contextlib import ExitStack
 
 import pytest
@@ -88,7 +89,7 @@ def rude(handler):
 
 
 PROGRAM = """
-import resource, sys, time
+import resource, sys
 from ejcache.errors import StoreError
 from ejcache.stores.opening import open_bucket
 
@@ -96,13 +97,11 @@ bucket = open_bucket(sys.argv[1])
 bucket.breaker = None
 bucket._prepare(60)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-began = time.monotonic()
 try:
     print(bucket.read("v1/entries/aa/k") if sys.argv[2] == "read" else len(list(bucket.walk("v1/"))))
 except StoreError as exc:
     print(exc)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-print(time.monotonic() - began)
 """
 KINDS = ("gs", "s3", "az")
 
@@ -119,15 +118,15 @@ def kind(request):
     [(endless, "read"), (endless, "walk"), (bomb, "read"), (nested, "walk"), (repeating, "walk")],
 )
 def test_a_large_answer_is_not_taken(kind, reply, operation, run_client):
-    """No more is read than may be there, nothing is decompressed, and one sentence says so within the deadline."""
+    """No more is read than may be there, nothing is decompressed, and one sentence says so at once."""
     with serving(reply) as server:
         url = f"http://127.0.0.1:{server.server_port}"
         finished = run_client(PROGRAM, URLS[kind], operation, env=leads_to(kind, url))
-    said, kilobytes, seconds = finished.stdout.splitlines()
+    said, kilobytes = finished.stdout.splitlines()
     assert "cache" in said or "127.0.0.1" in said
     assert "None" not in said
     assert int(kilobytes) < 100_000
-    assert float(seconds) < 10
+    assert not re.search("no (full )?answer|tries", said)  # none was waited for until a deadline
 
 
 @pytest.fixture

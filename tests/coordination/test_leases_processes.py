@@ -64,7 +64,7 @@ COMPILER = textwrap.dedent("""
     flight = SingleFlight([level], sleep=sleep)
     say("ready")
     sys.stdin.readline()
-    say("done", flight.run("k", lookup=lookup, work=work, deadline=60))
+    say("done", flight.run("k", lookup=lookup, work=work, deadline=600))
 """)
 
 

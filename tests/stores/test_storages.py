@@ -72,7 +72,7 @@ def run(run_client, tmp_path, storage):
 
     def run(host, count, *rest, said="", **env):
         variables = {"EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}
-        finished = run_client(PROGRAM, storage.url, str(count), *rest, env=variables, timeout=100)
+        finished = run_client(PROGRAM, storage.url, str(count), *rest, env=variables)
         assert said is None or finished.stderr == said
         assert "Traceback" not in finished.stderr
         return json.loads(finished.stdout)
@@ -135,12 +135,12 @@ def test_dead_in_the_middle(kind, run_client, tmp_path, monkeypatch):
         ) as process:
             assert process.stdout.readline() == b"half\n"
             storage.die()
-            printed, said = process.communicate(b"\n", timeout=100)
+            printed, said = process.communicate(b"\n", timeout=240)
         assert process.returncode == 0, said
         assert b"Traceback" not in said
         assert json.loads(printed)["found"] == 0
         if kind != "sshfs":  # Its mount ends with its server, and leaves an empty directory of this host.
-            again = run_client(PROGRAM, storage.url, "6", timeout=100)
+            again = run_client(PROGRAM, storage.url, "6")
             assert json.loads(again.stdout)["found"] == 6
 
 
@@ -152,7 +152,7 @@ def test_unreachable_then_there(kind, run_client, tmp_path, monkeypatch):
     with running(kind) as storage, Silent() as silent:
         away = leads_to(kind, silent.url)
         for number, found in enumerate((0, 6, 6)):
-            finished = run_client(PROGRAM, storage.url, "6", env=away, timeout=100)
+            finished = run_client(PROGRAM, storage.url, "6", env=away)
             assert json.loads(finished.stdout)["found"] == found
             # Later runs may end before they have asked for anything.
             assert finished.stderr.count("cannot be reached") == len(finished.stderr.splitlines()) <= 1
@@ -160,8 +160,8 @@ def test_unreachable_then_there(kind, run_client, tmp_path, monkeypatch):
             assert {note.read_text() for note in tmp_path.rglob("scratch/storage")} == {"failed\n"}
         for name, value in storage.variables.items():
             monkeypatch.setenv(name, value)
-        assert run_client(PROGRAM, storage.url, "7", "flush", timeout=100).stderr == ""
+        assert run_client(PROGRAM, storage.url, "7", "flush").stderr == ""
         assert len(entries(storage)) == 7
         assert {note.read_text() for note in tmp_path.rglob("scratch/storage")} == {"served\n"}
-        run_client(PROGRAM, storage.url, "8", "flush", timeout=100)
+        run_client(PROGRAM, storage.url, "8", "flush")
         assert counted(storage)["runs"] == 5
