@@ -40,18 +40,18 @@ def _no_command_line():
 def test_the_directory_comes_from_the_highest_layer_that_has_one():
     """Call over command line over JAX_COMPILATION_CACHE_DIR over COMPILE_FUNC_DIR over the user's cache folder."""
     env = {"HOME": "/home/u"}
-    assert resolve({}).cache_dir=environ={}).dir=env)["dir"].value == "/home/u/.cache/ejcache"
+    assert resolve(environ=env)["dir"].value == "/home/u/.cache/ejcache"
     env["XDG_CACHE_HOME"] = "/xdg"
-    assert resolve({}).cache_dir=environ={}).dir=env)["dir"].value == "/xdg/ejcache"
+    assert resolve(environ=env)["dir"].value == "/xdg/ejcache"
     env["COMPILE_FUNC_DIR"] = "gs://b/easydel"
-    assert resolve({}).cache_dir=environ={}).dir=env)["dir"].source == "COMPILE_FUNC_DIR"
+    assert resolve(environ=env)["dir"].source == "COMPILE_FUNC_DIR"
     env["JAX_COMPILATION_CACHE_DIR"] = "/jax"
-    assert resolve({}).cache_dir=environ={}).dir=env)["dir"].source == "JAX_COMPILATION_CACHE_DIR"
+    assert resolve(environ=env)["dir"].source == "JAX_COMPILATION_CACHE_DIR"
     settings.set_command_line({"dir": "/flag"})
     read = Flags(jax_compilation_cache_dir=FlagValue("/jax", Origin.ENVIRONMENT))  # JAX holds it; no call set it
-    assert resolve({}).cache_dir=environ={}).dir=env, flags=read)["dir"].origin is Origin.COMMAND_LINE
+    assert resolve(environ=env, flags=read)["dir"].origin is Origin.COMMAND_LINE
     called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
-    assert resolve({}).cache_dir=environ={}).dir=env, flags=called)["dir"].value == "/call"
+    assert resolve(environ=env, flags=called)["dir"].value == "/call"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_directory_comes_from_the_highest_layer_that_has_one():
 )
 def test_disabling_always_wins(env, reason):
     """Whatever else is set, the two switches switch it off."""
-    resolved = resolve({}).cache_dir=environ={}).dir={"JAX_COMPILATION_CACHE_DIR": "/jax", **env})
+    resolved = resolve(environ={"JAX_COMPILATION_CACHE_DIR": "/jax", **env})
 
     assert resolved.disabled_reason == reason
 
@@ -72,13 +72,13 @@ def test_a_directory_called_none_switches_the_cache_off():
     """`jax.config.update("jax_compilation_cache_dir", None)` means what it means in JAX."""
     flags = Flags(jax_compilation_cache_dir=FlagValue(None, Origin.CALL))
 
-    assert "set no directory" in resolve({}).cache_dir=environ={}).dir={"COMPILE_FUNC_DIR": "/x"}, flags=flags).disabled_reason
+    assert "set no directory" in resolve(environ={"COMPILE_FUNC_DIR": "/x"}, flags=flags).disabled_reason
 
 
 @pytest.mark.parametrize("text", ["true", "YES", "ok", "1", "Easy"])
 def test_easydel_truth(text):
     """EasyDeL's spellings of true, in any case."""
-    assert resolve({}).cache_dir=environ={}).dir={"EASYDEL_RECOMPILE_FORCE": text}).recompile_force is True
+    assert resolve(environ={"EASYDEL_RECOMPILE_FORCE": text}).recompile_force is True
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,24 @@ def test_easydel_truth(text):
 def test_both_names_of_the_autotune_settings(ours, theirs, setting, one, other):
     """Each has a name beside ejkernel's, which counts if both are set."""
     ours = f"EJCACHE_AUTOTUNE_{ours}"
-    assert resolve({}).cache_dir=environ={}).dir={theirs: str(other)})[setting][::2] == (other, theirs)
-    assert resolve({}).cache_dir=environ={}).dir={ours: str(one)})[setting][::2] == (one, ours)
-    assert resolve({}).cache_dir=environ={}).dir={theirs: str(other), ours: str(one)})[setting][::2] == (one, ours)
+    assert resolve(environ={theirs: str(other)})[setting][::2] == (other, theirs)
+    assert resolve(environ={ours: str(one)})[setting][::2] == (one, ours)
+    assert resolve(environ={theirs: str(other), ours: str(one)})[setting][::2] == (one, ours)
 
 
 def test_allow_full_cache_stands_for_three_flags_unless_the_program_set_them():
     """No floors and all of XLA's caches; a program that sets a floor itself means it."""
     env = {"ALLOW_FULL_CACHE": "1", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "5"}
-    full = resolve({}).cache_dir=environ={}).dir=env)
+    full = resolve(environ=env)
     assert (full.min_entry_size, full.min_compile_seconds, full.xla_caches) == (-1, 0.0, "all")
 
     called = Flags(jax_persistent_cache_min_compile_time_secs=FlagValue(3.0, Origin.CALL))
-    assert resolve({}).cache_dir=environ={}).dir=env, flags=called).min_compile_seconds == 3.0
+    assert resolve(environ=env, flags=called).min_compile_seconds == 3.0
 
 
-def test_a_bad_value_in_the_{}).cache_dir=environ={}).dirment_is_reported_and_passed_over():
-    """A typing error in a job's {}).cache_dir=environ={}).dirment must not fail the job."""
-    resolved = resolve({}).cache_dir=environ={}).dir={"EJCACHE_READ_ONLY": "perhaps"})
+def test_a_bad_value_in_the_environment_is_reported_and_passed_over():
+    """A typing error in a job's environment must not fail the job."""
+    resolved = resolve(environ={"EJCACHE_READ_ONLY": "perhaps"})
 
     assert resolved.read_only is False
     assert [str(p) for p in resolved.problems] == [
@@ -121,7 +121,7 @@ def test_a_bad_value_of_a_jax_flag_on_the_command_line_is_reported_and_passed_ov
     """absl takes any text for some flags; the program that it belongs to goes on."""
     flags = Flags(jax_persistent_cache_enable_xla_caches=FlagValue("some", Origin.COMMAND_LINE))
 
-    resolved = resolve({}).cache_dir=environ={}).dir={"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}, flags=flags)
+    resolved = resolve(environ={"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}, flags=flags)
 
     assert resolved.xla_caches == "none"
     assert ["'some'" in str(problem) for problem in resolved.problems] == [True]
@@ -146,7 +146,7 @@ def test_jax_variables_are_read_as_jax_reads_them(run_python):
     refused = []
     for name in names:
         for number, text in enumerate(texts):
-            os.{}).cache_dir=environ={}).dir["JAX_EJCACHE_PROBE_%d" % number] = text
+            os.environ["JAX_EJCACHE_PROBE_%d" % number] = text
             try:
                 kind = type(values[name]).__name__
                 if kind in sources:
@@ -160,26 +160,26 @@ def test_jax_variables_are_read_as_jax_reads_them(run_python):
     assert len(refused) > 100
     for name in variables:
         for text in TEXTS:
-            problems = [str(problem) for problem in resolve({}).cache_dir=environ={}).dir={name: text}).problems]
+            problems = [str(problem) for problem in resolve(environ={name: text}).problems]
             says = any(problem.endswith("; JAX itself refuses to be imported with it") for problem in problems)
             assert says == ((name, text) in refused), (name, text, problems)
 
 
 def test_units_are_for_options_and_calls_only():
     """JAX takes bytes alone, and its message must not send anybody to `10GB`."""
-    (problem,) = resolve({}).cache_dir=environ={}).dir={"JAX_COMPILATION_CACHE_MAX_SIZE": "10GB"}).problems
+    (problem,) = resolve(environ={"JAX_COMPILATION_CACHE_MAX_SIZE": "10GB"}).problems
     assert str(problem) == (
         "JAX_COMPILATION_CACHE_MAX_SIZE cannot be '10GB': accepted is a number of bytes without a unit "
         "(write 10000000000), 0 for no caching, or -1 for no limit; JAX itself refuses to be imported with it"
     )
-    assert resolve({}).cache_dir=environ={}).dir={"EJCACHE_LOCAL_MAX_SIZE": "10GB"}).local_max_size == 10**10
+    assert resolve(environ={"EJCACHE_LOCAL_MAX_SIZE": "10GB"}).local_max_size == 10**10
     settings.set_command_line({"max_size": "10GB"})
-    assert resolve({}).cache_dir=environ={}).dir={}).max_size == 10**10
+    assert resolve(environ={}).max_size == 10**10
 
 
 def test_empty_xla_caches_are_none_as_in_jax():
     """JAX takes the empty text for an empty list."""
-    value = resolve({}).cache_dir=environ={}).dir={"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": ""})["xla_caches"]
+    value = resolve(environ={"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": ""})["xla_caches"]
     assert (value.value, value.origin) == ("none", Origin.ENVIRONMENT)
 
 
@@ -221,7 +221,7 @@ def test_every_setting_has_a_variable_of_its_name():
         assert setting.doc and setting.accepted  # noqa: PT018
         own = f"EJCACHE_{setting.name.upper()}"
         assert (own in setting.variables) == (setting.name not in of_jax)
-    now = resolve({}).cache_dir=environ={}).dir={"EJCACHE_DIR": "/ours", "JAX_COMPILATION_CACHE_DIR": "/jax", "EJCACHE_MAX_SIZE": "10GB"})
+    now = resolve(environ={"EJCACHE_DIR": "/ours", "JAX_COMPILATION_CACHE_DIR": "/jax", "EJCACHE_MAX_SIZE": "10GB"})
     assert (now["dir"].source, now.dir, now.max_size, now.problems) == ("EJCACHE_DIR", "/ours", 10**10, ())
 
 
@@ -244,18 +244,18 @@ def test_misspelt_setting(name, meant):
 def test_misspelt_variable():
     """A variable that is nearly one of ours is a problem; any other may belong to somebody else."""
     env = {"EJCACHE_READONLY": "1", "EJCACHE_BUILD_NUMBER": "7", "EJCACHE_READ_ONLY": "1", "HOME": "/h"}
-    (problem,) = resolve({}).cache_dir=environ={}).dir=env).problems
+    (problem,) = resolve(environ=env).problems
     assert str(problem) == "there is no variable EJCACHE_READONLY (did you mean EJCACHE_READ_ONLY?)"
 
 
 def test_what_enables_the_cache():
     """`EJCACHE` is 1, 0 or a place, which is then the cache unless a call or the command line names one."""
-    assert [resolve({}).cache_dir=environ={}).dir={"EJCACHE": text}).activate for text in ("", "1", "off", "/c")] == [None, True, False, "/c"]
+    assert [resolve(environ={"EJCACHE": text}).activate for text in ("", "1", "off", "/c")] == [None, True, False, "/c"]
     place = {"EJCACHE": "gs://b/c", "JAX_COMPILATION_CACHE_DIR": "/jax"}
-    assert resolve({}).cache_dir=environ={}).dir=place)["dir"][::2] == ("gs://b/c", "EJCACHE")
+    assert resolve(environ=place)["dir"][::2] == ("gs://b/c", "EJCACHE")
     called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
-    assert resolve({}).cache_dir=environ={}).dir=place, flags=called).dir == "/call"
-    wrong = resolve({}).cache_dir=environ={}).dir={"EJCACHE": "none"})
+    assert resolve(environ=place, flags=called).dir == "/call"
+    wrong = resolve(environ={"EJCACHE": "none"})
     assert (wrong.activate, [problem.setting for problem in wrong.problems]) == (None, ["EJCACHE"])
 
 
@@ -283,7 +283,7 @@ def test_home_is_found_without_a_passwd_entry(tmp_path):
     """A directory of this user's under the temporary one, the same for each process, and nobody else's to write."""
     home = tmp_path / f"ejcache-{os.getuid()}"
 
-    assert resolve({}).cache_dir=environ={}).dir={}).dir == str(home / ".cache/ejcache")
+    assert resolve(environ={}).dir == str(home / ".cache/ejcache")
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
@@ -303,8 +303,8 @@ def test_a_home_that_somebody_else_has_prepared_is_not_used(tmp_path, prepared, 
         if prepared == "another's":
             monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
-    {}).cache_dir=environ={}).dirments = {}, {}, {"XDG_CACHE_HOME": "/xdg"}
-    used, again, elsewhere = in_fork(lambda: [resolve({}).cache_dir=environ={}).dir={}).cache_dir=environ={}).dir).dir for {}).cache_dir=environ={}).dir in {}).cache_dir=environ={}).dirments])
+    environments = {}, {}, {"XDG_CACHE_HOME": "/xdg"}
+    used, again, elsewhere = in_fork(lambda: [resolve(environ=environ).dir for environ in environments])
 
     assert home not in Path(used).parents
     assert Path(used).is_relative_to(tmp_path)
@@ -318,7 +318,7 @@ def test_no_home_and_no_room_for_temporary_files(tmp_path, monkeypatch):
     """Nothing is raised: the store says that its directory cannot be made."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
 
-    assert in_fork(lambda: resolve({}).cache_dir=environ={}).dir={}).cache_dir) == "/.cache/ejcache"
+    assert in_fork(lambda: resolve(environ={}).dir) == "/.cache/ejcache"
 
 
 @pytest.mark.parametrize("prepared", ["ejcache", "ejcache/state"])
