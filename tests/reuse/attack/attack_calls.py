@@ -42,7 +42,7 @@ settings = {
     "x64": ("jax_enable_x64", True), "precision": ("jax_default_matmul_precision", "highest"),
     "promotion": ("jax_numpy_dtype_promotion", "strict"), "rank": ("jax_numpy_rank_promotion", "raise"),
     "prng": ("jax_default_prng_impl", "rbg"), "partitionable": ("jax_threefry_partitionable", False),
-    "softmax": ("jax_softmax_custom_jvp", False), "bits": ("jax_default_dtype_bits", "32"),
+    "softmax": ("jax_softmax_custom_jvp", False)
     "seed offset": ("jax_random_seed_offset", 7), "custom prng": ("jax_enable_custom_prng", True),
 }
 for name in mode & set(settings):
@@ -79,7 +79,6 @@ with contexts.get(next(iter(mode & set(contexts)), ""), contextlib.nullcontext)(
                     "rank",
                     "prng",
                     "partitionable",
-                    "bits",
                     "seed offset",
                     "custom prng",
                 ),

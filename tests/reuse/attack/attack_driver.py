@@ -56,7 +56,8 @@ def show(*results):
         if isinstance(leaf, jax.Array):
             raw = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
             where = sorted(d.id for d in leaf.sharding.device_set)
-            print("RESULT", leaf.dtype, leaf.weak_type, leaf.shape, np.asarray(raw).tolist(), where, leaf.committed)
+            kind = leaf.dtype, getattr(leaf, "weak_type", None), leaf.shape
+            print("RESULT", *kind, np.asarray(raw).tolist(), where, leaf.committed)
         else:
             print("RESULT", repr(leaf))
     print("RESULT", tree)
@@ -313,7 +314,8 @@ def judged(program: str, change: Change, place: Place, first: Start, after: Star
         return outcome("missed rightly", "" if not after.status else after.said.strip()[-150:])
     plain = start(place, plain=True)
     if (plain.results, plain.status) == (after.results, after.status):
-        return outcome("no difference" if plain.results == first.results else "right", f"traced {after.traced}")
+        is_same = plain.results == first.results and change.verdict == "must"
+        return outcome("no difference" if is_same else "right", f"traced {after.traced}")
     return outcome("STALE" if change.verdict == "must" else "stale as listed", differing(after, plain))
 
 
