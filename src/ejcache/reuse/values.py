@@ -13,6 +13,8 @@ import hashlib
 import struct
 import sys
 import types
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +30,6 @@ _DEEPEST: Final = 50
 _LARGEST: Final = 16 << 20
 """Bytes of an array that a declared value holds."""
 _CONTAINERS: Final[dict[type, str]] = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset"}
-_FUNCTIONS: Final = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, type, np.ufunc)
 
 
 def kind_name(value: object) -> str:
@@ -96,9 +97,17 @@ def _by_name(value: object) -> str:
         return f"{text}({lenient_text(value.func)}, {lenient_text(value.args)}, {lenient_text(value.keywords)})"
     if isinstance(value, types.MethodType):
         return f"{text}({lenient_text(value.__func__)})"
-    if isinstance(value, _FUNCTIONS):
-        return f"{text} {getattr(value, '__module__', '')}:{getattr(value, '__qualname__', value)}"
-    return text
+    return f"{text} {_own_name(value)}"
+
+
+def _own_name(value: object) -> str:
+    """The qualified name that an object has of its own, as functions and what JAX makes of them do; empty if none."""
+    try:
+        names = [getattr(value, each, None) for each in ("__module__", "__qualname__", "__name__")]
+    except Exception:
+        return ""  # anything can happen in an attribute of a user's class
+    module, qualified, name = (each if isinstance(each, str) else "" for each in names)
+    return f"{module}:{qualified or name}" if qualified or name else ""
 
 
 def _text(value: Any, other: Callable[[object], str], depth: int) -> str:
@@ -125,6 +134,11 @@ def _text(value: Any, other: Callable[[object], str], depth: int) -> str:
         return f"dtype {_dtype_text(value)}"
     if isinstance(value, np.generic) and value.dtype != object:
         return f"numpy {_dtype_text(value.dtype)} {value.tobytes().hex()}"
+    if isinstance(value, (int, float, complex, str, bytes, Decimal, Fraction)):
+        return f"{kind.__module__}:{kind.__qualname__} {_number_or_text(value)}"
+    if kind in {range, slice}:
+        parts = (value.start, value.stop, value.step)
+        return f"{kind.__name__}({', '.join(_text(each, other, depth + 1) for each in parts)})"
     if isinstance(value, PurePath):
         return f"path {value!s}"
     if (kind is np.ndarray or isinstance(value, jax.Array)) and other is _refuse:
@@ -133,6 +147,14 @@ def _text(value: Any, other: Callable[[object], str], depth: int) -> str:
         fields = [f"{f.name}={_text(getattr(value, f.name, MISSING), other, depth + 1)}" for f in _fields(kind)]
         return f"{kind.__module__}:{kind.__qualname__}({', '.join(fields)})"
     return other(value)
+
+
+def _number_or_text(value: Any) -> str:
+    """The value of a number or text whose class is not Python's own, whatever that class shows of it."""
+    for kind in (int, float, complex, str, bytes):  # what a subclass shows may be anything
+        if isinstance(value, kind):
+            return kind.__repr__(value)
+    return repr(value)
 
 
 def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
