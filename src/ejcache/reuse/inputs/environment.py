@@ -34,7 +34,10 @@ NOT_COUNTED: Final = (
 )
 COUNTED: Final = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "*_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "USER", "PATH"),
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "PMI_RANK", "PMI_SIZE", "PBS_ARRAY_INDEX"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS*", "SLURM_NPROCS", "SLURM_NNODES"),
+    *("SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_*", "SLURM_CPUS_PER_*", "SLURM_CPUS_ON_NODE", "SLURM_GPUS_PER_*"),
+    *("SLURM_GPUS_ON_NODE", "SLURM_ARRAY_TASK_*", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_*", "PMIX_RANK"),
+    *("PBS_ARRAY_INDEX", "PBS_ARRAYID", "PBS_NUM_*", "PBS_NP", "PBS_NODENUM", "PBS_TASKNUM", "PBS_VNODENUM"),
 )
 """They count although the list above names them: ranks, counts and the index of an array."""
 
@@ -64,7 +67,7 @@ def environment(ignored: Iterable[str] = ()) -> tuple[dict[str, str], str]:
         if not _counts(plain, value) or any(fnmatchcase(plain, pattern) for pattern in patterns):
             continue
         # Which devices they are differs between hosts.
-        counted = str(len(value.split(","))) if _DEVICES.fullmatch(plain) else value
+        counted = str(len([each for each in value.split(",") if each])) if _DEVICES.fullmatch(plain) else value
         text = f"{len(name)} {name}={len(counted)} {counted}\n".encode("utf-8", "surrogateescape")
         whole.update(text)
         marks[name] = hashlib.sha256(text).hexdigest()[:4]
