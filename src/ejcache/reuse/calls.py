@@ -191,7 +191,7 @@ class ReusingCalls:
             if isinstance(inputs, str):
                 self._say(use, "plain", inputs)
                 return None
-            about = [self.name, call_text(call, lowering.DevicePlaces(backend)), declared]
+            about = [self.name, call_text(call, lowering.DevicePlaces(backend)), declared, inputs.changed_environment()]
             digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
             return _Question(digest, call, inputs, use, backend, vote)
         except RefusedError as exc:

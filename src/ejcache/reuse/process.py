@@ -42,7 +42,7 @@ from ejcache.reuse.records import (
     write_records,
 )
 from ejcache.settings.directories import state_directory
-from ejcache.settings.environment import environment_variable
+from ejcache.settings.environment import environment_variable, variables_to_compare
 from ejcache.settings.start import DIRECTORY
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
@@ -109,7 +109,9 @@ class ProcessInputs:
         self._machine = machine(backend)
         command, changed_argument = command_line(self._main, ignored)
         self._command = tuple(command)
-        self._marks, self._variables = environment(e.removeprefix("env:") for e in ignored if e.startswith("env:"))
+        self._ignored = tuple(e.removeprefix("env:") for e in ignored if e.startswith("env:"))
+        self._seen = dict(variables_to_compare())
+        self._marks, self._variables = environment(self._ignored)
         self._packages = packages()
         own, self._edited = sort_files(self._files)
         self._places = self._reader.places(own)
@@ -141,6 +143,13 @@ class ProcessInputs:
         """Why this process neither records nor reuses any more, as a sentence; empty if it may."""
         changed = self._changed or self._reader.changed_since()
         return f"{changed} was changed after this process began" if changed else known_starts.why_moved()
+
+    def changed_environment(self) -> str:
+        """A digest of the environment if the program has changed what counts of it since the first question."""
+        if variables_to_compare() == self._seen:
+            return ""
+        now = environment(self._ignored)[1]
+        return "" if now == self._variables else now
 
     def _inputs(self) -> StartInputs:
         """The inputs with those modules that were loaded meanwhile."""
