@@ -36,6 +36,15 @@ def _read(path: str) -> bytes:
 
 
 def _directory() -> str:
+    """The directory in which this process was started, also where the program has gone to another one before.
+
+    Python makes an absolute path of the main file's as the command line has it.
+    """
+    main = main_file()
+    for word in sys.orig_argv[1:]:
+        beginning = main.removesuffix(f"{os.sep}{word}")
+        if beginning != main and not word.startswith((os.sep, "-")) and os.path.isdir(beginning):  # noqa: PTH112
+            return beginning
     try:
         return os.getcwd()  # noqa: PTH109
     except OSError:

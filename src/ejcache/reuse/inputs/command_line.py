@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.reuse.inputs.files import content, is_younger
-from ejcache.settings.start import DIRECTORY
+from ejcache.settings.start import DIRECTORY, variables_at_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ _VALUE_BEHIND: Final = "-"
 _SWITCHES: Final = "switches "
 _WHERE: Final = "in "
 _PARTS: Final = re.compile("[=:@,]")
-_SHORT: Final = re.compile("-[A-Za-z]")
+_SHORT: Final = re.compile("-([A-Za-z]{1,8})")
 _LONGEST: Final = 4096
 """Letters of a word in which names of files are looked for."""
 
@@ -45,7 +45,8 @@ def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str
             if not _is_same(path, main):
                 named.append(f"{word}: {content(path, status)}")
                 changed = changed or (path if is_younger(status) else "")
-    shown = [os.path.basename(word) if _is_same(word, main) else word for word in words]  # noqa: PTH119
+    # An absolute path says where the project lies, which does not count.
+    shown = [os.path.basename(word) if os.path.isabs(word) and _is_same(word, main) else word for word in words]  # noqa: PTH117, PTH119
     where = os.path.relpath(DIRECTORY or os.getcwd(), os.path.dirname(main))  # noqa: PTH109, PTH120
     return [*shown, f"{_SWITCHES}{sys.flags}", f"{_WHERE}{where}", *named], changed
 
@@ -98,14 +99,15 @@ def _option(words: Sequence[str], index: int) -> str:
 
 
 def _files(word: str) -> Iterator[tuple[str, os.stat_result]]:
-    """The files that a word names: itself, between any of `=`, `:`, `@` and `,`, or right behind a short option."""
+    """The files that a word names: itself, between any of `=`, `:`, `@` and `,`, or right behind short options."""
     parts = [word]
     if len(word) <= _LONGEST:
         parts += [*_PARTS.split(word), *(word[found.end() :] for found in _PARTS.finditer(word))]
-    if _SHORT.match(word):
-        parts.append(word[2:])
-    # The program may have gone to another directory since.
-    places = dict.fromkeys((DIRECTORY, ""))
+    short = _SHORT.match(word)
+    if short is not None:
+        parts += [word[end:] for end in range(2, short.end() + 1)]
+    # The program may have gone to another directory since, or before ejcache was imported.
+    places = dict.fromkeys((DIRECTORY, "", variables_at_start().get("PWD", "")))
     for part in dict.fromkeys(filter(None, parts)):
         for path in dict.fromkeys(os.path.join(place, os.path.expanduser(part)) for place in places):  # noqa: PTH111, PTH118
             try:
