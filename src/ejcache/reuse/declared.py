@@ -57,12 +57,13 @@ def declared_texts(declared: Mapping[str, Any]) -> dict[str, str]:
 
 def _path(path: Path) -> Iterator[str]:
     if not path.is_dir():
-        yield content(str(path))
+        yield content(str(path), largest=None)
         return
     seen: set[str] = set()
     for directory, names, files in os.walk(path, followlinks=True):
         names[:] = [] if os.path.realpath(directory) in seen else sorted(names)
         seen.add(os.path.realpath(directory))
+        yield f"{os.path.relpath(directory, path)}/"
         for name in sorted(files):
             file = os.path.join(directory, name)  # noqa: PTH118
-            yield f"{os.path.relpath(file, path)} {content(file)}"
+            yield f"{os.path.relpath(file, path)} {content(file, largest=None)}"

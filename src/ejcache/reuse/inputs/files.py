@@ -15,16 +15,17 @@ LARGEST: Final = 16 << 20
 """Bytes of a file that counts by its content; a larger one counts by its size and the time of its last change."""
 
 
-def content(path: str, status: os.stat_result | None = None) -> str:
+def content(path: str, status: os.stat_result | None = None, *, largest: int | None = LARGEST) -> str:
     """A digest of a file's content; another text if it is large, or cannot be read.
 
     Args:
         path: of the file.
         status: of the file, where the caller has it.
+        largest: bytes; None where a file counts by its content however large it is.
     """
     try:
         status = status or os.stat(path)  # noqa: PTH116
-        if status.st_size > LARGEST:
+        if largest is not None and status.st_size > largest:
             return f"{status.st_size} bytes {status.st_mtime_ns}"
         memo = memo_of_host()
         digest = memo.known(path, status)
@@ -64,3 +65,8 @@ def is_younger(status: os.stat_result, *, linked: bool = False, surely: bool = F
     """
     changed = status.st_mtime if linked else max(status.st_mtime, status.st_ctime)
     return changed > BEGAN + (_TICK if surely else 0.0)
+
+
+def was_made_since(status: os.stat_result) -> bool:
+    """True if a file was written or got its name after this process began, whatever time its writer gave it."""
+    return status.st_ctime > BEGAN
