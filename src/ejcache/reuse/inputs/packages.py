@@ -151,8 +151,28 @@ def installed() -> list[Distribution]:
 
 
 def packages() -> dict[str, str]:
-    """Version and digest of the `RECORD` of each installed distribution: programs ask for the project's, too."""
-    return {each.name: f"{each.version} {_record_digest(each.directory)}" for each in installed()}
+    """Version and digest of the `RECORD` of each installed distribution: programs ask for the project's, too.
+
+    Older installers leave an `.egg-info`, which has no `RECORD`: its metadata and entry points count.
+    """
+    found = {each.name: f"{each.version} {_record_digest(each.directory)}" for each in installed()}
+    return {**found, **_without_record(tuple(sys.path))}
+
+
+@functools.cache
+def _without_record(search: tuple[str, ...]) -> dict[str, str]:
+    """What counts of each `.egg-info` in these directories."""
+    found: dict[str, str] = {}
+    for place in search:
+        if not place or is_in_library(os.path.join(place, "")):  # noqa: PTH118
+            continue
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(place)):  # noqa: PTH208
+                if name.endswith(".egg-info"):
+                    path = os.path.join(place, name)  # noqa: PTH118
+                    files = [path, f"{path}/PKG-INFO", f"{path}/entry_points.txt"]
+                    found.setdefault(name, " ".join(map(content, files)))
+    return found
 
 
 @functools.cache
