@@ -54,19 +54,22 @@ _TICK: Final = 0.011
 """Seconds by which a process can have begun later than `BEGAN` says: Linux tells it in hundredths of a second."""
 
 
-def is_younger(status: os.stat_result, *, linked: bool = False, surely: bool = False) -> bool:
+def is_younger(status: os.stat_result, *, linked: bool = False) -> bool:
     """True if a file was written, renamed or changed after this process began, or a hundredth of a second before.
 
     Args:
         status: of the file.
         linked: only its content counts: installers link the files of one package into many environments, and each
             link changes the file's status.
-        surely: only if it cannot have been before.
     """
-    changed = status.st_mtime if linked else max(status.st_mtime, status.st_ctime)
-    return changed > BEGAN + (_TICK if surely else 0.0)
+    return (status.st_mtime if linked else max(status.st_mtime, status.st_ctime)) > BEGAN
 
 
-def was_made_since(status: os.stat_result) -> bool:
-    """True if a file was written or got its name after this process began, whatever time its writer gave it."""
-    return status.st_ctime > BEGAN
+def was_made_since(status: os.stat_result, *, surely: bool = False) -> bool:
+    """True if a file was written or got its name after this process began, whatever time its writer gave it.
+
+    Args:
+        status: of the file.
+        surely: only if that cannot have been a hundredth of a second before.
+    """
+    return status.st_ctime > BEGAN + (_TICK if surely else 0.0)

@@ -11,6 +11,7 @@ docs/reuse.md has the endings, and which directories are left out.
 
 from __future__ import annotations
 
+import functools
 import glob
 import os
 import re
@@ -22,13 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.reuse.inputs.files import content, is_younger
+from ejcache.reuse.inputs.files import content, is_younger, was_made_since
 from ejcache.reuse.inputs.packages import is_in_library, root_of, roots
 from ejcache.settings.start import DIRECTORY, identity
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
 CODE: Final = frozenset({
     *(".py", ".pyx", ".so", ".dylib", ".dll", ".pyd", ".c", ".cc", ".cpp", ".h", ".cu", ".cuh", ".ptx", ".cubin"),
@@ -44,6 +45,7 @@ NOT_DESCENDED: Final = frozenset({"__pycache__", "node_modules"})
 OUTPUTS: Final = frozenset({"outputs", "runs", "logs", "wandb", "mlruns", "lightning_logs", "checkpoints", "results"})
 _MOST: Final = 20_000
 _LIBRARY: Final = "library/"
+_INSTALLED: Final = ("site-packages/", "dist-packages/")
 _OURS: Final = ("ejcache", "ejcache_jax_plugin.py", "jax_plugins")
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
 _OWN: Final = tuple(os.path.join(_HERE, name) for name in _OURS)  # noqa: PTH118
@@ -66,8 +68,18 @@ class Project(NamedTuple):
 
 
 def module_files() -> list[str]:
-    """The files of the loaded modules. No module is asked for it: some import what they are a place for."""
-    found = dict.fromkeys(getattr(module, "__dict__", {}).get("__file__") for module in tuple(sys.modules.values()))
+    """The files of the loaded modules. No module is asked for it: some import what they are a place for.
+
+    Of a namespace package, which has no file, they are its directories.
+    """
+    found: dict[object, None] = {}
+    for module in tuple(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        path = names.get("__file__")
+        found[path] = None
+        places = names.get("__path__") if path is None else None
+        if isinstance(places, (list, tuple)) or type(places).__name__ == "_NamespacePath":
+            found.update(dict.fromkeys(os.path.join(each, "") for each in places if type(each) is str))  # noqa: PTH118
     paths = [path for path in found if type(path) is str]
     # A relative path is the work of a loader that is not Python's.
     return [os.path.join(DIRECTORY, path) for path in paths if path.startswith(os.sep) or os.path.isfile(path)]  # noqa: PTH113, PTH118
@@ -87,12 +99,18 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
     alone: set[str] = set()
     scripts = os.path.realpath(sysconfig.get_path("scripts"))
     for path in (main, *files):
-        if path.startswith(_OWN) and path != main:
+        if path != main and any(path == own or path.startswith(f"{own}{os.sep}") for own in _OWN):
             continue
         root = root_of(path)
+        if root is not None and path.endswith(os.sep):
+            continue  # of a namespace package: its modules are looked at
         if root is not None:
             top = f"{root}{path[len(root) :].partition(os.sep)[0]}"
             (alone if top == path else directories).add(top)
+            if path == main == top and not root.endswith(_INSTALLED):
+                directories.add(os.path.dirname(path))  # noqa: PTH120  # somebody put packages beside a program
+            if not _is_code(path):
+                alone.add(path)
             continue
         if is_in_library(path):
             if os.path.basename(path).partition(".")[0] in {"sitecustomize", "usercustomize"}:  # noqa: PTH119
@@ -103,15 +121,66 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
             alone.add(real)
         elif os.path.isfile(real):  # noqa: PTH113
             directories.add(os.path.dirname(real))  # noqa: PTH120
+            if not _is_code(real):
+                alone.add(real)  # somebody's own loader, or a script without an ending
+        elif os.path.isdir(real):  # noqa: PTH112
+            directories.add(real)  # of a namespace package
         else:
             archive = _archive_of(real)
             alone.add(archive)
             if path == main:
                 directories.add(os.path.dirname(archive))  # noqa: PTH120
-    for root in roots():
-        alone.update(entry.path for entry in _entries(root) if entry.name.endswith(".pth"))
     kept = sorted(each for each in directories if not any(_is_reached(each, other) for other in directories))
+    alone.update(_searched(kept))
     return kept, sorted(alone)
+
+
+def _searched(directories: Collection[str]) -> Iterator[str]:
+    """The code that an import would find, whether it is loaded or not: a trace may import what no module did before.
+
+    It is what lies directly in a directory of the search path, and directly in the packages there, but for Python's
+    own library and installed packages.
+
+    Args:
+        directories: of the project, where all code counts.
+
+    Raises:
+        RefusedError: there are more than 20,000 entries.
+    """
+    found = 0
+    for place in dict.fromkeys(sys.path):
+        path = os.path.realpath(place) if place else ""
+        if not path or is_in_library(os.path.join(path, "")) or path == _HERE:  # noqa: PTH118
+            continue
+        is_library = os.path.join(place, "") in roots() or f"{path}/".endswith(_INSTALLED)  # noqa: PTH118
+        if not is_library and any(path == each or _is_reached(path, each) for each in directories):
+            continue
+        archive = path
+        while not os.path.exists(archive):  # noqa: PTH110
+            archive = os.path.dirname(archive)  # noqa: PTH120  # a directory in it can be searched, too
+        if os.path.isfile(archive):  # noqa: PTH113  # whatever its ending
+            yield archive
+        waiting = [place if is_library else path]
+        while waiting:
+            here = waiting.pop()
+            for entry in _entries(here):
+                found += 1
+                if found > _MOST:
+                    raise RefusedError(f"{place}, in which Python looks for modules, has more than {_MOST:,} entries")
+                if _is_code(entry.name):
+                    yield entry.path
+                elif here == path and not is_library and entry.name.isidentifier() and entry.is_dir():
+                    waiting.append(entry.path)
+
+
+def _is_code(path: str) -> bool:
+    return _ending(path) in CODE
+
+
+def _ending(path: str) -> str:
+    """The ending of a file's name in small letters, ".json" of ".json" too; empty if it has none."""
+    _, dot, ending = os.path.basename(path).rpartition(".")  # noqa: PTH119
+    return f"{dot}{ending}".lower() if dot else ""
 
 
 def link_that_changed(paths: Iterable[str]) -> str:
@@ -260,36 +329,74 @@ class ProjectReader:
             directory, is_output = waiting.pop()
             here = label(directory, self.base)
             beginning = "" if here == "." else f"{here}/"
-            settings: list[tuple[str, str, os.stat_result]] = []
-            is_new = _is_new(directory)
+            settings: list[tuple[str, str, os.stat_result, bool]] = []
+            links: dict[str, str] = {}
+            young = _is_new(directory)
             for entry in _entries(directory):
                 self._counted += 1
                 if self._counted > _MOST:
                     raise RefusedError(f"the project in {top} has more than {_MOST:,} entries")
                 try:
+                    name = f"{beginning}{entry.name}"
+                    is_new = entry.is_symlink() and is_younger(entry.stat(follow_symlinks=False))
                     if entry.is_dir():
+                        to = os.path.relpath(os.path.realpath(entry.path), self.base) if entry.is_symlink() else ""
+                        is_written = is_output or not OUTPUTS.isdisjoint((entry.name, *Path(to).parts))
                         below = _descended(entry, seen, self._ours)
                         if below:
-                            waiting.append((below, is_output or entry.name in OUTPUTS))
+                            waiting.append((below, is_written))
+                        elif to and not is_written and _is_descended(entry.name, entry.path):
+                            links[name] = f"a link to {to}"  # which is read under another name
+                        if is_new and not is_written and (below or name in links):
+                            changed = changed or name
                         continue
                     status = entry.stat()
                 except OSError:
                     continue
-                is_new = is_new and is_younger(status, surely=True)
-                ending = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
-                name = f"{beginning}{entry.name}"
+                young = young and was_made_since(status, surely=True)
+                ending = _ending(entry.name)
                 if ending in CODE:
-                    if self._count(entry.path, name, code, status):
+                    if self._count(entry.path, name, code, status) or is_new:
                         changed = changed or name
                 elif ending in CONFIGURATION or entry.name.lower().startswith(".env"):
-                    settings.append((entry.path, name, status))
-            if is_output or (is_new and settings):
+                    settings.append((entry.path, name, status, is_new))
+            if is_output or (young and settings):
                 continue  # what this run or another one wrote
             looked.add(here)
-            for path, name, status in settings:
-                if self._count(path, name, configuration, status):
+            if not changed and _was_moved(directory):
+                changed = here
+            configuration.update(links)
+            for path, name, status, is_new in settings:
+                if self._count(path, name, configuration, status) or is_new:
                     changed = changed or name
         return Project(code, configuration, frozenset(looked), changed)
+
+
+def _was_moved(directory: str) -> bool:
+    """True if a directory got its name after this process began: what the process has read of it was another one's.
+
+    A file that comes or goes changes both times of a directory. An overlay, as containers have it, changes one when
+    a file comes to a directory below.
+    """
+    try:
+        status = os.stat(directory)  # noqa: PTH116
+    except OSError:
+        return False
+    return (
+        was_made_since(status)
+        and status.st_ctime_ns != status.st_mtime_ns
+        and f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}" not in _overlays()
+    )
+
+
+@functools.cache
+def _overlays() -> frozenset[str]:
+    """The devices of this process's overlay file systems."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(line.split()[2] for line in lines if " - overlay " in line)
 
 
 def _stamp(status: os.stat_result, *, is_linked: bool) -> tuple[int, ...]:
@@ -319,7 +426,7 @@ def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]], ours: Contai
 def _is_new(directory: str) -> bool:
     """True if files were made in a directory since this process began, surely: to write an old one anew is no sign."""
     try:
-        return is_younger(os.stat(directory), surely=True)  # noqa: PTH116
+        return was_made_since(os.stat(directory), surely=True)  # noqa: PTH116
     except OSError:
         return False
 
