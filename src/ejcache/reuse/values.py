@@ -137,8 +137,8 @@ def _text(value: Any, other: Callable[[object], str], depth: int) -> str:
     if isinstance(value, (int, float, complex, str, bytes, Decimal, Fraction)):
         return f"{kind.__module__}:{kind.__qualname__} {_number_or_text(value)}"
     if kind in {range, slice}:
-        parts = (value.start, value.stop, value.step)
-        return f"{kind.__name__}({', '.join(_text(each, other, depth + 1) for each in parts)})"
+        bounds = (value.start, value.stop, value.step)
+        return f"{kind.__name__}({', '.join(_text(each, other, depth + 1) for each in bounds)})"
     if isinstance(value, PurePath):
         return f"path {value!s}"
     if (kind is np.ndarray or isinstance(value, jax.Array)) and other is _refuse:

@@ -77,7 +77,7 @@ def module_files() -> list[str]:
         names = getattr(module, "__dict__", {})
         path = names.get("__file__")
         found[path] = None
-        places = names.get("__path__") if path is None else None
+        places: Any = names.get("__path__") if path is None else None
         if isinstance(places, (list, tuple)) or type(places).__name__ == "_NamespacePath":
             found.update(dict.fromkeys(os.path.join(each, "") for each in places if type(each) is str))  # noqa: PTH118
     paths = [path for path in found if type(path) is str]
