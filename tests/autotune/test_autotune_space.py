@@ -62,8 +62,8 @@ def test_a_thousand_million_points_cost_what_a_thousand_do():
         assert len(search.times) == 128
         counts.append(len(checked))
         found.append(search)
-    assert counts[1] < 1.5 * counts[0], counts
-    assert peaks[1] < 2 * peaks[0] + 2**20, peaks
+    assert counts[1] < 1.2 * counts[0], counts
+    assert peaks[1] < 1.35 * peaks[0], peaks
     assert min(search.times.values()) < 0.5 * search.times[canonical_json(space.space.default)]
 
 
@@ -200,10 +200,10 @@ def test_spaces_that_cannot_be_are_refused():
 
 
 def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path):
-    """Six times: what was measured is not measured again, but for the default and those that race at the end."""
+    """Ten times: what was measured is not measured again, but for the default and those that race at the end."""
     store = AutotuneStore(str(tmp_path), seeds=(), refresh_seconds=0.0)
     built, kills = [], []
-    tuner = Tuner(exhaustive=32, sample_seconds=1e-4, confirm=False, rounds=4)
+    tuner = Tuner(exhaustive=48, sample_seconds=1e-4, confirm=False, rounds=4)
     axes = {"a": range(1, 12), "b": range(1, 12)}
 
     class KilledError(BaseException):
@@ -215,7 +215,7 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path):
 
         def keep(part):
             store.publish(part)
-            if len(kills) < 6:
+            if len(kills) < 10:
                 raise KilledError
 
         def build(config):
@@ -231,9 +231,9 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path):
             break
         except KilledError:
             kills.append(1)
-    assert len(kills) == 6
+    assert len(kills) == 10
     assert not record.measurement.get("interrupted")
     again = {text: count for text, count in Counter(built).items() if count > 1}
-    assert len(again) <= 1 + 6
-    assert len(record.candidates) >= 32
+    assert len(again) <= 1 + 6  # the default, and those that race at the end
+    assert len(record.candidates) >= 48
     assert all(count <= 2 for text, count in again.items() if text != canonical_json(space.default))

@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import random
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -37,8 +38,12 @@ PORTFOLIO: Final = 5
 RANDOM_STARTS: Final = 4
 _BATCH: Final = 4
 _LEADERS: Final = 6
-_NEAR: Final = 80
+_NEAR: Final = 45
 _RANDOM: Final = 300
+_BLOCK: Final = 128
+_SHORT: Final = 64
+"""So many are judged at once, and so many of all that a model judged may be chosen."""
+
 _WORST: Final = 2.3
 """Logarithm of the slowdown from which on it does not matter how slow a configuration is, or why it failed."""
 
@@ -81,10 +86,10 @@ class Landscape(Protocol):
     def place(self, configuration: Any) -> Place | None:
         """The coordinates, between 0 and 1 on each axis; None for a configuration that is not in the space."""
 
-    def near(self, configuration: Any, generator: random.Random, count: int) -> list[Located]:
+    def near(self, configuration: Any, generator: random.Random, count: int) -> Iterable[Located]:
         """Up to so many neighbours on one and on two axes, at random."""
 
-    def drawn(self, generator: random.Random, count: int) -> list[Located]:
+    def drawn(self, generator: random.Random, count: int) -> Iterable[Located]:
         """Up to so many random configurations, some of them twice."""
 
 
@@ -161,12 +166,12 @@ class Search:
         self._random = random.Random(seed)  # noqa: S311 (not a secret)
         self._places: dict[str, Place] = {}
         self._configurations: dict[str, Any] = {}
-        self._near: dict[str, dict[str, Located]] = {}
+        self._near: dict[str, dict[str, Place]] = {}
         self._asked: set[str] = set()
         self._best, self._since = math.inf, 0
         self._model = _Model(history, self)
         queue = [text for start in starts if (text := self._known(start)) is not None]
-        queue += self._model.portfolio() if history else self._kept(self._draw(RANDOM_STARTS))
+        queue += self._model.portfolio() if history else self._kept(self._drawn(RANDOM_STARTS))
         self._queue = list(dict.fromkeys(queue))
         self.starts = tuple(self._queue)
 
@@ -209,28 +214,30 @@ class Search:
     def _known_text(self, text: str) -> str | None:
         return text if text in self._places else self._known(json.loads(text))
 
-    def _kept(self, found: Mapping[str, Located]) -> list[str]:
+    def _kept(self, found: Mapping[str, Place]) -> list[str]:
         """The texts of configurations, which are remembered from now on."""
-        for text, (configuration, place) in found.items():
-            self._configurations[text], self._places[text] = configuration, place
+        for text, place in found.items():
+            self._configurations.setdefault(text, json.loads(text))
+            self._places[text] = place
         return [*found]
 
-    def _draw(self, count: int) -> dict[str, Located]:
-        return {canonical_json(item[0]): item for item in self._space.drawn(self._random, count)}
+    def _drawn(self, count: int) -> dict[str, Place]:
+        return _by_text(self._space.drawn(self._random, count))
 
     def _promising(self) -> list[str]:
         """The configurations that the model thinks best of, one after the other."""
         leaders = sorted(self.times, key=self.times.__getitem__)[:_LEADERS]
         # A leader is one for some time, and its neighbours stay the same.
         self._near = {
-            leader: self._near.get(leader) or self._neighbours(leader)
+            leader: self._near.get(leader)
+            or _by_text(self._space.near(self._configurations[leader], self._random, _NEAR))
             for leader in leaders
             if self.times[leader] < math.inf
         }
-        pool = self._draw(_RANDOM)
+        pool = self._drawn(_RANDOM)
         for near in self._near.values():
             pool |= near
-        pool |= {text: (self._configurations[text], self._places[text]) for text in self._model.best}
+        pool |= {text: self._places[text] for text in self._model.best}
         for text in (*self.times, *self._asked):
             pool.pop(text, None)
         if not pool or not self.times:
@@ -240,16 +247,15 @@ class Search:
         chosen = self._model.chosen(
             {text: self._places[text] for text in known},
             [slow.get(text, _WORST) for text in known],
-            {text: place for text, (_, place) in pool.items()},
+            pool,
             cautious=2 * self._since >= self._most_idle,
         )
         return self._kept({text: pool[text] for text in chosen})
 
-    def _neighbours(self, leader: str) -> dict[str, Located]:
-        return {
-            canonical_json(item[0]): item
-            for item in self._space.near(self._configurations[leader], self._random, _NEAR)
-        }
+
+def _by_text(found: Iterable[Located]) -> dict[str, Place]:
+    """Their coordinates by their texts: a configuration is made again of its text when it is measured."""
+    return {canonical_json(configuration): place for configuration, place in found}
 
 
 class _Record:
@@ -313,8 +319,9 @@ class _Model:
         count, everything = len(known), np.vstack([places, others])
         # A column for each record.
         expected = np.asarray([record.expected(everything) for record in self._records]).T.reshape(len(everything), -1)
-        alone = _Fit(places, measured, np.zeros((count, 0)), alone=True)
-        models = [_Bounds(alone, others, np.zeros((len(others), 0)), np.zeros(len(others)))]
+        own = _Fit(places, measured, np.zeros((count, 0)), alone=True)
+        boldness = (_BOLDNESS, _CAUTION) if cautious else (_BOLDNESS,)
+        views = [_View(own, others, np.zeros((len(others), 0)), np.zeros(len(others)), boldness)]
         if self._records:
             mean = expected.mean(1)
             differences = (expected - mean[:, None]) / math.sqrt(len(self._records))
@@ -327,18 +334,21 @@ class _Model:
                 for share, weight, trust in itertools.product(_REACHES, _DIFFERENCES, _TRUSTS)
             )
             fit, weight, trust = max(fits, key=lambda each: each[0].likelihood)
-            models.append(_Bounds(fit, others, weight * differences[count:], trust * mean[count:]))
+            views.append(_View(fit, others, weight * differences[count:], trust * mean[count:], (_INFORMED,)))
+        # What is chosen has a low bound from the beginning: each choice raises bounds of others.
+        short = sorted({index for view in views for index in view.lowest()})
+        models = [view.bounds(short) for view in views]
         picked: list[int] = []
         for number in range(min(_BATCH, len(others))):
             by_itself = not self._records or (count >= _ALONE and number == _BATCH - 1)
-            boldness = _CAUTION if cautious and number % 2 else _BOLDNESS
-            score = models[0].bound(boldness) if by_itself else models[-1].bound(_INFORMED)
+            model, how = (models[0], boldness[number % len(boldness)]) if by_itself else (models[-1], _INFORMED)
+            score = model.bound(how)
             score[picked] = math.inf
             picked.append(int(score.argmin()))
             for model in models:
                 model.take(picked[-1])
         texts = [*among]
-        return [texts[index] for index in picked]
+        return [texts[short[index]] for index in picked]
 
 
 class _Fit:
@@ -359,7 +369,8 @@ class _Fit:
 
         count = len(places)
         self.places, self.differences, self.share = places, differences, share
-        covariance = _kernel(places, places, share=share) + differences @ differences.T
+        covariance = _kernel(places, places, share=share)
+        covariance += differences @ differences.T
         self.root = np.linalg.cholesky(covariance + _NOISE * np.eye(count))
         one, rest = np.linalg.solve(self.root, np.stack([np.ones(count), measured], axis=1)).T
         # Without records, the plain mean and spread: it errs towards what is not known yet.
@@ -371,6 +382,40 @@ class _Fit:
         self.likelihood = -0.5 * (count + _BELIEF) * math.log(self.variance) - float(np.log(np.diag(self.root)).sum())
 
 
+@dataclass(frozen=True)
+class _View:
+    """Configurations as a fit sees them.
+
+    Attributes:
+        fit: of what was measured.
+        others: the coordinates of the configurations.
+        differences: of the records there, weighted.
+        expected: what the records expect there.
+        boldness: how bold the choice among them may be.
+    """
+
+    fit: _Fit
+    others: Any
+    differences: Any
+    expected: Any
+    boldness: tuple[float, ...]
+
+    def bounds(self, which: Any) -> _Bounds:
+        """The bounds of some of them."""
+        return _Bounds(self.fit, self.others[which], self.differences[which], self.expected[which])
+
+    def lowest(self) -> list[int]:
+        """Those with the lowest bounds. They are found block by block, so that many do not need more memory."""
+        import numpy as np
+
+        starts = range(0, len(self.others), _BLOCK)
+        scores = np.hstack([
+            [bounds.bound(boldness) for boldness in self.boldness]
+            for bounds in (self.bounds(slice(start, start + _BLOCK)) for start in starts)
+        ])  # fmt: skip
+        return [index for score in scores for index in score.argsort()[:_SHORT].tolist()]
+
+
 class _Bounds:
     """What a fit expects of other configurations, and how sure it is of that."""
 
@@ -378,8 +423,10 @@ class _Bounds:
         import numpy as np
 
         self._fit, self._others, self._differences = fit, others, differences
-        covariance = _kernel(others, fit.places, share=fit.share) + differences @ fit.differences.T
-        self._cross = np.linalg.solve(fit.root, covariance.T)
+        covariance = _kernel(fit.places, others, share=fit.share)
+        if differences.size:
+            covariance += fit.differences @ differences.T
+        self._cross = np.linalg.solve(fit.root, covariance)
         self._expected = fit.mean + expected + self._cross.T @ fit.rest
         self._doubt = 1 + (differences * differences).sum(1) - (self._cross * self._cross).sum(0)
 
@@ -409,7 +456,9 @@ def _array(places: Sequence[Place | None]) -> Any:
 def _kernel(one: Any, other: Any, *, share: float = 1.0) -> Any:
     import numpy as np
 
-    distance = np.zeros((len(one), len(other)))
+    distance, step = np.zeros((len(one), len(other))), np.empty((len(one), len(other)))
     for axis in range(one.shape[1]):
-        distance += np.abs(one[:, axis, None] - other[None, :, axis])
-    return np.exp(-distance / max(share * _REACH * one.shape[1], 0.2))
+        np.subtract(one[:, axis, None], other[None, :, axis], out=step)
+        distance += np.abs(step, out=step)
+    distance /= -max(share * _REACH * one.shape[1], 0.2)
+    return np.exp(distance, out=distance)

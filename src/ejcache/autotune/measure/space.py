@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +17,10 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.search import Located
 
 _TRIES: Final = 20
-"""Random configurations that are drawn for each one that is wanted, because constraints may refuse many."""
+"""Random configurations that are drawn for each one that is wanted, where constraints refuse nearly all."""
+
+_ENOUGH: Final = 0.25
+"""Where they allow at least this share, they are asked of no more than are wanted."""
 
 
 def powers_of_two(least: int, most: int) -> list[int]:
@@ -88,6 +90,7 @@ class CallSpace:
         self._args = args
         self._kwargs = kwargs
         self._axes = [(path, values) for path, values in space.axes.items() if len(values) > 1]
+        self._shares = [[step / (len(values) - 1) for step in range(len(values))] for _, values in self._axes]
 
     def allows(self, configuration: Any) -> bool:
         """True if a configuration has the names of the axes and fulfils the constraints. Its values may be others."""
@@ -110,7 +113,7 @@ class CallSpace:
             _step(values, value) / (len(values) - 1) for (_, values), value in zip(self._axes, found, strict=True)
         )
 
-    def near(self, configuration: Any, generator: random.Random, count: int) -> list[Located]:
+    def near(self, configuration: Any, generator: random.Random, count: int) -> Iterator[Located]:
         """Up to two steps on each axis, and one on each pair of axes: so many of these, at random."""
         found = _values(configuration, dict(self._axes)) or []
         point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
@@ -120,19 +123,22 @@ class CallSpace:
             if all(0 <= step < len(values) for step, (_, values) in zip(near, self._axes, strict=True))
         ]
         generator.shuffle(inside)
-        return list(itertools.islice(self._located(inside), count))
+        return self._located(inside, count)
 
-    def drawn(self, generator: random.Random, count: int) -> list[Located]:
+    def drawn(self, generator: random.Random, count: int) -> Iterator[Located]:
         """Up to so many random configurations."""
-        points = (tuple(generator.randrange(len(values)) for _, values in self._axes) for _ in range(_TRIES * count))
-        return list(itertools.islice(self._located(points), count))
+        points = ([generator.randrange(len(values)) for _, values in self._axes] for _ in range(_TRIES * count))
+        return self._located(points, count)
 
-    def _located(self, points: Iterable[Sequence[int]]) -> Iterator[Located]:
-        """The configurations at those points that fulfil the constraints, each of which is asked once."""
-        for point in points:
-            if self.allows(configuration := self._at(point)):
-                places = (step / (len(values) - 1) for step, (_, values) in zip(point, self._axes, strict=True))
-                yield configuration, tuple(places)
+    def _located(self, points: Iterable[Sequence[int]], count: int) -> Iterator[Located]:
+        """Those of the first `count` points that fulfil the constraints; of more if these are few."""
+        found = 0
+        for asked, point in enumerate(points):
+            if asked >= count and found >= _ENOUGH * count:
+                return
+            if self.allows(made := self._at(point)):
+                found += 1
+                yield made, tuple(shares[step] for shares, step in zip(self._shares, point, strict=True))
 
     def _at(self, point: Sequence[int]) -> Any:
         made: dict[str, Any] = {}
