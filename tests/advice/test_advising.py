@@ -8,7 +8,6 @@ from ejcache.advice.advise import advise, of_function
 from ejcache.advice.evidence import argument_types
 from ejcache.advice.findings import Advice, annotation, document
 from ejcache.advice.signatures import buckets
-from ejcache.advice.texts import repetitions
 from ejcache.cache.start_records import HIT, STORED, Process, ProgramRecord, StartRecord
 
 DEFINED = "/home/me/train.py:10 step"
@@ -267,21 +266,6 @@ def test_buckets_hold_every_size(sizes, most):
     bounds = buckets(sizes)
     assert len(bounds) <= most
     assert bounds[-1] >= max(sizes)
-
-
-def test_repetitions():
-    block = ["dot", "add", "tanh"]
-    assert repetitions([*"ab", *block * 6, "z"]) == [(3, 6, [2])]
-    assert repetitions([*block * 2, *"uvwxyz"]) == []
-    assert repetitions(["add"] * 40) == []
-    assert repetitions([]) == []
-
-
-def test_a_block_forwards_and_another_backwards():
-    """Of a gradient neither may make up half of the program: together they do."""
-    forwards, backwards = ["dot", "add", "tanh"], ["mul", "transpose", "dot", "sub"]
-    tokens = [*"ab", *forwards * 6, *map(str, range(20)), *backwards * 6, "z"]
-    assert repetitions(tokens) == [(4, 6, [40]), (3, 6, [2])]
 
 
 def test_argument_types():

@@ -20,13 +20,12 @@ from ejcache.advice.texts import large_constant, repeated_block, static_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from ejcache.advice.texts import Measure
     from ejcache.cache.start_records import StartRecord
     from ejcache.misses.program_text import Place
 
 _OF_FUNCTION: Final = (made_anew, shape_varies, weak_type, compiled_twice, static_number)
 """What is said of the programs of one function: the first of these that applies."""
-_OF_PROGRAM: Final = (large_constant, repeated_block)
-"""What is said of the costliest program of a function."""
 _SAVES: Final = 0.05
 """Seconds that a change must save; of a large constant, its bytes count."""
 _FUNCTIONS: Final = 40
@@ -44,6 +43,7 @@ def advise(
     least: float = _SAVES,
     since: float = 0.0,
     only: str = "",
+    measure: Measure | None = None,
 ) -> list[Advice]:
     """The findings of the last start of each program, the one that saves most first.
 
@@ -56,6 +56,7 @@ def advise(
         least: seconds that a change must save.
         since: in seconds since the epoch; an earlier start is not the last one.
         only: the id of the one process that is looked at.
+        measure: compiles a program with a loop in place of a block that repeats.
     """
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
@@ -72,7 +73,7 @@ def advise(
                 if these:
                     break
             if number < _FUNCTIONS:
-                found += [finding for kind in _OF_PROGRAM for finding in kind(group, texts)]
+                found += [*large_constant(group, texts), *repeated_block(group, texts, measure)]
         found += single_operations(asks)
     found += slower_since(every, by_key) if not only else ()
     kept = [each for each in found if each.saves >= least or each.kind == LARGE_CONSTANT]

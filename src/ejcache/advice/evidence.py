@@ -77,6 +77,7 @@ class Ask(NamedTuple):
         signature: the types of its arguments and results.
         weak: the paths of its weakly typed arguments; None if that is not known.
         computation: the digest of its text.
+        details: of its compilation.
     """
 
     program: ProgramRecord
@@ -85,6 +86,7 @@ class Ask(NamedTuple):
     signature: str
     weak: frozenset[str] | None
     computation: str
+    details: Mapping[str, str]
 
     @property
     def seconds(self) -> float:
@@ -172,6 +174,7 @@ def asks_of(programs: Iterable[ProgramRecord], by_key: Mapping[str, ProgramRecor
                 miss.signature,
                 weak,
                 miss.components.get("computation", ""),
+                details,
             )
         )
     return found

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, REPEATED_BLOCK, STATIC_NUMBER, Advice
+from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, MEASURED, REPEATED_BLOCK, STATIC_NUMBER, Advice
 from ejcache.advice.places import CallChains, common_place
 from ejcache.misses.program_text import ELIDED
+from ejcache.util.repetitions import repetitions
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ejcache.advice.evidence import Ask, Texts
     from ejcache.misses.program_text import Line, Place, ProgramText
 
+    Measure = Callable[[str, Mapping[str, str]], "BlockTimes | str"]
+    """Compiles the program of a text, with the details of its compilation, as it is and with loops; or says why not."""
+
 _NUMBERS: Final = 3
 """Programs of a function that differ in one number."""
-_COPIES: Final = 4
-"""Copies of a block from which on a loop is advised."""
-_MOST_OF: Final = 0.5
-"""The part of the program that they must make up."""
-_LEAST_OF: Final = 0.1
-"""The part of the program that one of several blocks must make up."""
-_BLOCKS: Final = 3
-_PERIODS: Final = 24
-"""Lengths of a block that are tried."""
 _LARGE: Final = 1 << 20
 """Bytes of a constant."""
 _HEAVY: Final = ("dot", "conv", "while", "call", "reduce", "gather", "scatter", "sort", "fft")
 """Parts of the names of operations that a layer has, and the update of a parameter has not."""
+_TRACED: Final = 0.5
+_LOWERED: Final = 0.25
+"""The parts of the seconds of copies that a loop spares, at least, in programs that have both forms."""
 _CONSTANT: Final = re.compile(
     r"^\s*(%[\w#]+) = \S*constant\b.*: tensor<((?:\d+x)+)([a-z]+)(\d+)[^ ]*> loc\(#(loc\d+)\)"
 )
@@ -103,8 +100,19 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
-    """Copies of one sequence of operations, by their names and types, that make up most of a program."""
+class BlockTimes(NamedTuple):
+    """Seconds of compiling a program as it is, and with a loop for each block that repeats."""
+
+    written_out: float
+    looped: float
+
+
+def repeated_block(group: Sequence[Ask], texts: Texts, measure: Measure | None = None) -> Iterator[Advice]:
+    """Copies of one sequence of operations, by their names and types, that make up most of a program.
+
+    What a loop saves of tracing is estimated by the operations that it spares. What it saves of compiling nobody can
+    tell by the text, and on CPU it is often nothing: without `measure`, nothing is said of it.
+    """
     ask = max(group, key=lambda each: each.seconds)
     if ask.is_of_jax:
         return
@@ -125,9 +133,10 @@ def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     if not others and blocks != forwards.copies:
         again = f", forwards and backwards {forwards.copies} times"
     spent = ask.program.seconds
-    seconds = (
-        spent.get("traced", 0.0) + spent.get("lowered", 0.0) + spent.get("loaded", 0.0) + ask.program.compile_seconds
-    )
+    traced, lowered = spent.get("traced", 0.0), spent.get("lowered", 0.0)
+    spared = sum(each.spared for each in found) / len(text.lines)
+    tracing = (traced * _TRACED + lowered * _LOWERED) * spared
+    saves, basis, measured = _block_savings(tracing, measure(texts.raw(ask), ask.details) if measure else None)
     yield Advice(
         REPEATED_BLOCK,
         ask.function,
@@ -135,79 +144,32 @@ def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
         place.line,
         programs=len({each.program.key for each in group}),
         calls=len(group),
-        seconds=seconds,
-        saves=seconds * sum(each.spared for each in found) / len(text.lines),
-        basis=ESTIMATED,
+        seconds=traced + lowered + spent.get("loaded", 0.0) + ask.program.compile_seconds,
+        saves=saves,
+        basis=basis,
         message=f"write the block once, with jax.lax.scan over stacked layers: {plural(blocks, 'copy', 'copies')} of "
-        f"{plural(forwards.period, 'operation')} make up {part:.0%} of {ask.function}{again}",
+        f"{plural(forwards.period, 'operation')} make up {part:.0%} of {ask.function}{again}; {measured}",
         before="for layer in layers:\n    x = block(layer, x)",
         after="stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)\n"
         "x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, stacked)",
     )
 
 
-class Repetition(NamedTuple):
-    """Copies of one sequence of operations: its length, their number, and where each run of them begins."""
+def _block_savings(tracing: float, times: BlockTimes | str | None) -> tuple[float, str, str]:
+    """The seconds that a loop saves, how that is known, and what is known of compiling.
 
-    period: int
-    copies: int
-    starts: list[int]
-
-    @property
-    def covers(self) -> int:
-        """The operations of all copies."""
-        return self.period * self.copies
-
-    @property
-    def spared(self) -> float:
-        """The operations that are spared if each run is written once."""
-        return self.period * (self.copies - len(self.starts))
-
-
-def repetitions(tokens: Sequence[object]) -> list[Repetition]:
-    """The blocks whose copies make up at least half of these, the one that makes up most first; empty if none do.
-
-    There may be several, because a layer has other operations backwards than forwards.
+    Args:
+        tracing: an estimate of what it saves of tracing and lowering.
+        times: of compiling, or why they were not measured, or None.
     """
-    left = list(tokens)
-    found: list[Repetition] = []
-    while len(found) < _BLOCKS and (block := _longest(left)).covers > _LEAST_OF * len(left):
-        found.append(block)
-        for start in block.starts:
-            place = start
-            while place + block.period < len(left) and left[place] == left[place + block.period]:
-                place += 1
-            left[start : place + block.period] = [object() for _ in range(start, place + block.period)]
-    return found if sum(each.covers for each in found) >= _MOST_OF * len(left) else []
-
-
-def _longest(tokens: Sequence[object]) -> Repetition:
-    """The block whose copies make up most of these."""
-    last: dict[object, int] = {}
-    gaps: Counter[int] = Counter()
-    for place, token in enumerate(tokens):
-        if token in last:
-            gaps[place - last[token]] += 1
-        last[token] = place
-    periods = {period * times for period, _ in gaps.most_common(_PERIODS) for times in (1, 2, 3)}
-    best = Repetition(0, 0, [])
-    for period in sorted(each for each in periods if 2 <= each <= len(tokens) // _COPIES):
-        copies, starts, place = 0, [], 0
-        while place + period < len(tokens):
-            run = place
-            while run + period < len(tokens) and tokens[run] == tokens[run + period]:
-                run += 1
-            found = (run - place) // period + 1
-            if found >= _COPIES and len(set(tokens[place : place + period])) > 1:
-                copies += found
-                starts.append(place)
-                place = run + period
-            else:
-                place = run + 1
-        # A multiple of the shortest period covers no more.
-        if copies * period > best.covers * 1.05:
-            best = Repetition(period, copies, starts)
-    return best
+    if not isinstance(times, BlockTimes):
+        why = f"compiling was not measured, because {times}" if times else "--measure also compiles it both ways"
+        return tracing, ESTIMATED, f"what is said to be saved is tracing alone, {why}"
+    gain = times.written_out - times.looped
+    words = f"compiling takes {times.looped:.2f} s with the loop and {times.written_out:.2f} s without"
+    if gain >= tracing:
+        return gain, MEASURED, words
+    return max(0.0, tracing + gain), ESTIMATED, f"{words}, what it saves is tracing"
 
 
 def _is_layer(lines: Sequence[Line]) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.advice.advise import advise as findings_of
 from ejcache.advice.advise import check_kinds
 from ejcache.advice.findings import KINDS, annotation, document
+from ejcache.advice.texts import BlockTimes
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
@@ -20,16 +22,19 @@ from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
 from ejcache.settings.environment import child_environment, environment_variable
 from ejcache.util.units import plural
+from ejcache.util.worker_processes import WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ejcache.advice.findings import Advice
+    from ejcache.advice.texts import Measure
     from ejcache.cache.start_records import StartRecord
 
 REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
 """How the application registers the command."""
 _SHOWN: Final = 10
+_WORKER: Final = "ejcache.cli.programs.block_worker"
 
 
 def advise(
@@ -41,6 +46,12 @@ def advise(
         str | None, option("--dir", "URL", "The cache that PROGRAM uses. Default: as `ejcache config` shows.")
     ] = None,
     fresh: Annotated[bool, flag("--fresh", "Run PROGRAM with an empty cache, which is removed afterwards.")] = False,
+    measure: Annotated[
+        bool,
+        flag(
+            "--measure", "Compile programs in which a block repeats with a loop in its place, and say what that saves."
+        ),
+    ] = False,
     ignore: Annotated[
         list[str] | None, option("--ignore", "KIND", "Leave out findings of this kind; may be given again.")
     ] = None,
@@ -61,7 +72,8 @@ def advise(
     if fresh and directory is not None:
         raise UsageError("--fresh and --dir: pass one of them")
     since = _run(program, directory, fresh=fresh, is_apart=as_json or github) if program else 0.0
-    found = findings(read_starts(), ignore=ignore or (), since=since)
+    with measuring() if measure else contextlib.nullcontext() as measured:
+        found = findings(read_starts(), ignore=ignore or (), since=since, measure=measured)
     if as_json:
         output.print_json(document(found))
     elif github:
@@ -72,12 +84,38 @@ def advise(
     return int(bool(found))
 
 
-def findings(records: Sequence[StartRecord], *, ignore: Sequence[str] = (), since: float = 0.0) -> list[Advice]:
-    """Advise on the last starts of these records; raises NotFoundError if none began after `since`."""
+def findings(
+    records: Sequence[StartRecord],
+    *,
+    ignore: Sequence[str] = (),
+    since: float = 0.0,
+    measure: Measure | None = None,
+) -> list[Advice]:
+    """Say what to change, by the last starts of these records; raises NotFoundError if none began after `since`."""
     if not any(record.process.began >= since for record in records):
         raise NotFoundError("no start was recorded" if not since else "the program compiled nothing with JAX")
     sources = SourceFiles(until=time.time())
-    return findings_of(records, recall_programs, line_of=sources.line, ignore=ignore, since=since)
+    return findings_of(records, recall_programs, line_of=sources.line, ignore=ignore, since=since, measure=measure)
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[Measure]:
+    """In this block, there is a function that has a process compile a program with and without a loop."""
+    worker = WorkerProcess(_WORKER, environment=child_environment({"EJCACHE": "0"}))
+
+    def measure(text: str, details: Mapping[str, str]) -> BlockTimes | str:
+        worker.send(text=text, details=dict(details))
+        answers: list[dict[str, Any]] | None = []
+        while answers == []:
+            answers = worker.read()
+        if not answers:
+            return "the process that compiled it died"
+        return answers[0].get("apart") or BlockTimes(answers[0]["written_out"], answers[0]["looped"])
+
+    try:
+        yield measure
+    finally:
+        worker.end()
 
 
 def lines_of(found: Sequence[Advice], *, most: int | None = _SHOWN) -> list[str]:
