@@ -7,7 +7,7 @@ import pytest
 from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
-from ejcache.jax_integration.preload import background_loader
+from ejcache.jax_integration.preload.background_loader import EntryReader
 from ejcache.settings.resolve import resolve
 
 PAYLOAD = bytes(1_000)
@@ -15,14 +15,20 @@ KEYS = [f"jit_f_{number}-cpu-plain-{number:040x}-{0:024x}" for number in range(5
 
 
 @pytest.fixture
-def reader(tmp_path):
+def policy(tmp_path):
     """Of a cache that has an entry under each key."""
     url, settings = str(tmp_path / "cache"), resolve()
     policy = CachePolicy(url, open_store=lambda: open_cache_store(url, settings))
     for key in KEYS:
         assert policy.write(entry.Header(key=key), PAYLOAD, settings).skip is None
-    yield background_loader.EntryReader(policy, settings)
+    yield policy
     policy.close()
+
+
+@pytest.fixture
+def reader(policy):
+    """Of that cache."""
+    return EntryReader(policy, resolve())
 
 
 @pytest.fixture
@@ -49,9 +55,9 @@ def test_small_entries_are_decoded_when_they_are_expected(reader, decoded):
     assert decoded == KEYS
 
 
-def test_only_so_many_bytes_are_held_decompressed(reader, decoded, monkeypatch):
+def test_only_so_many_bytes_are_held_decompressed(policy, decoded):
     """A small entry may expand to any size; what does not fit is decompressed when it is asked for."""
-    monkeypatch.setattr(background_loader, "MOST_DECODED_BYTES", 2 * len(PAYLOAD))
+    reader = EntryReader(policy, resolve(), most_decoded=2 * len(PAYLOAD))
     reader.expect(KEYS, at_once=True)
     assert decoded == KEYS[:2]
 
@@ -59,9 +65,9 @@ def test_only_so_many_bytes_are_held_decompressed(reader, decoded, monkeypatch):
     assert decoded == KEYS
 
 
-def test_an_entry_of_another_key_is_none(reader):
+def test_an_entry_of_another_key_is_none(policy, reader):
     """The request for it finds that out, counts it and quarantines the entry."""
-    store = reader._policy.opened(resolve())
+    store = policy.opened(resolve())
     damaged = store.get(KEYS[0])
     store.replace(KEYS[1], damaged)
 

@@ -17,7 +17,7 @@ from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
 
 PROGRAM = """
-    import json, os, sys, time
+    import json, sys
     import jax, numpy as np
     import ejcache
     from ejcache.settings.table import Floors
@@ -28,14 +28,7 @@ PROGRAM = """
     cache = ejcache.enable("gs://bucket/a", {floor})
     jax.devices()
     # A busy machine reads the profile late; then the requests for the first programs, or the exit, do not wait for it.
-    for run in ejcache.jax_integration.activate._session.compiler.preloader._runs:
-        run.planned.wait(60)
-    if sys.argv[1:] == ["wait"]:
-        for _ in range(60_000):
-            counted = cache.stats().amounts
-            if counted.get("preload_loaded", 0) == {wanted}:
-                break
-            time.sleep(0.001)
+    assert ejcache.jax_integration.activate.compiler_in_use().preloader.drain(60)
     x = np.arange(6, dtype=np.float32)
     for number in range({programs}):
         y = jax.jit(lambda x: jax.numpy.tanh(x) * number)(x)
@@ -48,9 +41,9 @@ PROGRAM = """
 def program(bucket, run_client, tmp_path):
     """Run one script with its cache in the bucket, on a host with the local tier of this name; what it counted."""
 
-    def run(host, *arguments, floor="min_compile_seconds=0", programs=12, wanted=12, **env):
+    def run(host, *arguments, floor="min_compile_seconds=0", programs=12, **env):
         path = tmp_path / "program.py"
-        text = PROGRAM.replace("{floor}", floor).replace("{programs}", str(programs)).replace("{wanted}", str(wanted))
+        text = PROGRAM.replace("{floor}", floor).replace("{programs}", str(programs))
         path.write_text(textwrap.dedent(text))
         variables = {"EJCACHE_PRELOAD": "1", "EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}
         done = run_client(path, *arguments, env=variables)
@@ -76,10 +69,10 @@ def test_a_new_host_fetches_the_profile_and_then_the_entries(program, bucket):
     """One request for the profile, one for each entry; another start on that host makes none."""
     program("one")
     reads(bucket)
-    counted = program("two", "wait")
+    counted = program("two")
     assert counted["preload_hits"] == counted["hits"] == 12
     assert len(reads(bucket)) == 13
-    counted = program("two", "wait")
+    counted = program("two")
     assert counted["preload_hits"] == 12
     assert reads(bucket) == []
 

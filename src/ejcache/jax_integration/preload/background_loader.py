@@ -183,6 +183,10 @@ class BackgroundLoader:
         self._wake()
         return planned if loaded else None
 
+    def drain(self, limit: float) -> bool:
+        """Wait until what can be loaded is loaded; False if `limit` seconds are not enough."""
+        return self._scheduler.drain(patience=limit, limit=limit)
+
     def close(self) -> None:
         """Load nothing more, wait for loads that are under way, and release what was loaded."""
         with self._lock:
@@ -334,7 +338,7 @@ class BackgroundLoader:
 
 _AT_ONCE: Final = 512
 """How many small entries are read at once, and held at most: up to 8 MB."""
-MOST_DECODED_BYTES: Final = 64 << 20
+_MOST_DECODED: Final = 64 << 20
 """Bytes of executables that are held decompressed. XLA's small entries come to less; hostile ones may be any size."""
 
 
@@ -344,10 +348,12 @@ class EntryReader:
     Args:
         policy: of the cache.
         settings: those that hold for reading it.
+        most_decoded: how many bytes of executables are held decompressed.
     """
 
-    def __init__(self, policy: CachePolicy, settings: Settings) -> None:
+    def __init__(self, policy: CachePolicy, settings: Settings, *, most_decoded: int = _MOST_DECODED) -> None:
         self._policy = policy
+        self._most_decoded = most_decoded
         self._settings = settings
         self._expected: list[str] = []
         self._places: dict[str, int] = {}
@@ -406,7 +412,7 @@ class EntryReader:
         # What is not small is not looked for again.
         self._places.update(dict.fromkeys(batch, -1))
         self._held = {**small}
-        left = MOST_DECODED_BYTES
+        left = self._most_decoded
         for each, data in small.items():
             found = self._decode(each, data, most=left)
             if found is not None:

@@ -219,6 +219,11 @@ class Preloader:
         self._write()
         self._scheduler.stop()
 
+    def drain(self, limit: float) -> bool:
+        """Wait until the profile is read and what it plans is loaded; False if `limit` seconds are not enough."""
+        planned = self._scheduler.drain(patience=limit, limit=limit)
+        return planned and (self.loader is None or self.loader.drain(limit))
+
     def _close_loader(self) -> None:
         if self.loader is not None:
             self.loader.close()
