@@ -18,7 +18,6 @@ from pgle_helpers import RUNS, made_up_profile, program, watch
 
 import ejcache
 from ejcache.cli.listing import read_header
-from ejcache.jax_integration import pgle as pgle_integration
 from ejcache.keys.key import PGLE, evicted_before, is_profile_key, is_side_key, parse_key
 from ejcache.stores.local.store import LocalStore
 
@@ -92,18 +91,26 @@ class Ours:
         with ejcache.open_store(self.directory) as store:
             assert store.delete(entry)
 
+    def delete_profile(self):
+        with ejcache.open_store(self.directory) as store:
+            (key,) = [info.key for info in store.entries() if is_profile_key(info.key)]
+            assert store.delete(key)
+
     @contextlib.contextmanager
     def counted_reads(self, monkeypatch):
         reads = []
-        read = LocalStore._read
 
-        def counted(store, key, length):
-            found = read(store, key, length)
-            reads.extend([key] if found[1] is not None and not is_side_key(key) else [])
-            return found
+        def counted(read):
+            def counting(store, key, **options):
+                data = read(store, key, **options)
+                reads.extend([key] if data is not None and not is_side_key(key) else [])
+                return data
+
+            return counting
 
         with monkeypatch.context() as patch:
-            patch.setattr(LocalStore, "_read", counted)
+            for name in ("get", "peek"):
+                patch.setattr(LocalStore, name, counted(getattr(LocalStore, name)))
             yield reads
 
 
@@ -171,13 +178,13 @@ TABLE = {
 def test_which_variant_is_used(case, expected, populated, tmp_path, monkeypatch):
     """As JAX has it and documents it, but no executable is read in order to decide."""
     pgle, expect, there = case
-    monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
     plain = PlainJax(tmp_path / "plain")  # JAX 0.10 has the directory in the key, so a copy elsewhere would miss
     optimised = populate(plain)
     if not there:
         plain.delete(optimised)
     theirs = observe(plain, monkeypatch, pgle=pgle, expect=expect)
     cache, optimised = populated(tmp_path / "ours")
+    cache.delete_profile()
     if not there:
         cache.delete(optimised)
     ours = observe(cache, monkeypatch, pgle=pgle, expect=expect)
@@ -194,7 +201,7 @@ def test_one_warning_for_each_program(populated, monkeypatch):
     """JAX repeats it at each compilation."""
     cache, optimised = populated()
     cache.delete(optimised)
-    monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
+    cache.delete_profile()
 
     said = [observe(cache, monkeypatch, pgle=False, expect=True)["said"] for _ in range(3)]
 
@@ -249,7 +256,7 @@ def test_a_kept_profile_is_compiled_with(populated, damage, tmp_path, monkeypatc
 def test_a_useless_entry_without_a_profile_costs_nothing_new(populated, tmp_path, monkeypatch):
     """The plain executable is loaded, and nothing is stored as optimised that is not."""
     cache, optimised = populated()
-    monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
+    cache.delete_profile()
     with ejcache.open_store(tmp_path) as store:
         store.replace(optimised, store.peek(optimised)[:-1])
 
@@ -264,7 +271,7 @@ def test_a_useless_entry_without_a_profile_costs_nothing_new(populated, tmp_path
     assert [parse_key(key).variant for key in cache.entries()] == ["plain"]
 
 
-@pytest.mark.parametrize("why", ["another program", "another percentile", "damaged", "switched off", "namespace"])
+@pytest.mark.parametrize("why", ["another program", "another percentile", "damaged", "deleted", "namespace"])
 def test_a_profile_that_does_not_match_is_not_used(populated, why, tmp_path, monkeypatch):
     """The program is profiled, as without one."""
     cache, optimised = populated()
@@ -278,8 +285,8 @@ def test_a_profile_that_does_not_match_is_not_used(populated, why, tmp_path, mon
         with ejcache.open_store(tmp_path) as store:
             (key,) = [info.key for info in store.entries() if is_profile_key(info.key)]
             store.replace(key, store.peek(key)[:-1])
-    elif why == "switched off":
-        monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
+    elif why == "deleted":
+        cache.delete_profile()
     else:
         monkeypatch.setenv("EJCACHE_NAMESPACE", "after the incident")
 
@@ -332,7 +339,7 @@ def test_optimised_executables_are_not_checked_against_plain_ones(populated, mon
 def test_what_stands_in_for_an_optimised_executable_is_not_checked(populated, tmp_path, monkeypatch):
     """What would be compiled to check it is another variant; that check was never done, and remembered for ever."""
     cache, optimised = populated()
-    monkeypatch.setattr(pgle_integration, "_stored_profile", lambda _: None)
+    cache.delete_profile()
     with ejcache.open_store(tmp_path) as store:
         store.replace(optimised, store.peek(optimised)[:-1])
     set_flags(jax_compilation_cache_check_contents=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import compiler, profiler
+from jax._src import compiler
+from jax._src.lib import _profiler as xla_profiler
 
 __all__ = ["RUNS", "Seen", "Watch", "made_up_profile", "program", "watch"]
 
@@ -34,19 +35,6 @@ class Seen:
     profiles: list[bytes] = field(default_factory=list)
 
 
-class _Profiler:
-    def __init__(self, real: Any, seen: Seen, cost: float) -> None:
-        self._real, self._seen, self._cost = real, seen, cost
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def get_fdo_profile(self, space: Any) -> bytes:
-        self._real.get_fdo_profile(space)
-        self._seen.profiled += 1
-        return made_up_profile(self._cost)
-
-
 class Watch:
     """Sees what JAX does with a program, as a context manager."""
 
@@ -54,13 +42,18 @@ class Watch:
         self.seen, self._cost = Seen(), cost
 
     def __enter__(self) -> Seen:
-        self._real, self._compile = profiler._profiler, compiler.backend_compile_and_load
-        profiler._profiler = _Profiler(self._real, self.seen, self._cost)
+        self._profile, self._compile = xla_profiler.get_fdo_profile, compiler.backend_compile_and_load
+        xla_profiler.get_fdo_profile = self._made_up
         compiler.backend_compile_and_load = self._watched
         return self.seen
 
     def __exit__(self, *exc: object) -> None:
-        profiler._profiler, compiler.backend_compile_and_load = self._real, self._compile
+        xla_profiler.get_fdo_profile, compiler.backend_compile_and_load = self._profile, self._compile
+
+    def _made_up(self, space: Any) -> bytes:
+        self._profile(space)
+        self.seen.profiled += 1
+        return made_up_profile(self._cost)
 
     def _watched(self, backend: Any, module: Any, devices: Any, options: Any, callbacks: Any) -> Any:
         profile = bytes(options.executable_build_options.fdo_profile or b"")
