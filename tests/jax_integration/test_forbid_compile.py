@@ -16,9 +16,9 @@ import pytest
 from cli_helpers import ejcache as command_line
 from forking import Forked
 from helpers import ROOT
-from jax._src import compiler as jax_compiler
 
 import ejcache
+from ejcache.cache.policy import CachePolicy
 
 sys.path.insert(0, str(ROOT / "tools"))
 
@@ -34,15 +34,14 @@ def compiled(monkeypatch):
     """The number of programs that XLA has compiled in this test."""
     jax.clear_caches()
     made = []
-    original = jax_compiler.backend_compile_and_load
+    client = type(jax.devices()[0].client)
+    original = client.compile_and_load
 
     def counting(*arguments, **named):
         made.append(1)
         return original(*arguments, **named)
 
-    monkeypatch.setattr(jax_compiler, "backend_compile_and_load", counting)
-    # The watch of an earlier test is around the function that is replaced here.
-    monkeypatch.setattr("ejcache.jax_integration.seam.compilation_watch._watching", [])
+    monkeypatch.setattr(client, "compile_and_load", counting)
     yield made
     ejcache.disable()
 
@@ -243,12 +242,11 @@ def test_the_error_passes_where_our_own_faults_do_not(cache, monkeypatch):
     """With a cache whose every step fails, the refusal is raised, and it is the refusal."""
     step(X)
     jax.clear_caches()
-    policy = type(ejcache.active()._policy)
 
     def fail(*_, **__):
         raise OSError("broken")
 
-    monkeypatch.setattr(policy, "read", fail)
+    monkeypatch.setattr(CachePolicy, "read", fail)
     monkeypatch.setattr("ejcache.misses.explanation.explain_in", fail)
     with ejcache.forbid_compile(), pytest.raises(ejcache.CompileForbiddenError, match="the storage could not be read"):
         step(X)

@@ -161,8 +161,8 @@ def test_another_profile_version_is_another_program(enabled):
     """`jax_xla_profile_version` is a part of the key."""
     run()
     stored = enabled.stats().stores
-    with jax._src.config.jax_xla_profile_version(jax.config.jax_xla_profile_version + 2):
-        run()
+    jax.config.update("jax_xla_profile_version", jax.config.jax_xla_profile_version + 2)
+    run()
     assert enabled.stats().stores == stored + 1
 
 
