@@ -41,7 +41,7 @@ def compiled(monkeypatch):
     monkeypatch.setattr(
         seam, "compile_executable", lambda program: made.append(program.name) or compile_executable(program)
     )
-    monkeypatch.setattr(keys, "_AUTOTUNED", frozenset({"cpu"}))
+    monkeypatch.setattr(keys, "AUTOTUNED", frozenset({"cpu"}))
     return made
 
 

@@ -32,7 +32,7 @@ PGLE: Final = "pgle"
 CROSS: Final = "cross"
 """Compiled without the devices on which XLA would have autotuned it; the plain one replaces it."""
 
-_AUTOTUNED: Final = frozenset({"gpu", "cuda", "rocm"})
+AUTOTUNED: Final = frozenset({"gpu", "cuda", "rocm"})
 """The platforms on whose devices XLA runs parts of a program while it compiles, to choose among its kernels."""
 
 ENVIRONMENT_COMPONENTS: Final = frozenset({"format", "namespace", "jaxlib", "platform_version", "native_libraries"})
@@ -41,7 +41,7 @@ ENVIRONMENT_COMPONENTS: Final = frozenset({"format", "namespace", "jaxlib", "pla
 Flags and the host's CPU are not among them: an entry of another host, or of a job with other flags, is not outdated.
 """
 
-_REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sorted(_AUTOTUNED)))
+_REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sorted(AUTOTUNED)))
 """In the keys of entries that replace others."""
 
 _MODULE_TEXT: Final = "module_text-"
@@ -93,7 +93,7 @@ class CacheKey(NamedTuple):
     @property
     def untuned_key(self) -> str:
         """The key of the plain program as it was compiled without its devices; empty where that is the same."""
-        return self.of_variant(CROSS).text if self.variant == PLAIN and self.platform in _AUTOTUNED else ""
+        return self.of_variant(CROSS).text if self.variant == PLAIN and self.platform in AUTOTUNED else ""
 
     @property
     def logical(self) -> str:
