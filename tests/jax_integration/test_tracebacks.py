@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import ejcache
-import ejcache_jax_plugin
-from ejcache.jax_integration.seam import backends, tracebacks
+from ejcache.jax_integration.seam import tracebacks
 
 PACKAGE = str(Path(ejcache.__file__).parent)
 X = np.ones((2, 3), np.float32)
@@ -107,20 +106,30 @@ def test_all_frames_when_filtering_is_off(mistake):
         assert frames_of(mistake) > 5
 
 
-def interrupted(*_):
-    raise KeyboardInterrupt
-
-
-def test_an_interrupt_while_jax_makes_a_backend(monkeypatch):
+def test_an_interrupt_while_jax_makes_a_backend(run_forked):
     """Ctrl-C in the first call of a process: what enables the cache, and what loads ahead, is not in the traceback."""
-    monkeypatch.setattr(backends, "_watchers", [interrupted])
-    assert frames_of(lambda: backends._telling(lambda _: None)("cpu")) == 0
-    monkeypatch.setenv("EJCACHE", "1")
-    monkeypatch.setattr("ejcache.jax_integration.activate.enable_from_environment", interrupted)
-    monkeypatch.setattr("ejcache_jax_plugin._called", False)
-    with pytest.raises(KeyboardInterrupt) as raised:
-        ejcache_jax_plugin.initialize()
-    assert [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)][1:] == ["initialize"]
+    interrupted = """
+        import traceback
+        import jax
+        from ejcache.jax_integration import activate
+        from ejcache.jax_integration.seam import backends
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        {}
+        try:
+            jax.devices()
+        except KeyboardInterrupt:
+            traceback.print_exc()
+    """
+    for how in ("backends.watch(interrupt)", "activate.enable_from_environment = interrupt"):
+        enabling = "enable" in how
+        said = run_forked(interrupted.format(how), env={"EJCACHE": "1" if enabling else None}).stderr
+        assert ("in initialize" if enabling else "in backends") in said
+        assert said.endswith("KeyboardInterrupt\n")
+        assert f'File "{PACKAGE}/' not in said
+        assert not (enabling and "in interrupt" in said)
 
 
 def test_an_interrupt_while_xla_compiles(run_forked, tmp_path):
@@ -138,6 +147,7 @@ def test_an_interrupt_while_xla_compiles(run_forked, tmp_path):
         def interrupt():
             done = threading.Event()
             while not done.wait(0.001):
+                looking.set()
                 frame = sys._current_frames().get(main)
                 while frame is not None:
                     if frame.f_code.co_name == "backend_compile_and_load":
@@ -147,12 +157,14 @@ def test_an_interrupt_while_xla_compiles(run_forked, tmp_path):
 
         @jax.jit
         def slow(x):
-            for i in range(240):  # a busy machine starts the other thread late
+            for i in range(60):
                 x = jnp.sin(x @ x) * i
             return x
 
         lowered = slow.lower(np.ones((8, 8), np.float32))
+        looking = threading.Event()
         threading.Thread(target=interrupt, daemon=True).start()
+        assert looking.wait(60)
         lowered.compile()
         """,
         check=False,
