@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import importlib
 import io
 import json
@@ -102,10 +103,10 @@ def watch(process: dict) -> None:
 
     from ejcache.jax_integration.seam import patch as seam
 
-    ours_of, theirs_of = jax_compiler._get_cache_key, seam._originals["_get_cache_key"]
+    ours_of, theirs_of = jax_compiler._get_cache_key, seam.original("_get_cache_key")
     if "://" not in process.get("url", "memory://"):
         # XLA's own caches are where JAX has them: we have them elsewhere, and none on a CPU. Of URLs JAX makes nothing.
-        jax_compiler.get_compile_options = seam._originals["get_compile_options"]
+        jax_compiler.get_compile_options = seam.original("get_compile_options")
     jax_cache.is_cache_used = lambda backend: True
 
     def get_cache_key(options, backend, computation, devices, override_fdo_profile=None):
@@ -229,6 +230,7 @@ def serve() -> None:
     # JAX warns of forks because of its threads; it has none before its first back end.
     warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)
     warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+    gc.freeze()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

@@ -138,7 +138,7 @@ def mismatches() -> list[str]:
         if not hasattr(module, name)
     ]
     for name, accepted in _PARAMETERS.items():
-        function = _original(name)
+        function = original(name)
         if function is None:
             found.append(f"jax._src.compiler.{name} is gone")
         elif " ".join(inspect.signature(function).parameters) not in accepted:
@@ -312,7 +312,7 @@ def is_installed() -> bool:
 
 def callbacks_are_cacheable() -> bool:
     """True if this JAX restores host callbacks with an executable (0.11 and later do)."""
-    return "host_callbacks" in inspect.signature(_original("_cache_read")).parameters
+    return "host_callbacks" in inspect.signature(original("_cache_read")).parameters
 
 
 def _keep_jax_cache_closed() -> None:
@@ -327,7 +327,8 @@ def _module_of(name: str) -> Any:
     return jax_cache if name == "is_persistent_cache_enabled" else jax_compiler
 
 
-def _original(name: str) -> Any:
+def original(name: str) -> Any:
+    """JAX's own function of this name, also while ours is in its place; None if it has none."""
     return _originals.get(name) or getattr(jax_compiler, name, None)
 
 
