@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 
 import pytest
+from forking import Forked
 from helpers import run_program
 
 SUITE = """
@@ -54,10 +56,10 @@ def suite(tmp_path):
     (tmp_path / "test_small.py").write_text(SUITE)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\n")
 
-    def run(*options, **env):
+    def run(*options, start=subprocess.Popen, **env):
         arguments = [sys.executable, "-m", "pytest", *options]
         # The options of the suite around this one are not meant for it.
-        return run_program(arguments, cwd=tmp_path, env={"PYTEST_ADDOPTS": "", **env}, check=False)
+        return run_program(arguments, cwd=tmp_path, env={"PYTEST_ADDOPTS": "", **env}, check=False, start=start)
 
     return run
 
@@ -72,7 +74,7 @@ def test_inert_without_the_option(suite):
 @pytest.mark.parametrize("place", ["gs:/bucket/ci", "foo://x"])
 def test_a_place_that_no_cache_can_be_at(suite, tmp_path, place):
     """It is a usage error that names the place, and no directory of that name is made."""
-    finished = suite("--ejcache-dir", place)
+    finished = suite("--ejcache-dir", place, start=Forked)
     assert finished.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"--ejcache-dir: '{place}' cannot be opened as a store" in finished.stderr
     assert not list(tmp_path.rglob("gs:"))
@@ -116,9 +118,10 @@ def test_a_warm_suite_proves_that_it_is(suite, tmp_path, workers):
     """With --ejcache-fail-on-compile, a cold run fails and names its tests, also of workers; a warm one passes."""
     (tmp_path / "test_small.py").write_text(SHORT)
     options = ("--ejcache-dir", "kept", "--ejcache-fail-on-compile", *workers)
-    cold = suite(*options)
+    start = subprocess.Popen if workers else Forked
+    cold = suite(*options, start=start)
     assert (cold.returncode, "2 passed" in cold.stdout) == (1, True), cold
     named = re.findall(r"FAILED because of --ejcache-fail-on-compile: (\S+) compiled", cold.stdout)
     assert named == ["test_small.py::test_compiles"]
-    warm = suite(*options)
+    warm = suite(*options, start=start)
     assert (warm.returncode, "FAILED" in warm.stdout) == (0, False), warm

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+from forking import Forked
 from helpers import run_program
 
 SUITE = """
@@ -41,7 +42,7 @@ def suite(tmp_path):
 
     def run(*options, **env):
         arguments = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
-        done = run_program(arguments, cwd=tmp_path, env=env, check=False)
+        done = run_program(arguments, cwd=tmp_path, env=env, check=False, start=Forked)
         assert "5 passed" in done.stdout, done
         return {word: int(number) for number, word in re.findall(r"(\d+) (hits?|misses|miss)\b", done.stdout)}
 
