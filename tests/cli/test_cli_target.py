@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cli_helpers import ejcache
-from forking import Forked
+from forking import Forked, ForkedWithFrameworks
 from helpers import ROOT
 from jax.experimental import topologies
 
@@ -21,6 +21,8 @@ from ejcache.errors import EntryCorruptError, EntryVersionError
 from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode
 
 PROGRAMS = ROOT / "tests" / "programs" / "elsewhere.py"
+COMMAND = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
+FAST_MATH = "--xla_cpu_enable_fast_math=true"
 saved = pytest.mark.skipif(
     not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
 )
@@ -31,7 +33,7 @@ def command(run_forked):
     """Runs `ejcache` with these arguments."""
 
     def command(*arguments, **options):
-        return run_forked("import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())", *arguments, **options)
+        return run_forked(COMMAND, *arguments, **options)
 
     return command
 
@@ -50,32 +52,41 @@ def other(tmp_path):
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     )
     home = str(tmp_path / "elsewhere" / "home")
-    flags = "--xla_cpu_enable_fast_math=true"
     return {
         "XDG_CACHE_HOME": home,
         "HOME": home,
         "USER": "builder",
         "PYTHONPATH": str(tmp_path / "elsewhere"),
-        "XLA_FLAGS": flags,
+        "XLA_FLAGS": FAST_MATH,
     }
 
 
 @saved
-@pytest.mark.parametrize(("devices", "x64"), [(1, "0"), (8, "1")])
-def test_what_was_compiled_for_a_saved_target_is_a_hit_there(command, run_forked, tmp_path, other, devices, x64):
-    """On another host, in another directory, by another user; nothing compiles there, and the results are equal."""
+@pytest.mark.parametrize(
+    ("devices", "x64", "flag_there", "flag_here"),
+    [(1, "0", FAST_MATH, ""), (8, "1", "", FAST_MATH)],
+    ids=["one device", "eight devices"],
+)
+def test_what_was_compiled_for_a_saved_target_is_a_hit_there(
+    command, run_forked, tmp_path, other, devices, x64, flag_there, flag_here
+):
+    """On another host, in another directory, by another user; nothing compiles there, and the results are equal.
+
+    The flags of the target count, and not those of the processes that compile for it.
+    """
     cache = str(tmp_path / "cache")
-    here = {**flags(devices), "JAX_ENABLE_X64": x64}
+    here = {"XLA_FLAGS": f"{flags(devices)['XLA_FLAGS']} {flag_there}", "JAX_ENABLE_X64": x64}
     command("target", "save", "there", "--dir", cache, env=here)
-    other["JAX_ENABLE_X64"] = x64
+    other |= {"JAX_ENABLE_X64": x64, "XLA_FLAGS": flag_here}
     warming = ("warm", f"{PROGRAMS}:warm", "--target", "there", "--dir", cache, "--min-compile-seconds", "0", "--json")
     first = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
     assert (first["compiled"], first["failures"]) == (len(first["programs"]), 0)
     assert all(program["size"] > 0 for program in first["programs"])
-    again = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
-    assert (again["hits"], again["compiled"]) == (len(first["programs"]), 0)
-    with_cache = json.loads(run_forked(PROGRAMS, "with", cache, env=here).stdout)
-    without = json.loads(run_forked(PROGRAMS, "without", env={**here, "EJCACHE": "0"}).stdout)
+    if devices == 1:
+        again = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
+        assert (again["hits"], again["compiled"]) == (len(first["programs"]), 0)
+    with_cache = json.loads(run_forked(PROGRAMS, "with", "all", cache, env=here).stdout)
+    without = json.loads(run_forked(PROGRAMS, "without", "all", env={**here, "EJCACHE": "0"}).stdout)
     assert with_cache["results"] == without["results"]
     assert with_cache["compiled"] == []
     assert with_cache["hits"] >= len(first["programs"]) > 10
@@ -92,11 +103,11 @@ def test_every_rank_of_a_job_hits_what_was_compiled_for_all_of_them(command, tmp
         save = functools.partial(command, "target", "save", "pod", "--distributed", "--dir", cache)
         said = [done.stdout for done in threads.map(lambda task: save(env=task | {"SLURM_NTASKS": "2"}), tasks)]
     assert said == ["pod: 4 x cpu of 2 processes\n"] * 2
-    warming = ("warm", f"{PROGRAMS}:warm", "--target", "pod", "--dir", cache, "--min-compile-seconds", "0", "--json")
-    first = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
+    warming = ("warm", f"{PROGRAMS}:warm_few", "--target", "pod", "--dir", cache, "--min-compile-seconds", "0")
+    first = json.loads(command(*warming, "--json", cwd=tmp_path / "elsewhere", env=other).stdout)
     assert (first["compiled"], first["failures"]) == (len(first["programs"]), 0)
-    ran = run_pod(PROGRAMS, "with", cache, devices=2, start=Forked)
-    plain = run_pod(PROGRAMS, "without", devices=2, start=Forked)
+    ran = run_pod(PROGRAMS, "with", "few", cache, devices=2, start=Forked)
+    plain = run_pod(PROGRAMS, "without", "few", devices=2, start=Forked)
     assert [rank.returncode for rank in (*ran, *plain)] == [0] * 4, ran
     for rank, without in zip(ran, plain, strict=True):
         found = json.loads(rank.stdout.splitlines()[-1])
@@ -104,40 +115,33 @@ def test_every_rank_of_a_job_hits_what_was_compiled_for_all_of_them(command, tmp
         assert found["results"] == json.loads(without.stdout.splitlines()[-1])["results"]
 
 
+def differing(done):
+    """The components in which a target differs from what is here, by `diff --json`."""
+    return [row["component"] for row in done.json["components"] if row["target"] != row["here"]]
+
+
 @saved
-def test_targets_are_listed_shown_and_compared(command, tmp_path):
+def test_targets_are_listed_shown_and_compared(command, tmp_path, monkeypatch):
     """`diff` names the component that differs, and says with its exit status that one does."""
     cache = ("--dir", str(tmp_path / "cache"))
     command("target", "save", "pod", *cache, env=flags(2))
-    assert command("target", "ls", *cache).stdout == "pod: 2 x cpu of 1 processes\n"
-    shown = json.loads(command("target", "show", "pod", *cache, "--json").stdout)
+    assert ejcache("target", "ls", *cache).out == "pod: 2 x cpu of 1 processes\n"
+    shown = ejcache("target", "show", "pod", *cache, "--json").json
     assert (shown["devices"], shown["platform"], shown["assumed"]) == (2, "cpu", False)
-    assert json.loads(command("target", "diff", "pod", *cache, "--devices", "--json", env=flags(2)).stdout)["agree"]
-    env = {"XLA_FLAGS": "--xla_cpu_max_isa=AVX2"}
-    found = command("target", "diff", "pod", *cache, "--json", env=env, check=False)
-    assert found.returncode == 1
-    rows = json.loads(found.stdout)["components"]
-    assert [row["component"] for row in rows if row["target"] != row["here"]] == ["variables"]
-    found = command("target", "diff", "pod", *cache, "--devices", "--json", env=flags(4), check=False)
-    rows = json.loads(found.stdout)["components"]
-    assert [row["component"] for row in rows if row["target"] != row["here"]] == ["devices"]
-
-
-@saved
-def test_a_program_is_compiled_with_the_flags_of_its_target(command, run_forked, tmp_path):
-    """The flags of the key are saved with the target, so that the processes that compile have them."""
-    cache = str(tmp_path / "cache")
-    env = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true --xla_force_host_platform_device_count=1"}
-    command("target", "save", "fast", "--dir", cache, env=env)
-    command("warm", f"{PROGRAMS}:warm", "--target", "fast", "--dir", cache, "--min-compile-seconds", "0")
-    assert "jit_step" not in json.loads(run_forked(PROGRAMS, "with", cache, env=env).stdout)["compiled"]
+    done = ejcache("target", "diff", "pod", *cache, "--json")
+    assert (done.status, done.json["agree"]) == (0, True)
+    done = ejcache("target", "diff", "pod", *cache, "--devices", "--json")
+    assert (done.status, differing(done)) == (1, ["devices"])
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=AVX2")
+    done = ejcache("target", "diff", "pod", *cache, "--json")
+    assert (done.status, differing(done)) == (1, ["variables"])
 
 
 @saved
 def test_a_callback_is_refused_in_one_sentence(command, tmp_path):
     """JAX does not compile one for devices that it does not have."""
     cache = ("--dir", str(tmp_path / "cache"))
-    command("target", "save", "one", *cache)
+    assert ejcache("target", "save", "one", *cache).status == 0
     (tmp_path / "calls.py").write_text(
         "import jax, ejcache\ndef main():\n"
         "    ejcache.warm(lambda x: jax.debug.print('{}', x), jax.ShapeDtypeStruct((), 'float32'))\n"
@@ -170,18 +174,19 @@ def test_documents_of_targets_are_read_back_and_others_refused():
 
 
 @saved
-def test_steps_of_four_frameworks_are_hits(command, run_forked, tmp_path, other):
+def test_steps_of_four_frameworks_are_hits(run_python, tmp_path, other):
     """Their states come from `jax.eval_shape`, so that no array is made where they are compiled."""
     cache = str(tmp_path / "cache")
     training = PROGRAMS.with_name("training.py")
-    command("target", "save", "four", "--dir", cache, env=flags(4))
+    run = functools.partial(run_python, start=ForkedWithFrameworks)
+    run(COMMAND, "target", "save", "four", "--dir", cache, env=flags(4))
     warming = ("warm", f"{training}:warm", "--target", "four", "--dir", cache, "--min-compile-seconds", "0", "--json")
-    warmed = json.loads(command(*warming, cwd=tmp_path / "elsewhere", env=other).stdout)
+    warmed = json.loads(run(COMMAND, *warming, cwd=tmp_path / "elsewhere", env=other).stdout)
     names = {program["program"] for program in warmed["programs"]}
     assert (warmed["compiled"], len(names)) == (4, 4)
-    found = json.loads(run_forked(training, cache, env=flags(4)).stdout)
+    found = json.loads(run(training, cache, env=flags(4)).stdout)
     assert names.isdisjoint(found["compiled"])
-    plain = json.loads(run_forked(training, str(tmp_path / "empty"), env=flags(4)).stdout)
+    plain = json.loads(run(training, str(tmp_path / "empty"), env=flags(4)).stdout)
     assert names <= set(plain["compiled"])
     assert found["losses"] == plain["losses"]
 
@@ -200,10 +205,10 @@ def test_what_a_target_differs_in_is_named(tmp_path):
     """Each change gives another key, so `diff` names it and exits with 1."""
     cache = ("--dir", tmp_path / "cache")
     assert ejcache("target", "save", "pod", *cache).status == 0
+    assert ejcache("target", "diff", "pod", *cache, "--devices", "--json").json["agree"]
     (path,) = (tmp_path / "cache").rglob("pod.json")
     target = decode(path.read_bytes())
     for component, changes in DIFFERENCES.items():
         path.write_bytes(encode(target._replace(**changes)))
         done = ejcache("target", "diff", "pod", *cache, "--devices", "--json")
-        differ = [row["component"] for row in done.json["components"] if row["target"] != row["here"]]
-        assert (done.status, differ) == (1, [component])
+        assert (done.status, differing(done)) == (1, [component])

@@ -1,4 +1,8 @@
-"""Programs that are compiled for devices elsewhere, and run on those devices: `elsewhere.py WITH|WITHOUT`."""
+"""Programs that are compiled for devices elsewhere, and run on those devices.
+
+elsewhere.py with all|few CACHE
+elsewhere.py without all|few
+"""
 
 from __future__ import annotations
 
@@ -58,16 +62,29 @@ def programs(devices):
     }
 
 
-def warm(devices):
+FEW = ("alone", "donated", "sharded", "summed", "gathered")
+"""Some on one device, and those on all of them."""
+
+
+def warm(devices, names=None):
     """Compiles them for a target."""
-    for function, shapes in programs(devices).values():
+    made = programs(devices)
+    for name in names or made:
+        function, shapes = made[name]
         ejcache.warm(function, *shapes)
 
 
-def run():
+def warm_few(devices):
+    """Compiles a few of them."""
+    warm(devices, FEW)
+
+
+def run(names=None):
     """Runs them here; their results as bytes."""
     results = {}
-    for name, (function, shapes) in programs(jax.devices()).items():
+    made = programs(jax.devices())
+    for name in names or made:
+        function, shapes = made[name]
         given = []
         for shape in shapes:
             array = np.linspace(-1, 1, int(np.prod(shape.shape))).reshape(shape.shape).astype(shape.dtype)
@@ -80,14 +97,15 @@ def run():
 
 
 if __name__ == "__main__":
+    names = FEW if sys.argv[2] == "few" else None
     if sys.argv[1] == "with":
-        cache = ejcache.enable(sys.argv[2], min_compile_seconds=0)
+        cache = ejcache.enable(sys.argv[3], min_compile_seconds=0)
         made = set()
         from ejcache.jax_integration.seam import patch
 
         compile_executable = patch.compile_executable
         patch.compile_executable = lambda program: made.add(program.name) or compile_executable(program)
-        results = run()
+        results = run(names)
         print(json.dumps({"results": results, "compiled": sorted(made), "hits": cache.stats().hits}))
     else:
-        print(json.dumps({"results": run()}))
+        print(json.dumps({"results": run(names)}))

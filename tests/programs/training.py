@@ -152,7 +152,8 @@ def main(url):
     losses = {}
     for name, program in PROGRAMS.items():
         step, init, _, placed = program(jax.devices())
-        state = init(jax.random.key(0))
+        # In one program, and not one for each operation.
+        state = (equinox.filter_jit(init) if program is equinox_program else init)(jax.random.key(0))
         x = batch(placed, np.linspace(-1, 1, BATCH[0] * BATCH[1], dtype=np.float32).reshape(BATCH))
         losses[name] = []
         for _ in range(2):

@@ -116,6 +116,27 @@ class ForkedWithClients(Forked):
     imported = ("adlfs", "aiobotocore.session", "asyncssh", "gcsfs.core", "s3fs")
 
 
+def forked_commands(folder: Path, kind: type[Forked] = Forked) -> int:
+    """Make `python`, `ejcache` and `pytest` in a folder, for the PATH of a shell: their processes are of this kind.
+
+    Returns:
+        The descriptor that the shell must be passed.
+    """
+    requests = connected(*kind.imported).fileno()
+    client = f'exec "{sys.executable}" -I -S "{Path(__file__).with_name("forking_client.py")}" {requests}'
+    for name, module in (("python", ""), ("ejcache", "-m ejcache "), ("pytest", "-m pytest ")):
+        command = folder / name
+        command.write_text(f'#!/bin/sh\n{client} {module}"$@"\n')
+        command.chmod(0o755)
+    return requests
+
+
+class ForkedWithFrameworks(Forked):
+    """The same with libraries of models and optimizers."""
+
+    imported = ("equinox", "flax.linen", "flax.nnx", "flax.training.train_state", "optax")
+
+
 def _serve(requests: socket.socket) -> dict[str, Any] | None:
     """Fork for each request; None in the process that serves, and the request in one that is to run a program."""
     waiting = selectors.DefaultSelector()
