@@ -13,10 +13,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import site_pictures
 import site_plots
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 REFERENCES: Final = {
@@ -93,13 +96,13 @@ def with_drawings(text: str) -> str:
     return re.sub(r"^<!-- plot: (\S+) -->$", lambda found: site_plots.plot(found[1]), text, flags=re.MULTILINE)
 
 
-def pages() -> dict[str, str]:
-    """Every page by its name."""
+def pages(printed: Callable[[str], str] = tool) -> dict[str, str]:
+    """Every page by its name; `printed` returns what a tool prints."""
     written = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
     written |= {name: (ROOT / source).read_text(encoding="utf-8") for source, name in ROOT_PAGES.items()}
     found = {name: with_drawings(with_links_of_the_site(text)) for name, text in written.items()}
-    found |= {name: tool(source) for name, source in REFERENCES.items()}
-    return found | {"dependencies.md": DEPENDENCIES + tool("dependencies.py"), "examples.md": examples()}
+    found |= {name: printed(source) for name, source in REFERENCES.items()}
+    return found | {"dependencies.md": DEPENDENCIES + printed("dependencies.py"), "examples.md": examples()}
 
 
 def main() -> None:

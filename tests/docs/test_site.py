@@ -8,7 +8,12 @@ import sys
 import pytest
 import yaml
 from cli_helpers import every_command
+from forking import Forked
 from helpers import ROOT, run_program
+
+sys.path.insert(0, str(ROOT / "tools"))
+
+import build_site
 
 import ejcache
 from ejcache.settings.table import SETTINGS
@@ -18,11 +23,13 @@ REFERENCES = {"api.md", "cli.md", "json.md", "settings.md"}
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages():
     """The text of every page by its name."""
-    directory = tmp_path_factory.mktemp("site") / "docs"
-    run_program([sys.executable, ROOT / "tools" / "build_site.py", directory], timeout=600)
-    return {path.name: path.read_text() for path in directory.glob("*.md")}
+
+    def printed(tool):
+        return run_program([sys.executable, ROOT / "tools" / tool], timeout=600, start=Forked).stdout
+
+    return build_site.pages(printed)
 
 
 def section(page, heading):
