@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from buckets import GcsServerProcess
 from dead_ends import leads_to
+from forking import ForkedWithClients
+from helpers import python_command, run_program
 
 PROGRAM = """
     import sys
@@ -20,26 +24,24 @@ PROGRAM = """
 """
 
 
-@pytest.fixture
-def start(run_client, tmp_path):
-    def run(server, host, *, programs):
-        numbers = range(1, programs + 1) if isinstance(programs, int) else programs
-        local = {"EJCACHE_LOCAL_DIR": str(tmp_path / host), "EJCACHE_PUBLISH_FROM": "0", "EJCACHE_ASK_FROM": "0"}
-        return run_client(PROGRAM, *map(str, numbers), env={**leads_to("gs", server.url), **local})
-
-    return run
+def start(server, host, *, programs):
+    """Run so many programs, or those of these numbers, on the host whose local tier is in this directory."""
+    numbers = range(1, programs + 1) if isinstance(programs, int) else programs
+    local = {"EJCACHE_LOCAL_DIR": str(host), "EJCACHE_PUBLISH_FROM": "0", "EJCACHE_ASK_FROM": "0"}
+    command = python_command(textwrap.dedent(PROGRAM), *map(str, numbers))
+    return run_program(command, env={**leads_to("gs", server.url), **local}, cwd=host.parent, start=ForkedWithClients)
 
 
 def outcome(finished):
     return int(finished.stdout.splitlines()[-1])
 
 
-def test_a_bucket_that_only_asks_to_slow_down(start, tmp_path):
+def test_a_bucket_that_only_asks_to_slow_down(tmp_path):
     """Each start says so once, and this host knows it from the first one on."""
     with GcsServerProcess() as server:
         server.add_fault("status", status=429)
         for number in range(3):
-            finished = start(server, "host", programs=4)
+            finished = start(server, tmp_path / "host", programs=4)
             assert outcome(finished) == (4 if number else 0)
             assert finished.stderr.count("goes on without it") == len(finished.stderr.splitlines()) <= 1
             assert "asks to slow down" in finished.stderr or number  # later ones may end before they have asked
@@ -52,18 +54,33 @@ def test_a_bucket_that_only_asks_to_slow_down(start, tmp_path):
     [(403, "no access", 4), (404, "The specified bucket does not exist", 2)],
     ids=["403", "no bucket"],
 )
-def test_a_bucket_that_refuses_everything(start, status, message, first):
+def test_a_bucket_that_refuses_everything(tmp_path, status, message, first):
     """It is asked a few times by the first start of a host, once by each later one, and each says so in one line."""
     with GcsServerProcess() as server:
         server.add_fault("status", status=status, message=message)
         for number, most in enumerate((first, 1)):
-            finished = start(server, "host", programs=range(5 * number, 5 * number + 5))
+            finished = start(server, tmp_path / "host", programs=range(5 * number, 5 * number + 5))
             assert outcome(finished) == 0
             (line,) = finished.stderr.splitlines()
             assert "goes on without it" in line
             assert "may not read" in line or "there is no bucket" in line
             assert 1 <= len(server.requests) <= most
             server.clear_requests()
+
+
+@pytest.fixture(scope="module")
+def bucket_of_eight(tmp_path_factory):
+    """A bucket that a host has filled with eight programs."""
+    with GcsServerProcess() as server:
+        assert outcome(start(server, tmp_path_factory.mktemp("host") / "first", programs=8)) == 0
+        yield server
+
+
+@pytest.fixture
+def filled(bucket_of_eight):
+    """That bucket, which is whole again after the test."""
+    yield bucket_of_eight
+    bucket_of_eight.clear_faults()
 
 
 @pytest.mark.parametrize(
@@ -76,9 +93,7 @@ def test_a_bucket_that_refuses_everything(start, status, message, first):
     ],
     ids=["500", "429", "silent", "cut"],
 )
-def test_one_object_that_keeps_failing(start, fault):
+def test_one_object_that_keeps_failing(tmp_path, filled, fault):
     """A fresh host loses that one program, and has hits for the seven others."""
-    with GcsServerProcess() as server:
-        assert outcome(start(server, "first", programs=8)) == 0
-        server.add_fault(path="entries/.*jit_program_3", **fault)
-        assert outcome(start(server, "fresh", programs=8)) == 7
+    filled.add_fault(path="entries/.*jit_program_3", **fault)
+    assert outcome(start(filled, tmp_path / "fresh", programs=8)) == 7
