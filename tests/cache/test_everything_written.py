@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forking import Forked
 from helpers import ROOT, run_program
 
 HOOK = """
@@ -58,7 +59,7 @@ def world(tmp_path_factory):
 
     def run(*arguments, cache="local"):
         command = [sys.executable, *map(str, arguments)]
-        run_program(command, cwd=place, env={**environment, "EJCACHE_DIR": str(place / cache)})
+        run_program(command, cwd=place, env={**environment, "EJCACHE_DIR": str(place / cache)}, start=Forked)
 
     run("-m", "ejcache", "run", "program.py")
     run("program.py", cache="mount")

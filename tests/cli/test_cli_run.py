@@ -228,7 +228,7 @@ def test_a_signal_that_ends_the_program(tmp_path, write, report, number):
     write("script.py", f"{INTERRUPTIBLE}\n{SIGNALLED}")
     with running(tmp_path, *RUN, "--report", report, "script.py") as (process, _):
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=240)
     assert process.returncode == -number
     assert (NOTHING in said) == (report == "line")
     assert HINT not in said  # the program did not come to its end
@@ -242,7 +242,7 @@ def test_signals_that_the_program_handles(tmp_path, write):
             process.send_signal(signal.SIGUSR1)
             assert process.stdout.readline() == f"got {int(signal.SIGUSR1)}\n"
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=240)
     assert (rest, process.returncode) == (f"got {int(signal.SIGTERM)}\n", 3)
 
 
@@ -251,7 +251,7 @@ def test_a_killed_program(tmp_path, write):
     write("script.py", SIGNALLED)
     with running(tmp_path, *RUN, "script.py") as (process, pid):
         os.kill(pid, signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=240)
     assert process.returncode == -signal.SIGKILL
     assert said.startswith(NOTHING)
 
@@ -310,7 +310,7 @@ def test_a_terminal(tmp_path, write):
         rest = read_terminal(terminal, b"have ejcache?")
         assert "interrupted yes" in rest
         assert NOTHING in rest
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=240) == 0
     os.close(terminal)
 
 
@@ -334,7 +334,7 @@ def test_a_pipe_ends_when_the_program_closes_it(tmp_path, write):
         assert len(process.stdout.read().splitlines()) == 1
         assert process.poll() is None
         process.stdin.close()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=240) == 0
 
 
 JAX_PROGRAM = """
@@ -379,7 +379,7 @@ def test_the_report_as_json(tmp_path, write):
     on_stderr = ejcache_run(*options, "--json", "train.py", cwd=tmp_path).stderr
     assert json.loads(on_stderr)["hits"] == report["misses"]
     write("enables.py", "import ejcache\nejcache.enable('cache', min_compile_seconds=0)\n" + JAX_PROGRAM)
-    alone = run_program([sys.executable, "enables.py"], cwd=tmp_path, env={"EJCACHE_REPORT": "1"})
+    alone = run_program([sys.executable, "enables.py"], cwd=tmp_path, env={"EJCACHE_REPORT": "1"}, start=Forked)
     assert alone.stderr.startswith("ejcache: ")
     assert len(alone.stderr.splitlines()) == 1
 

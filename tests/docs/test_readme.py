@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from forking import Forked
+from forking import ForkedWithClients
 from helpers import ROOT, run_program
 from test_site import REFERENCES
 
@@ -31,7 +31,7 @@ def run(tmp_path):
         words = shlex.split(command)
         if words[0] == "ejcache":
             words = [sys.executable, "-m", *words]
-        start = Forked if words[0] == sys.executable else subprocess.Popen
+        start = ForkedWithClients if words[0] == sys.executable else subprocess.Popen
         return run_program(words, cwd=tmp_path, env=env, check=False, start=start)
 
     (tmp_path / "train.py").write_text(PYTHON[0])
@@ -39,14 +39,14 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(len(PYTHON)))
-def test_python_block(number, run_forked):
+def test_python_block(number, run_client):
     """It runs, the second time from the cache, with nothing on stderr."""
     program = PYTHON[number].replace("/tmp/my-cache", "my-cache")
     if "compiled" in program or "stats().hits" in program:
-        assert run_forked(program).stdout.startswith("0 hits, ")
-        assert re.fullmatch(r"[1-9]\d* hits, 0 misses\n", run_forked(program).stdout)
+        assert run_client(program).stdout.startswith("0 hits, ")
+        assert re.fullmatch(r"[1-9]\d* hits, 0 misses\n", run_client(program).stdout)
     else:
-        said = run_forked(program).stderr + run_forked(program).stderr
+        said = run_client(program).stderr + run_client(program).stderr
         # Progress, on a slow machine.
         assert [line for line in said.splitlines() if not line.startswith("measuring the candidates")] == []
 
