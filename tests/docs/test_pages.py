@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import pytest
 from buckets import GcsServer
 from cli_helpers import ejcache, key_text
-from forking import Forked, connected
-from helpers import ROOT, SUPPORT, run_program
+from forking import ForkedWithClients, forked_commands
+from helpers import ROOT, run_program
 from jax.experimental.topologies import TopologyDescription
 
 from ejcache import entry
@@ -112,11 +112,6 @@ def shown(beginning: str) -> str:
     return block.text
 
 
-def executable(path, text):
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
 @pytest.fixture(scope="module")
 def server():
     """Google's protocol on loopback, with the buckets that pages name."""
@@ -129,11 +124,9 @@ def shell(tmp_path, bucket):
     """Run a text as a person's shell would, in a directory with a `train.py`, and return what it did."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    requests = connected().fileno()
-    forked = f'exec "{sys.executable}" -I -S "{SUPPORT}/forking_client.py" {requests}'
-    executable(commands / "python", f'{forked} "$@"')
-    executable(commands / "ejcache", f'{forked} -m ejcache "$@"')
-    executable(commands / "srun", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
+    requests = forked_commands(commands, ForkedWithClients)
+    (commands / "srun").write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done; exec "$@"\n')
+    (commands / "srun").chmod(0o755)
     for place in PLACES:
         (tmp_path / place.lstrip("/")).mkdir(parents=True)
     (tmp_path / "train.py").write_text(TRAIN)
@@ -162,7 +155,7 @@ def filled(tmp_path_factory):
     (place / "train.py").write_text(TRAIN)
     env = {"HOME": str(place), "XDG_CACHE_HOME": str(place / ".cache")}
     for arguments in (["run", "--min-compile-seconds", "0", "train.py"], ["push", "warm.tar"]):
-        run_program([sys.executable, "-m", "ejcache", *arguments], cwd=place, env=env, start=Forked)
+        run_program([sys.executable, "-m", "ejcache", *arguments], cwd=place, env=env, start=ForkedWithClients)
     return place
 
 
