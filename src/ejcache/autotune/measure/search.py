@@ -8,7 +8,7 @@ Processes for Machine Learning, 2006, chapter 2), whose lower confidence bound i
 Of each record a model of its own says what it expects of any configuration. What the records expect together is where
 the model of this search begins, and how they differ is a part of its covariance: a record that expects what is
 measured here soon counts more than the others. How far records are trusted at all is what makes the times measured here
-likeliest, and some of what is tried is chosen without them.
+likeliest. Some of what is tried is chosen without them, and most of it when what they say leads no further.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PORTFOLIO: Final = 5
 RANDOM_STARTS: Final = 4
 _BATCH: Final = 4
 _LEADERS: Final = 6
-_NEAR: Final = 45
+_NEAR: Final = 80
 _RANDOM: Final = 300
 _BLOCK: Final = 128
 _SHORT: Final = 64
@@ -56,6 +56,9 @@ _INFORMED: Final = 2.0
 
 _ALONE: Final = 16
 """When so many are measured, some configurations are chosen without records, which may all be of other kinds."""
+
+_MOSTLY_ALONE: Final = 3
+"""So many of a batch, and not one, when the batch before has found nothing faster."""
 
 _REACH: Final = 0.4
 """How far a time says something of others, in axes of the space."""
@@ -249,6 +252,7 @@ class Search:
             [slow.get(text, _WORST) for text in known],
             pool,
             cautious=2 * self._since >= self._most_idle,
+            alone=_MOSTLY_ALONE if self._since >= _BATCH else 1,
         )
         return self._kept({text: pool[text] for text in chosen})
 
@@ -310,9 +314,18 @@ class _Model:
         return _covering(filled, PORTFOLIO)
 
     def chosen(
-        self, known: Mapping[str, Place], slow: Sequence[float], among: Mapping[str, Place], *, cautious: bool
+        self,
+        known: Mapping[str, Place],
+        slow: Sequence[float],
+        among: Mapping[str, Place],
+        *,
+        cautious: bool,
+        alone: int,
     ) -> list[str]:
-        """Choose from `among` those with the lowest confidence bounds, given the slowdowns of the known."""
+        """Choose from `among` those with the lowest confidence bounds, given the slowdowns of the known.
+
+        So many, `alone`, are chosen without records.
+        """
         import numpy as np
 
         places, others, measured = _array([*known.values()]), _array([*among.values()]), np.asarray(slow)
@@ -340,7 +353,7 @@ class _Model:
         models = [view.bounds(short) for view in views]
         picked: list[int] = []
         for number in range(min(_BATCH, len(others))):
-            by_itself = not self._records or (count >= _ALONE and number == _BATCH - 1)
+            by_itself = not self._records or (count >= _ALONE and number >= _BATCH - alone)
             model, how = (models[0], boldness[number % len(boldness)]) if by_itself else (models[-1], _INFORMED)
             score = model.bound(how)
             score[picked] = math.inf
