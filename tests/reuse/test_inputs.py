@@ -134,7 +134,7 @@ def test_how_the_main_file_is_written_counts_unless_it_says_where_the_project_li
     main = tmp_path / "main.py"
     main.write_text("")
     seen = {word: _words(monkeypatch, main, word)[0] for word in ("main.py", "./main.py", str(main))}
-    assert seen == {"main.py": "main.py", "./main.py": "./main.py", str(main): "main.py"}
+    assert seen == {"main.py": "main.py", "./main.py": "./main.py", str(main): "/main.py"}
 
 
 def test_the_directory_of_the_start_is_known_after_the_program_has_left_it(monkeypatch, tmp_path):
@@ -271,7 +271,27 @@ def test_code_counts_where_imports_look_for_it(monkeypatch, project, tmp_path, n
         assert difference(before, read()).endswith(new)
         each.unlink()
     (place / "data.bin").write_text("")
+    (place / "__pycache__").mkdir()
+    (place / "__pycache__/late.pyc").write_text("")
     assert not difference(before, read())
+
+
+def test_configuration_beside_a_link_to_the_main_file_counts(monkeypatch, project, tmp_path):
+    """A program that looks beside `__file__` finds what lies beside the link."""
+    base, _ = project
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/c.json").write_text("1")
+    (tmp_path / "bin/train.py").symlink_to(base / "main.py")
+    _began_now(monkeypatch)
+
+    def read():
+        reader = ProjectReader(str(base / "main.py"), given=str(tmp_path / "bin/train.py"))
+        return reader.read(reader.places(()))
+
+    before = read()
+    (tmp_path / "bin/c.json").write_text("2")
+    _began_now(monkeypatch)
+    assert difference(before, read()).endswith("c.json")
 
 
 def test_an_archive_of_the_search_path_counts(monkeypatch, project, tmp_path):

@@ -104,7 +104,8 @@ class ProcessInputs:
         self._main = known_starts.MAIN or os.path.join(DIRECTORY, "__main__.py")  # noqa: PTH118
         ignored = settings.reuse_ignore
         ours = (policy.absolute_url, str(state_directory()))
-        self._reader = ProjectReader(self._main, [e for e in ignored if not e.startswith(("-", "env:"))], ours=ours)
+        patterns = [each for each in ignored if not each.startswith(("-", "env:"))]
+        self._reader = ProjectReader(self._main, patterns, ours=ours, given=known_starts.MAIN_AS_GIVEN)
         self._files = module_files()
         self._machine = machine(backend)
         command, changed_argument = command_line(self._main, ignored)

@@ -45,8 +45,9 @@ def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str
             if not _is_same(path, main):
                 named.append(f"{word}: {content(path, status)}")
                 changed = changed or (path if is_younger(status) else "")
-    # An absolute path says where the project lies, which does not count.
-    shown = [os.path.basename(word) if os.path.isabs(word) and _is_same(word, main) else word for word in words]  # noqa: PTH117, PTH119
+    # Where the project lies does not count.
+    is_where = [os.path.isabs(word) and _is_same(word, main) for word in words]  # noqa: PTH117
+    shown = [os.sep + os.path.basename(word) if cut else word for word, cut in zip(words, is_where, strict=True)]  # noqa: PTH119
     where = os.path.relpath(DIRECTORY or os.getcwd(), os.path.dirname(main))  # noqa: PTH109, PTH120
     return [*shown, f"{_SWITCHES}{sys.flags}", f"{_WHERE}{where}", *named], changed
 

@@ -85,12 +85,13 @@ def module_files() -> list[str]:
     return [os.path.join(DIRECTORY, path) for path in paths if path.startswith(os.sep) or os.path.isfile(path)]  # noqa: PTH113, PTH118
 
 
-def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str]]:
+def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[list[str], list[str]]:
     """The directories of the project, none below another, and the files that count alone.
 
     Args:
         main: the file of the main module.
         files: of loaded modules that belong to no distribution from an index.
+        given: the main file as the command line has it, which may be a link from another directory.
 
     Raises:
         RefusedError: a module was loaded from what is neither a file nor an archive.
@@ -130,6 +131,9 @@ def project_places(main: str, files: Iterable[str]) -> tuple[list[str], list[str
             alone.add(archive)
             if path == main:
                 directories.add(os.path.dirname(archive))  # noqa: PTH120
+    beside = os.path.realpath(os.path.dirname(given)) if given else ""  # noqa: PTH120
+    if beside and beside != scripts and root_of(os.path.join(beside, "")) is None and not is_in_library(beside):  # noqa: PTH118
+        directories.add(beside)
     kept = sorted(each for each in directories if not any(_is_reached(each, other) for other in directories))
     alone.update(_searched(kept))
     return kept, sorted(alone)
@@ -169,7 +173,7 @@ def _searched(directories: Collection[str]) -> Iterator[str]:
                     raise RefusedError(f"{place}, in which Python looks for modules, has more than {_MOST:,} entries")
                 if _is_code(entry.name):
                     yield entry.path
-                elif here == path and not is_library and entry.name.isidentifier() and entry.is_dir():
+                elif here == path and not is_library and _is_descended(entry.name, entry.path) and entry.is_dir():
                     waiting.append(entry.path)
 
 
@@ -249,10 +253,12 @@ class ProjectReader:
         main: the file of the main module.
         ignored: globs of files that do not count, as `label` writes them.
         ours: directories that hold a cache, and no project.
+        given: the main file as the command line has it.
     """
 
-    def __init__(self, main: str, ignored: Iterable[str] = (), *, ours: Iterable[str] = ()) -> None:
+    def __init__(self, main: str, ignored: Iterable[str] = (), *, ours: Iterable[str] = (), given: str = "") -> None:
         self._main = main
+        self._given = given
         self._ours = {identity(each) for each in ours}
         self.base = os.path.dirname(main)  # noqa: PTH120
         self._ignored = tuple(ignored)
@@ -266,7 +272,7 @@ class ProjectReader:
         Raises:
             RefusedError: a module was loaded from what is neither a file nor an archive.
         """
-        directories, alone = project_places(self._main, files)
+        directories, alone = project_places(self._main, files, self._given)
         return ProjectPlaces(tuple(directories), tuple(alone))
 
     def read(self, places: ProjectPlaces) -> Project:
