@@ -18,6 +18,7 @@ from ejcache.bucket.breaker import forget_breakers
 from ejcache.bucket.object_names import key_of_name
 from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.maintenance.archive import read_archive
+from ejcache.settings.directories import state_directory
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
 
@@ -369,3 +370,11 @@ def test_the_target_of_a_link_is_replaced(cache, tmp_path):
     assert (tmp_path / "below" / "real.tar").read_bytes()[:11] == b"v1/entries/"
     (tmp_path / "round.tar").symlink_to("round.tar")
     assert ejcache("push", tmp_path / "round.tar", "--dir", cache).status == 2
+
+
+def test_a_job_that_has_compiled_nothing(tmp_path):
+    """The directory of its cache holds what a start notes, and no entry: that is a cache without entries."""
+    state_directory().mkdir(parents=True, exist_ok=True)
+    (state_directory() / "starts.jsonl").touch()
+    assert ejcache("push", tmp_path / "cache.tar", "--if-changed").status == 0
+    assert ejcache("push", tmp_path / "cache.tar", "--if-changed").status == 3

@@ -208,6 +208,10 @@ def usable_location(location: Location, settings: Settings, *, setting: str = "E
     return instead
 
 
+_BESIDE_ENTRIES: Final = frozenset({"CACHEDIR.TAG", "autotune", "autotune-recorded", "state", "targets", "tiers"})
+"""What may be in the directory of a cache in which no program has stored an entry."""
+
+
 class CacheContents(NamedTuple):
     """What a look at a location has found there.
 
@@ -289,6 +293,7 @@ def _inspect_directory(location: Location, *, may_be_empty: bool) -> CacheConten
     path = Path(location.path)
     try:
         is_empty = next(path.iterdir(), None) is None
+        is_ours = all(each.name in _BESIDE_ENTRIES for each in path.iterdir())
     except FileNotFoundError as exc:
         if may_be_empty:
             return CacheContents(location, location.url, has_store=False, jax=None)
@@ -301,7 +306,7 @@ def _inspect_directory(location: Location, *, may_be_empty: bool) -> CacheConten
     has_store, has_jax = os.path.isdir(path / "v1"), not jax.is_empty()  # noqa: PTH112 (of one that is closed)
     if has_store or has_jax:
         return CacheContents(location, location.url, has_store=has_store, jax=jax if has_jax else None)
-    if is_empty and may_be_empty:
+    if is_ours and may_be_empty:
         return CacheContents(location, location.url, has_store=False, jax=None)
     what = "the directory is empty" if is_empty else "the directory holds something else"
     raise NotAStoreError(f"there is no cache at {path}: {what}")
