@@ -36,27 +36,9 @@ def verify_reuse(program: Sequence[str], directory: str | None, *, as_json: bool
     if not program:
         raise UsageError("verify --reuse needs a program: a script, -m MODULE or a command")
     command = command_of(program)
-    url = absolute_url(directory)
-    environment = child_environment(
-        {
-            "EJCACHE_REUSE_LOWERING": "1",
-            "EJCACHE_REUSE_CHECK_ONE_IN": "1",
-            **({} if url is None else {"EJCACHE_DIR": url}),
-        }
-    )
-    environment.pop("PYTHONHASHSEED", None)  # without it, each process has its own
     began = time.time()
-    status = 0
-    for number in range(_RUNS):
-        output.warn(f"run {number + 1} of {_RUNS}")
-        status = status or subprocess.run(command, env=environment, stdout=2, check=False).returncode
-    functions: dict[str, ReuseNote] = {}
-    compared: set[str] = set()
-    for note in read_notes():  # the latest first
-        if note.time >= began and (note.did == "wrong" or note.function not in functions):
-            functions[note.function] = note
-        if note.time >= began and note.did in _COMPARED:
-            compared.add(note.function)
+    status = _run(command, directory)
+    functions, compared = _traced_since(began)
     wrong = [each for each in functions.values() if each.did == "wrong"]
     # What is never reused need not be compared.
     left = [each for each in functions.values() if each.function not in compared and each.did != "plain"]
@@ -90,3 +72,33 @@ def verify_reuse(program: Sequence[str], directory: str | None, *, as_json: bool
     if status:
         output.warn(f"the program ended with status {status}")
     return int(bool(status or wrong or left))
+
+
+def _run(command: Sequence[str], directory: str | None) -> int:
+    """Run the program three times, until it fails, and return its exit status."""
+    url = absolute_url(directory)
+    environment = child_environment(
+        {
+            "EJCACHE_REUSE_LOWERING": "1",
+            "EJCACHE_REUSE_CHECK_ONE_IN": "1",
+            **({} if url is None else {"EJCACHE_DIR": url}),
+        }
+    )
+    environment.pop("PYTHONHASHSEED", None)  # without it, each process has its own
+    status = 0
+    for number in range(_RUNS):
+        output.warn(f"run {number + 1} of {_RUNS}")
+        status = status or subprocess.run(command, env=environment, stdout=2, check=False).returncode
+    return status
+
+
+def _traced_since(began: float) -> tuple[dict[str, ReuseNote], set[str]]:
+    """Find what was done last with each function, and which of them had a trace compared with another one."""
+    functions: dict[str, ReuseNote] = {}
+    compared: set[str] = set()
+    for note in read_notes():  # the latest first
+        if note.time >= began and (note.did == "wrong" or note.function not in functions):
+            functions[note.function] = note
+        if note.time >= began and note.did in _COMPARED:
+            compared.add(note.function)
+    return functions, compared
