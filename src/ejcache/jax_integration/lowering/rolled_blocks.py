@@ -400,7 +400,9 @@ class _Program:
                     constant.move_before(new)
                     known[relation] = constant.results[0]
                 inner, number = every[position]
-                inner.operands[number] = made[tuple(relation)] if isinstance(relation, Own) else known[relation]
+                inner.operands[number] = (
+                    made[relation.place, relation.result] if isinstance(relation, Own) else known[relation]
+                )
             made |= {(place, result): value for result, value in enumerate(new.results)}
         return made
 
