@@ -328,16 +328,7 @@ class Compiler:
     def _compile_once(self, compilation: Compilation, program: LoweredProgram) -> Any:
         """Compile, or load what another thread, process or host is compiling now."""
         placement = program.placement
-        if (
-            compilation.to_check is not None
-            # Who wants the executable itself cannot take another process's.
-            or (compilation.devices_absent and not stores_only())
-            or compilation.text in compilation.unloadable
-            or _holds_callbacks(program)
-            # The ranks of one program meet in it; they must not wait for each other here.
-            or compilation.is_multi_process
-            or compilation.miss is Miss.QUICK
-        ):
+        if _is_compiled_alone(compilation, program):
             return self._compile_here(compilation, program)
         from ejcache.jax_integration.lowering.quick_programs import is_worth_requests
 
@@ -502,6 +493,20 @@ class Compiler:
         cache = self.cache_of(settings)
         if cache is not None:
             cache.report_failure(doing, exc, settings)
+
+
+def _is_compiled_alone(compilation: Compilation, program: LoweredProgram) -> bool:
+    """True if neither the executable of another process nor waiting for one would do."""
+    return (
+        compilation.to_check is not None
+        # Who wants the executable itself cannot take another process's.
+        or (compilation.devices_absent and not stores_only())
+        or compilation.text in compilation.unloadable
+        or _holds_callbacks(program)
+        # The ranks of one program meet in it; they must not wait for each other here.
+        or compilation.is_multi_process
+        or compilation.miss is Miss.QUICK
+    )
 
 
 def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) -> Compilation:

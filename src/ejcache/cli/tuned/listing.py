@@ -153,7 +153,7 @@ def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
             "records": [record_fields(item) for item in found],
             "elsewhere": compared(store.elsewhere(wanted)),
             "nearest": compared([] if found else store.nearest(wanted, same_environment=False)[:3]),
-            "rules": _said_by_rules(store, wanted),
+            "rules": _ask_rules(store, wanted),
         }
     if as_json:
         output.print_json(fields)
@@ -162,8 +162,8 @@ def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
     return int(not found)
 
 
-def _said_by_rules(store: AutotuneStore, key: RecordKey) -> dict[str, Any] | None:
-    """What the rules of an operation answer for a call where nothing may be measured, or why they abstain."""
+def _ask_rules(store: AutotuneStore, key: RecordKey) -> dict[str, Any] | None:
+    """Say what the rules of an operation answer where nothing may be measured, or why they abstain."""
     rules = store.rules(key.operation, key.version)
     if rules is None:
         return None

@@ -161,7 +161,7 @@ def packages() -> dict[str, str]:
 
 @functools.cache
 def _without_record(search: tuple[str, ...]) -> dict[str, str]:
-    """What counts of each `.egg-info` in these directories."""
+    """Collect what counts of each `.egg-info` in these directories."""
     found: dict[str, str] = {}
     for place in search:
         if not place or is_in_library(os.path.join(place, "")):  # noqa: PTH118
