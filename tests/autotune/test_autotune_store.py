@@ -122,7 +122,7 @@ def test_a_directory_that_is_refused(run_forked, open_place):
         from autotune_helpers import key, record
         from ejcache.autotune.records.store import default_store
         from ejcache.util import directory_access
-        directory_access._in_container = lambda: False
+        directory_access.is_in_container = lambda: False
         ejcache.enable()
         store = default_store()
         print(store.find(key()) is not None, store.publish(record()), store.url)

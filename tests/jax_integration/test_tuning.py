@@ -138,7 +138,7 @@ import ejcache
 from ejcache.jax_integration.seam import patch
 from ejcache.keys import key as keys
 
-keys._AUTOTUNED = frozenset({"cpu"})
+keys.AUTOTUNED = frozenset({"cpu"})
 compiled, compile_executable = [], patch.compile_executable
 patch.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
 

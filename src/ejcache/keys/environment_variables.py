@@ -47,7 +47,7 @@ class _NeuronKind(Enum):
         --enable-experimental-O1 --enable-fast-context-switch --enable-fast-loading-neuron-binaries
         --enable-mixed-precision-accumulation --enable-saturate-infinity
     """
-    DROPPED = "--dir --cache-dir --dump --logfile --logfile-verbose --verbose"  # takes a value: caches and logs
+    DROPPED = "--cache_dir --cache-dir --dump --logfile --logfile-verbose --verbose"  # takes a value: caches and logs
     DROPPED_SWITCH = "--retry_failed_compilation"
 
 
