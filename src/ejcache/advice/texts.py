@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, MEASURED, REPEATED_BLOCK, STATIC_NUMBER, Advice
 from ejcache.advice.places import CallChains, common_place
 from ejcache.misses.program_text import ELIDED
-from ejcache.util.repetitions import repetitions
+from ejcache.util.repeated_sequences import repetitions
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_size, plural
 

@@ -63,6 +63,7 @@ def target(name: str) -> Iterator[Sequence[Any]]:
     Raises:
         UsageError: there is no such target, or this installation cannot compile for it.
         StoreError: the cache cannot be read.
+        EntryError: the document of the target is damaged, or of a later version.
     """
     found = find_target(name)
     devices = devices_of(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.util.repetitions import run_ends, shortest_period
+from ejcache.util.repeated_sequences import run_ends, shortest_period
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

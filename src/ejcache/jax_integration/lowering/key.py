@@ -53,7 +53,9 @@ class UnkeyableError(Exception):
 
 
 def registered_components(computation: ModuleDigest, *, devices: int, ignore_functions: bool) -> dict[str, str]:
-    """Make a component, by name, of each kind of registered function that acts on this program.
+    """Make a component, by name, of each kind of function that a program has registered and that acts on this one.
+
+    What JAX's own libraries register does not count.
 
     Args:
         computation: the program.

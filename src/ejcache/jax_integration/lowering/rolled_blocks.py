@@ -34,7 +34,7 @@ from ejcache.jax_integration.lowering.stacked_values import (
     whole_stack,
     zeros,
 )
-from ejcache.util.repetitions import repetitions
+from ejcache.util.repeated_sequences import repetitions
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

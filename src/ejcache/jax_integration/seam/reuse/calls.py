@@ -189,7 +189,7 @@ def is_traced() -> bool:
 
 
 def placed_on(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[Any]:
-    """List the devices that the arguments, the options of the function and the meshes of the context name."""
+    """Return the set of devices that the arguments, the options of the function and the meshes of the context name."""
     options = getattr(jitted, "_jit_info", None) or ()
     context = [*jax_config.trace_context(), jax_mesh.get_concrete_mesh()]
     leaves = jax_trees.tree_leaves((args, kwargs, list(options), context))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ejcache.util.repetitions import repetitions, run_ends, shortest_period
+from ejcache.util.repeated_sequences import repetitions, run_ends, shortest_period
 
 
 def test_runs_of_copies():
