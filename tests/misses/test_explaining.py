@@ -616,3 +616,19 @@ def test_damaged_programs_in_the_log(cache, directory):
     Path(directory).rename(f"{directory}-gone")
 
     assert ejcache.why()[0].sentence.endswith("argument x changed: f32[4] -> f32[8]")
+
+
+def test_a_cause_is_said_once(cache, directory):
+    """A constant and one that follows from it are two causes: the sentence names both, and no other line does."""
+
+    def made(rate):
+        def step(x):
+            return jax.numpy.sin(x * rate) + 2 * rate
+
+        return step
+
+    compile_one(made(0.5))
+    compile_one(made(0.75))
+    said = CliRunner().invoke(build(), ["why", "step", "--last", "1", "--dir", directory]).output
+    assert said.count("0.5 ->") == said.count("1 -> 1.5") == 1, said
+    assert "pass it" not in said

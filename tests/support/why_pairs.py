@@ -894,7 +894,7 @@ step(params, {"x": x})
 """
 
 _UNPLACED = r"mesh changed|computation changed|constant changed|pad it|the result "
-_WRONG = r"computation changed|constant changed|result changed|pass it as an argument|pad it"
+_WRONG = r"computation changed|constant changed|result changed|pass (it|the array|the constant) as an argument|pad it"
 
 
 def weak(title: str, says: str, *edits: tuple[str, str], program: str = WEAK, **more: Any) -> WhyPair:

@@ -349,10 +349,10 @@ def _constant_differences(
         where = f"{_times(lines)}{where and ', '}{where}"
         if was.startswith(ELIDED):
             sentence = f"the contents of a captured array changed{where}"
-            advice = "an array that the function captures is compiled into the program: pass it as an argument"
+            advice = "an array that the function captures is compiled into the program: pass the array as an argument"
         else:
             sentence = f"{name or 'a constant'} changed: {was} {ARROW} {now}{where}"
-            advice = f"a Python value is compiled into the program: pass {name or 'it'} as an argument"
+            advice = f"a Python value is compiled into the program: pass {name or 'the constant'} as an argument"
             if reshaped.is_any and not name:
                 advice = ""  # it may follow from a shape in another way
         ranked.append((not name, not place.line, Difference("computation", sentence, advice, more)))

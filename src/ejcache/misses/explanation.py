@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 _DIFF_LINES: Final = 200
 _LONGEST: Final = 400
 """Characters of two signatures."""
-_IN_SENTENCE: Final = 3
+IN_SENTENCE: Final = 3
+"""Causes that the sentence of an explanation names; how many more there are, it says."""
 _UNKNOWN: Final = Difference("computation", "the function's code or a constant in it changed; its text is not known")
 
 
@@ -195,9 +196,9 @@ def difference_of(before: Identity, after: Identity, texts: Mapping[str, str], s
 
 def _because(found: Sequence[Difference], before: Identity) -> Explanation:
     """Explain what changed since `before`, without the first words."""
-    shown = "; ".join(each.sentence for each in found[:_IN_SENTENCE])
-    if len(found) > _IN_SENTENCE:
-        shown += f"; and {len(found) - _IN_SENTENCE} more"
+    shown = "; ".join(each.sentence for each in found[:IN_SENTENCE])
+    if len(found) > IN_SENTENCE:
+        shown += f"; and {len(found) - IN_SENTENCE} more"
     advice = tuple(dict.fromkeys(each.advice for each in found if each.advice))
     return Explanation(f" because {shown}", before, tuple(found), advice=advice)
 

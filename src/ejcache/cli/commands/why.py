@@ -295,8 +295,10 @@ def _lines(record: ProgramRecord, explanation: Explanation, *, full: bool) -> li
 
 
 def _rows(record: ProgramRecord, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
+    from ejcache.misses.explanation import IN_SENTENCE
+
     now = time.time()
-    rows = [("also", difference.sentence) for difference in explanation.differences[1:]]
+    rows = [("also", difference.sentence) for difference in explanation.differences[IN_SENTENCE:]]
     rows += [("", line) for difference in explanation.differences for line in difference.more]
     if not full:
         rows = rows[:8]
