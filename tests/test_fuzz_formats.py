@@ -29,8 +29,7 @@ from ejcache import entry
 from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.autotune.records.rules import decode_rules
 from ejcache.bucket.base import Blob
-from ejcache.coordination.shared_leases import _decode as decode_lease
-from ejcache.coordination.shared_leases import _LeaseRecord
+from ejcache.coordination.shared_leases import LeaseFields, decode_lease
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
 from ejcache.maintenance.archive import read_archive
@@ -154,7 +153,7 @@ def unchanged(data):
     return data
 
 
-LEASE = _LeaseRecord("host-1-abc", 7, 15.0).encode()
+LEASE = LeaseFields("host-1-abc", 7, 15.0).encode()
 
 
 def read_lease(data):

@@ -36,7 +36,9 @@ _RESOLUTION: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class _LeaseFields:
+class LeaseFields:
+    """The fields of a lease object: who holds it, how often it has beaten, and each how many seconds."""
+
     holder: str
     beat: int
     interval: float
@@ -49,7 +51,7 @@ class _LeaseFields:
         return json.dumps(fields, sort_keys=True).encode()
 
 
-def _decode(data: bytes) -> _LeaseFields | None:
+def decode_lease(data: bytes) -> LeaseFields | None:
     """Return the record in a lease object; None if it is not one that ejcache writes."""
     try:
         fields = json.loads(data)
@@ -61,7 +63,7 @@ def _decode(data: bytes) -> _LeaseFields | None:
     # Compared before it is converted: an int may be too large for a float. NaN fails every comparison.
     if not 0 <= interval <= 1e9 or not abs(beat) < 1 << 62:
         return None
-    return _LeaseFields(holder, beat, min(float(interval), _LONGEST_INTERVAL), fields.get("done") is True)
+    return LeaseFields(holder, beat, min(float(interval), _LONGEST_INTERVAL), fields.get("done") is True)
 
 
 class StoreLeases:
@@ -98,7 +100,7 @@ class StoreLeases:
         if blob is None:
             return None
         # No living holder wrote what cannot be decoded; it is taken over like the lease of a dead one.
-        record = _decode(blob.data) or _LeaseFields("", 0, self._interval)
+        record = decode_lease(blob.data) or LeaseFields("", 0, self._interval)
         return LeaseState(blob.version, record.interval, False, process_in_words(record.holder), record.done)
 
     def look_for_dead(self, key: str) -> LeaseState | None:
@@ -130,7 +132,7 @@ class StoreLeases:
         return self._write(name, version=ABSENT)
 
     def _write(self, name: str, *, version: str) -> _StoreLease | None:
-        record = _LeaseFields(process_name(), 0, self._interval)
+        record = LeaseFields(process_name(), 0, self._interval)
         written = self._bucket.write(name, record.encode(), version=version)
         return None if written is None else _StoreLease(self, name, record, written)
 
@@ -147,7 +149,7 @@ class StoreLeases:
 
 
 class _StoreLease(HeldLease):
-    def __init__(self, leases: StoreLeases, name: str, record: _LeaseFields, version: str) -> None:
+    def __init__(self, leases: StoreLeases, name: str, record: LeaseFields, version: str) -> None:
         self._leases = leases
         self._bucket = leases._bucket  # noqa: SLF001 (the other half of the class)
         self._name = name
@@ -194,7 +196,7 @@ class _StoreLease(HeldLease):
             blob = self._bucket.read(self._name, length=_MAX_BYTES)
         except StoreError:
             return True  # unknown; the next heartbeat asks again
-        found = None if blob is None else _decode(blob.data)
+        found = None if blob is None else decode_lease(blob.data)
         if blob is None or found is None or found.holder != self._record.holder:
             return False
         self._record, self._version = found, blob.version
