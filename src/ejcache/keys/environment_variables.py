@@ -134,7 +134,11 @@ def _lines(tokens: tuple[str, ...]) -> str:
 
 
 def _canonical_neuron_flags(text: str) -> tuple[str, ...]:
-    """neuronx-cc options: the known ones by name, then the unknown ones, verbatim and in order."""
+    """Return options of neuronx-cc in one form: the known ones by name, then the unknown ones in their order.
+
+    The last value of an option counts, and options of caches and logs are dropped. A text with quotes comes back as it
+    is, and so do the words of one with an abbreviated name.
+    """
     if any(mark in text for mark in "'\"\\"):
         return (text,)
     words = text.split()

@@ -156,7 +156,7 @@ class ConnectionManager:
         Processes that have the old index open hold its room until they look at the store again.
 
         Raises:
-            StoreError: the storage failed.
+            StoreError: the storage failed; the entries may be gone all the same.
         """
         kept = self.run(lambda index: index.counters())
         if kept is None:

@@ -59,8 +59,8 @@ class LocalStore(Store):
         timeout: seconds that a call waits for other processes.
         trusted: use the directory even if other users could have put code there.
         evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
-        worth: what a use of an entry is worth, by its beginning and its size, if nobody has said it and what is worth
-            least is to be evicted first; None if what was not used for longest is.
+        worth: what a use of an entry is worth for each byte, by its beginning and its size, if nobody has said it and
+            what is worth least is to be evicted first; None if what was not used for longest is.
         observer: called with the name of each step of a write, for tests that interrupt it there.
 
     Raises:

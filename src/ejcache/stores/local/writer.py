@@ -30,10 +30,17 @@ def write_entry(
 ) -> bool:
     """Store `data` under `key`, and evict others until the limit holds; False if there is an entry and not `replace`.
 
+    Args:
+        manager: of the store.
+        key: of the entry.
+        data: the entry.
+        worth: what one use of the entry saves; None to compute it. It counts only where eviction is by cost.
+        replace: an entry that is there is replaced.
+
     Raises:
         StoreTooSmallError: the entry is larger than the limit; nothing was evicted.
         StoreReadOnlyError: this user cannot write there.
-        StoreError: the storage failed; the entry is absent.
+        StoreError: the storage failed; nothing was changed.
     """
     for _ in range(_TRIES):
         with manager.held() as index:
