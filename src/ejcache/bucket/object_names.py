@@ -43,9 +43,9 @@ _COMPONENT: Final = 240
 def escape_key(key: str) -> str:
     """Return a path, of one component or of several for a long key, that is different for every key.
 
-    Percent-encoding keeps keys readable. A key whose percent-encoding is longer than a file name may be, and longer
-    than base64, is written in base64 instead, after a `=`, with which no percent-encoded key begins: each key fits an object
-    name (1024 bytes).
+    Percent-encoding keeps keys readable. A key whose percent-encoding is longer than a file name and longer than base64
+    is written in base64 instead, after a `=`, with which no percent-encoded key begins. So each key fits an object name
+    (1024 bytes).
     """
     escaped = quote(key, safe=_SAFE)
     if escaped[0] in "=. -~":

@@ -74,8 +74,8 @@ class IndexOptions(NamedTuple):
         max_size: bytes of all entries, -1 for no limit.
         evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
         observer: called with the name of each step of a write, for tests that interrupt it there.
-        worth: what a use of an entry is worth for each byte, by its beginning and its size, if what is worth least is evicted first; None if
-            what was not used for longest is.
+        worth: what a use of an entry is worth for each byte, by its beginning and its size, if what is worth least is
+            evicted first; None if what was not used for longest is.
     """
 
     max_size: int = -1
