@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AT_ONCE",
+    "BEHIND",
     "CALLED",
     "CPU",
     "DEFAULTS",
@@ -59,9 +60,9 @@ _MAIN = (
     "run",
     "exit",
 )
-_BEHIND = {"fetch, behind": "fetch", "load, behind": "load"}
+BEHIND = {"fetch, behind": "fetch", "load, behind": "load"}
 WHOLE = "whole process"
-PARTS = (*_MAIN, WHOLE, *_BEHIND)
+PARTS = (*_MAIN, WHOLE, *BEHIND)
 """The parts of a start in their order: of the main thread, then what other threads did meanwhile."""
 
 
@@ -186,7 +187,7 @@ def parts_of(starts: Sequence[Start]) -> dict[str, float]:
     """The medians of what a start took, phase by phase; they need not add up to the median of the whole."""
     samples = {
         **{name: [start.phases.get(name, 0.0) for start in starts] for name in _MAIN},
-        **{name: [start.behind.get(phase, 0.0) for start in starts] for name, phase in _BEHIND.items()},
+        **{name: [start.behind.get(phase, 0.0) for start in starts] for name, phase in BEHIND.items()},
         WHOLE: [start.seconds for start in starts],
     }
     return {name: statistics.median(taken) for name, taken in samples.items() if max(taken) >= 5e-4}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bench.measure import paired_ratio, summarize
 from bench.outcome import Bar, at_least, at_most, surely_at_least
 from bench.registry import case
+from bench.starts import BEHIND, WHOLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,8 +40,6 @@ PARTS = (
     "run",
     "exit",
 )
-BEHIND = {"fetch, behind": "fetch", "load, behind": "load"}
-WHOLE = "whole process"
 
 
 @dataclass(frozen=True, slots=True)

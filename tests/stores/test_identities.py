@@ -7,12 +7,11 @@ access. Google's emulator checks nothing, so one that refuses all writes stands 
 from __future__ import annotations
 
 import json
-import threading
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.request import Request, urlopen
 
 import pytest
+from answering import answer, serving
 from azurite import AzureServer, why_no_azure
 from buckets import GcsServerProcess, S3Server
 from dead_ends import URLS, leads_to
@@ -122,32 +121,22 @@ def policy(*actions):
 def exchange():
     """A service that gives a token of Google's for one of another issuer's (RFC 8693)."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked = self.rfile.read(int(self.headers["Content-Length"]))
-            self.server.asked.append(asked)
-            answer = {
-                "access_token": "may-write",
-                "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
-                "token_type": "Bearer",
-                "expires_in": 3600,
-            }
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
+    asked = []
 
-        def log_message(self, *_):
-            """Say nothing."""
+    def give(handler):
+        asked.append(handler.rfile.read(int(handler.headers["Content-Length"])))
+        token = {
+            "access_token": "may-write",
+            "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+            "token_type": "Bearer",
+            "expires_in": 3600,
+        }
+        answer(handler, json.dumps(token).encode())
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked = []
-    server.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(give) as server:
+        server.asked = asked
+        server.url = f"http://127.0.0.1:{server.server_port}"
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize(("kind", "identities"), [("gs", google), ("s3", amazon), ("az", microsoft)])

@@ -61,8 +61,7 @@ def canonical_topology(serialized: bytes) -> bytes:
     Raises:
         ValueError: it is not such a message.
     """
-    rest = join(field for field in split(serialized) if field.number != 1)
-    return edit(rest, (9, 2), lambda topology: join(field for field in split(topology) if field.number != 1))
+    return _topology_without(serialized, field=1)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
@@ -75,8 +74,13 @@ def canonical_gpu_topology(serialized: bytes) -> bytes:
     Raises:
         ValueError: it is not such a message.
     """
-    rest = join(field for field in split(serialized) if field.number != 1)
-    return edit(rest, (9, 2), lambda topology: join(field for field in split(topology) if field.number != 9))
+    return _topology_without(serialized, field=9)
+
+
+def _topology_without(serialized: bytes, *, field: int) -> bytes:
+    """Drop a field of the topology in a description, and from the description the devices of this process."""
+    rest = join(each for each in split(serialized) if each.number != 1)
+    return edit(rest, (9, 2), lambda topology: join(each for each in split(topology) if each.number != field))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

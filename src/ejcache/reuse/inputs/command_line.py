@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _VALUE_BEHIND: Final = "-"
 _SWITCHES: Final = "switches "
-_WHERE: Final = "in "
 _PARTS: Final = re.compile("[=:@,]")
 _SHORT: Final = re.compile("-([A-Za-z]{1,8})")
 _LONGEST: Final = 4096
@@ -49,7 +48,7 @@ def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str
     is_where = [os.path.isabs(word) and _is_same(word, main) for word in words]  # noqa: PTH117
     shown = [os.sep + os.path.basename(word) if cut else word for word, cut in zip(words, is_where, strict=True)]  # noqa: PTH119
     where = os.path.relpath(DIRECTORY or os.getcwd(), os.path.dirname(main))  # noqa: PTH109, PTH120
-    return [*shown, f"{_SWITCHES}{sys.flags}", f"{_WHERE}{where}", *named], changed
+    return [*shown, f"{_SWITCHES}{sys.flags}", f"in {where}", *named], changed
 
 
 def command_difference(before: Sequence[str], now: Sequence[str]) -> tuple[str, str]:
