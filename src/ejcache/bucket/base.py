@@ -324,7 +324,7 @@ class Bucket(Closing):
         raise StoreBusyError(f"other processes kept changing {self.url}/{name}")
 
     def _change(self, what: str, attempt: Callable[..., T], *, size: int = 0) -> T:
-        """`_ask` for a change: `attempt(timeout, lost=…)` is told whether the answer to an earlier one was lost."""
+        """`_ask` for a change: `attempt(timeout, lost=…)` gets `lost`: whether an earlier answer was lost."""
         lost = False
 
         def noted(timeout: float) -> T:

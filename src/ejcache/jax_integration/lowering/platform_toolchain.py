@@ -170,7 +170,7 @@ def components_of_cpu() -> dict[str, str]:
 
 
 def has_cpu_alone() -> bool:
-    """True if JAX compiles for the CPU here whatever its plug-ins find, because it has none, or is told so."""
+    """True if JAX compiles for the CPU here whatever its plug-ins find, because it has none, or a variable says so."""
     chosen = environment_variable("JAX_PLATFORMS") or environment_variable("JAX_PLATFORM_NAME")
     if chosen:
         return chosen.strip().lower() == "cpu"

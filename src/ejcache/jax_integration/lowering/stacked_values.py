@@ -170,7 +170,7 @@ def _number_of(value: Any) -> float | None:
     text = str(owner.operation.attributes["value"]).removeprefix("dense<").partition(">")[0]
     try:
         return float(text)
-    except ValueError:  # bits, of a number that is no number
+    except ValueError:  # bits of a NaN
         return None
 
 

@@ -158,7 +158,7 @@ class Generations:
         """Open the index of `generation`, and sweep it if a process died that had it open; None if it is damaged.
 
         Raises:
-            StoreError: it cannot be opened now, which is no damage: another process has it locked, the disk is full,
+            StoreError: it cannot be opened now, but is intact: another process has it locked, the disk is full,
                 or this user may not write to it.
         """
         root = self._layout.root

@@ -131,7 +131,7 @@ class ValueFiles:
         return PendingValue(key, digest, len(data), MODE_BINARY, filename, None)
 
     def _make(self, path: str) -> int:
-        """Open a new file that whoever may use the directory may use, as its permissions were at the first put.
+        """Open a new file for those who may use the directory, by its permissions at the first put.
 
         To look at them at each put took 3 % of the put's instructions.
         """

@@ -1,4 +1,4 @@
-"""One tier of a tiered store: a store behind a circuit breaker, and the counters of what it was asked."""
+"""One tier of a tiered store: a store behind a circuit breaker, and the counters of its calls."""
 
 from __future__ import annotations
 
