@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,8 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
     import jax
     import numpy as np
 
+    if "task" in wanted:
+        return {"tuned": tuned, "raced": raced}[wanted["task"]](wanted)
     if wanted.get("platform_only"):
         import ejcache  # that it is there
         from ejcache.jax_integration.seam import patch as seam
@@ -117,6 +120,71 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
     cache.flush()
     seen["stats"] = cache.stats().to_dict()
     return seen
+
+
+def tuned(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Call a kernel of Pallas that has four block sizes, one of which computes something else; what was measured."""
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+
+    import ejcache
+
+    def add(x: Any, y: Any, out: Any) -> None:
+        out[...] = x[...] * 2 + y[...]
+
+    def add_wrongly(x: Any, y: Any, out: Any) -> None:
+        out[...] = x[...] * 2 - y[...]
+
+    calls: list[int] = []
+
+    @ejcache.autotuned(configs=[{"block": block} for block in (256, 512, 1024, 2048)], name="gpu_check", version=1)
+    def scaled_add(x: Any, y: Any, *, block: int) -> Any:
+        calls.append(block)
+        spec = pl.BlockSpec((block,), lambda index: (index,))
+        kernel = add_wrongly if block == 512 else add
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        grid = (pl.cdiv(x.shape[0], block),)
+        specs: dict[str, Any] = {"grid": grid, "in_specs": [spec, spec], "out_specs": spec}
+        return pl.pallas_call(kernel, shape, **specs, interpret=jax.default_backend() == "cpu")(x, y)
+
+    cache = ejcache.enable(wanted["url"], min_compile_seconds=0)
+    x = jnp.arange(1 << (16 if jax.default_backend() == "cpu" else 22), dtype=jnp.float32)
+    value = jax.block_until_ready(scaled_add(x, x))
+    cache.flush()
+    tuned = scaled_add.chooser().store.find(scaled_add.key(x, x))
+    assert tuned is not None, "nothing was recorded"
+    about = tuned.record.provenance
+    facts = {name: about[name] for name in ("driver", "clock_mhz", "power_limit_watts", "gpu") if name in about}
+    return {
+        "blocks": sorted(set(calls)),
+        "right": bool((value == 3 * x).all()),
+        "failures": {each.configuration["block"]: each.reason for each in tuned.record.candidates if each.reason},
+        "facts": facts,
+    }
+
+
+def raced(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Races of four programs that are the same: how often another than the default won."""
+    import jax
+    import jax.numpy as jnp
+
+    from ejcache.autotune import Tuner
+    from ejcache.autotune.records.record import RecordKey
+
+    x = jax.random.normal(jax.random.key(0), (wanted.get("size", 512),) * 2)
+    wins, unsure, medians = [], 0, []
+    for race in range(wanted["races"]):
+        key = RecordKey("identical", str(race), "gpu", {}, {})
+        tuner = Tuner(seed=race)
+        record = tuner.tune(
+            lambda _: lambda x: jnp.tanh(x @ x) @ x, (x,), {}, key=key, candidates=[0, 1, 2, 3], default=0
+        )
+        medians.append(min(each.seconds.p50 for each in record.candidates if each.seconds is not None))
+        unsure += bool(record.unsure)
+        if record.configuration != 0:
+            wins.append(round(100 * float(record.measurement["gain"]), 1))
+    return {"wins": wins, "unsure": unsure, "seconds": sorted(medians)[len(medians) // 2]}
 
 
 # -- the lines ---------------------------------------------------------------------------------------------------------
@@ -313,6 +381,72 @@ def compiled_without_the_gpu(check: Check) -> str:
     return f"a hit, sums {bits}, {seconds}; gpu:h200:1 differs in {', '.join(differs) or 'nothing'}"
 
 
+REUSING = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+import ejcache
+
+traced = []
+
+
+@ejcache.ejit(reuse_lowering=True)
+def step(x, w):
+    traced.append(None)
+    for _ in range(6):
+        x = jax.nn.gelu(x @ w) + x.mean(axis=1, keepdims=True)
+    return x, jnp.sort(x, axis=0), jax.random.normal(jax.random.key(3), x.shape)
+
+
+x = jnp.asarray(np.random.default_rng(0).standard_normal((256, 256), dtype=np.float32))
+values = [np.asarray(each).tobytes() for each in step(x, x / 16)]
+import hashlib, json
+cache = ejcache.active()
+cache.flush()
+stats = cache.stats().to_dict()
+print(json.dumps({"traced": len(traced), "bits": hashlib.sha256(b"".join(values)).hexdigest(), "hits": stats["hits"]}))
+"""
+
+
+def lowering_is_reused(check: Check) -> str:
+    """The third start of a script takes the lowered program of the first, has its key, and computes the same bits."""
+    place = check.root / "restarts"
+    place.mkdir()
+    (place / "train.py").write_text(REUSING)
+    time.sleep(0.1)  # a start does not record what was written a few milliseconds before it
+    settings = {"EJCACHE": "1", "EJCACHE_DIR": str(check.root / "reused"), "EJCACHE_MIN_COMPILE_SECONDS": "0"}
+    environment = {**os.environ, **settings, "EJCACHE_REUSE_FLOOR": "0", "EJCACHE_REUSE_CHECK_ONE_IN": "0"}
+    environment |= {"JAX_PLATFORMS": "cpu"} if check.rehearse else {}
+    found = []
+    for _ in range(4):
+        command = [sys.executable, str(place / "train.py")]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr[-600:]
+        found.append(json.loads(ended.stdout.strip().splitlines()[-1]))
+    assert [each["traced"] for each in found] == [1, 1, 0, 0], found
+    assert len({each["bits"] for each in found}) == 1, found
+    assert all(each["hits"] for each in found[1:]), found
+    return "two starts traced, two did not; bits equal"
+
+
+def kernel_is_tuned(check: Check) -> str:
+    """A kernel of Pallas is measured once, a wrong block size never wins, and the next process measures nothing."""
+    first, second = (check.run(task="tuned", url=check.url("tuned")) for _ in range(2))
+    assert first["right"], first
+    assert second["right"], second
+    assert first["blocks"] == [256, 512, 1024, 2048], first
+    assert len(second["blocks"]) == 1, second
+    assert second["blocks"] != [512], second
+    return f"block {second['blocks'][0]} of {first['blocks']}; failed: {first['failures']}; {first['facts']}"
+
+
+def identical_programs(check: Check) -> str:
+    """Of four programs that are the same, none is said to be faster."""
+    found = check.run(task="raced", races=40)
+    said = f"{len(found['wins'])} of 40 won, {found['unsure']} unsure, {1e6 * found['seconds']:.0f} us"
+    assert len(found["wins"]) <= 1, f"{said}: gains {found['wins']} %"
+    return said
+
+
 LINES: list[Callable[[Check], str]] = [
     stored_and_loaded,
     damage_is_a_miss,
@@ -325,6 +459,9 @@ LINES: list[Callable[[Check], str]] = [
     processes_at_once,
     directory_is_no_part_of_the_key,
     compiled_without_the_gpu,
+    lowering_is_reused,
+    kernel_is_tuned,
+    identical_programs,
 ]
 
 
