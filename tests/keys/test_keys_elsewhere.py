@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 
 from ejcache.jax_integration.lowering import platform_toolchain
 from ejcache.jax_integration.lowering.components import device_layout
 from ejcache.keys.compile_options import canonical_gpu_topology
-from ejcache.keys.protobuf import Field, join
+from ejcache.keys.protobuf import Field, edit, join, split
 
 
 @pytest.fixture
@@ -95,6 +96,23 @@ def test_the_host_beside_a_gpu_does_not_count_and_everything_else_does():
     assert canonical_gpu_topology(gpu_topology(host=b"aarch64")) == plain
     assert canonical_gpu_topology(gpu_topology(clock=b"\x02\x00\x00\x00")) != plain
     assert canonical_gpu_topology(gpu_topology(hosts=b"\x02")) != plain
+
+
+def test_the_order_of_the_maps_in_what_a_gpu_says_of_itself_does_not_count():
+    """Each process writes the rates of a GPU's units in another order; keys that kept it were hit by no other process.
+
+    The file is the topology of one NVIDIA H200 as JAX 0.11.2 with CUDA 13 serialises it.
+    """
+    real = (Path(__file__).parent.parent / "data" / "h200_topology.bin").read_bytes()
+    rates = (9, 2, 8, 1, 21)
+
+    def reordered(units):
+        assert len(split(units)) == 16
+        return join(reversed(split(units)))
+
+    plain = canonical_gpu_topology(real)
+    assert canonical_gpu_topology(edit(real, rates, reordered)) == plain
+    assert canonical_gpu_topology(edit(real, rates, lambda units: join(split(units)[1:]))) != plain
 
 
 class Gpu:

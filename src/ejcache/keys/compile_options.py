@@ -6,7 +6,8 @@ The options have the flags of `XLA_FLAGS` a second time, as fields of `DebugOpti
     ExecutableBuildOptionsProto: 3 debug_options
     PjRtTopologyDescriptionProto: 1 fingerprint, 9 platform_specific_topology (Any: 2 value)
     CpuTopologyProto: 1 cpu_devices
-    GpuTopologyProto: 9 host_target_machine_options
+    GpuTopologyProto: 8 gpu_target_config, 9 host_target_machine_options
+    GpuTargetConfigProto: 1 gpu_device_info; its fields 20 and 21 hold maps
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import functools
 from typing import Final
 
 from ejcache.keys.known_flags import CACHE_PATH_FIELDS, FIELDS, Kind
-from ejcache.keys.protobuf import edit, join, split
+from ejcache.keys.protobuf import BYTES, edit, join, split
 
 _DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
+_TOPOLOGY: Final = (9, 2)
+_GPU: Final = (*_TOPOLOGY, 8, 1)
 
 _REMEMBERED: Final = 32
 """Results to remember: reading options takes half the time of a key. The programs of a process share one topology and
@@ -68,19 +71,38 @@ def canonical_topology(serialized: bytes) -> bytes:
 def canonical_gpu_topology(serialized: bytes) -> bytes:
     """Return the GPUs that a topology describes and how they are grouped, without the host that the process runs on.
 
+    Protobuf writes maps in no fixed order, and the description of a GPU has some: their entries are sorted, or each
+    process would have keys of its own.
+
     Args:
         serialized: a `PjRtTopologyDescriptionProto`.
 
     Raises:
         ValueError: it is not such a message.
     """
-    return _topology_without(serialized, field=9)
+    return edit(_topology_without(serialized, field=9), _GPU, _with_sorted_maps)
+
+
+def _with_sorted_maps(message: bytes) -> bytes:
+    return join(
+        field._replace(value=_sorted_entries(field.value)) if field.kind == BYTES else field
+        for field in sorted(split(message))
+    )
+
+
+def _sorted_entries(value: bytes) -> bytes:
+    """Sort the entries of a message that has nothing but maps; anything else, such as a text, stays as it is."""
+    try:
+        entries = split(value)
+    except ValueError:
+        return value
+    return join(sorted(entries)) if all(entry.kind == BYTES for entry in entries) else value
 
 
 def _topology_without(serialized: bytes, *, field: int) -> bytes:
     """Drop a field of the topology in a description, and from the description the devices of this process."""
     rest = join(each for each in split(serialized) if each.number != 1)
-    return edit(rest, (9, 2), lambda topology: join(each for each in split(topology) if each.number != field))
+    return edit(rest, _TOPOLOGY, lambda topology: join(each for each in split(topology) if each.number != field))
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)

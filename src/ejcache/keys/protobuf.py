@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-_BYTES: Final = 2
-
+BYTES: Final = 2
+"""The kind of a field with a length: bytes, a text, or a message."""
 
 _FIXED: Final = {1: 8, 5: 4}
 
@@ -45,7 +45,7 @@ def split(message: bytes) -> list[Field]:
             end = _varint(message, at)[1]
         elif kind in _FIXED:
             end = at + _FIXED[kind]
-        elif kind == _BYTES:
+        elif kind == BYTES:
             length, at = _varint(message, at)
             end = at + length
         else:
@@ -62,7 +62,7 @@ def join(fields: Iterable[Field]) -> bytes:
     parts = []
     for field in fields:
         parts.append(_encode(field.number << 3 | field.kind))
-        if field.kind == _BYTES:
+        if field.kind == BYTES:
             parts.append(_encode(len(field.value)))
         parts.append(field.value)
     return b"".join(parts)
@@ -74,7 +74,7 @@ def edit(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]
         return change(message)
     return join(
         Field(field.number, field.kind, edit(field.value, path[1:], change))
-        if field.number == path[0] and field.kind == _BYTES
+        if field.number == path[0] and field.kind == BYTES
         else field
         for field in split(message)
     )
