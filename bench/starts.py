@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import statistics
 import time
@@ -157,7 +158,8 @@ def start_by_turns(
     one each time, and every second round goes backwards.
 
     Raises:
-        ChildError: a process failed, or computed other bits than the others.
+        ChildError: a process failed, or computed other bits than the others: on CPU only, because two compilations of
+            one program may choose different algorithms for a GPU.
     """
     caches = list({one.name: one for one, _ in contestants}.values())
     with context.directory() as home:
@@ -178,7 +180,7 @@ def start_by_turns(
                 context.say(f"round {number + 1} of {rounds}: {one.name}, {work.name}")
                 warm[one.name, work.name].append(start_once(context, program, size, one, home, units=work.units))
     digests = {one.digest for one in (*cold.values(), *(start for starts in warm.values() for start in starts))}
-    if len(digests) != 1:
+    if len(digests) != 1 and os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":
         raise ChildError(f"{program}: the processes computed different results")
     return cold, warm
 

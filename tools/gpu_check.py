@@ -33,6 +33,11 @@ RUNS = 3
 # -- in a process of its own -------------------------------------------------------------------------------------------
 
 
+def results_in(directory: str) -> list[Path]:
+    """What XLA's autotuner has in a directory."""
+    return [path for path in Path(directory).rglob("*") if path.is_file()] if directory else []
+
+
 def child(wanted: dict[str, Any]) -> dict[str, Any]:
     """Compile and call one program; what JAX did."""
     import jax
@@ -69,10 +74,10 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
         if name == "jit_step":
             seen["compiled"].append("profile" if build.fdo_profile else "first pass" if first_pass else "plain")
             seen["paths"] = paths
-            seen["before"] = len(list(Path(paths[0]).glob("*"))) if paths[0] and Path(paths[0]).is_dir() else 0
+            seen["before"] = len(results_in(paths[0]))
         if rehearse and paths[0]:
-            Path(paths[0]).mkdir(exist_ok=True)
-            Path(paths[0], f"{name}.textproto").write_text("a result")
+            (Path(paths[0]) / "device").mkdir(parents=True, exist_ok=True)
+            (Path(paths[0]) / "device" / f"{name}.pb").write_bytes(b"\x08\x01")
         return compile_here(backend, module, devices, options, *rest)
 
     class Profiler:
@@ -117,7 +122,7 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
             value = np.asarray(jitted(x, w))
     seen["sum"] = float(np.abs(value).sum())
     seen["finite"] = bool(np.isfinite(value).all())
-    seen["after"] = [path.name for path in Path(seen["paths"][0]).glob("*")] if seen["paths"][0] else []
+    seen["after"] = len(results_in(seen["paths"][0]))
     cache.flush()
     seen["stats"] = cache.stats().to_dict()
     return seen

@@ -206,6 +206,29 @@ def test_only_what_is_new_is_stored(tmp_path):
     third.close()
 
 
+def test_results_in_directories_of_devices_are_kept(tmp_path):
+    """XLA of jaxlib 0.11 names a directory after the device; what is not whole, temporary or deeper is left out."""
+    first = mirror_of(tmp_path)
+    first.fill()
+    device = first.directory / AUTOTUNE / "ed0e56ab8b2a0ecb"
+    (device / "tmp").mkdir(parents=True)
+    whole = join([Field(1, 2, b"a77e7c79"), Field(2, 0, b"\x01")])
+    (device / "dac91dca.pb").write_bytes(whole)
+    (device / "a23f8ef7.pb").write_bytes(whole[:-4])
+    (device / "tmp" / "c4faadf3.pb").write_bytes(whole)
+    (device / "elsewhere").symlink_to(tmp_path)
+    assert first.store() == 1
+    first.close()
+    second = mirror_of(tmp_path)
+    assert second.fill() == 1
+    found = [path for path in (second.directory / AUTOTUNE).rglob("*") if path.is_file()]
+    assert [(path.parent.name, path.name, path.read_bytes()) for path in found] == [
+        ("ed0e56ab8b2a0ecb", "dac91dca.pb", whole)
+    ]
+    assert second.store() == 0
+    second.close()
+
+
 def test_damage_never_reaches_xla(tmp_path):
     """A damaged or foreign file is taken out, and the next process's result takes its place."""
     mirror = mirror_of(tmp_path)

@@ -4,8 +4,11 @@ XLA does not understand URLs (given one it aborts the process), and processes th
 So each process that compiles for a GPU has a private directory. It is filled before the first compilation, and new
 files in it are stored in the background. If a process is killed, the next process of the same cache stores its files.
 
-    v1/xla/<environment>/xla_gpu_per_fusion_autotune_cache_dir/<name>   one result of autotuning
-    v1/xla/<environment>/xla_gpu_kernel_cache_file                      all compiled kernels
+    v1/xla/<environment>/xla_gpu_per_fusion_autotune_cache_dir/[<device>/]<name>   one result of autotuning
+    v1/xla/<environment>/xla_gpu_kernel_cache_file                                 all compiled kernels
+
+XLA of jaxlib 0.11 writes a result as `<name>.pb` in a directory that is named after the device; older ones write
+`<name>.textproto`, without such a directory.
 
 Processes that share such a directory lose each other's kernels and delete each other's temporary files, and XLA then
 fails the compilation. XLA also fails it because of a file that it cannot read. So each stored file is in an envelope
@@ -315,6 +318,7 @@ class XlaFiles:
         count = 0
         for name, data in zip(names, in_parallel(fetch, names, threads=self._threads), strict=True):
             if data is not None and len(data) <= min(room, self._max_file):
+                make_below((directory / name).parent)
                 write_atomically(directory / name, data)
                 room -= len(data)
                 count += 1
@@ -403,7 +407,7 @@ class XlaFiles:
         except OSError:
             # XLA replaces files while it works; and a directory that another process left may hold anything.
             return None
-        return data or None
+        return data if data and (path.suffix != ".pb" or _is_message(data)) else None
 
     def _wrap(self, name: str, data: bytes) -> bytes:
         return entry.encode(entry.Header(key=name, kind=_KIND, name=name, created=time.time()), data)
@@ -418,18 +422,32 @@ class XlaFiles:
             return None
 
 
-def _results(directory: Path) -> Iterator[str]:
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory / AUTOTUNE) as found:
+def _is_message(data: bytes) -> bool:
+    """True if these are the bytes of a protobuf message; of a file that is still written, its beginning is none."""
+    try:
+        split(data)
+    except ValueError:
+        return False
+    return True
+
+
+def _results(directory: Path, below: str = AUTOTUNE) -> Iterator[str]:
+    """Yield the names of the results in a directory and in those of devices in it; links are not followed."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory / below) as found:
         for item in found:
-            name = f"{AUTOTUNE}/{item.name}"
+            name = f"{below}/{item.name}"
             if item.is_file(follow_symlinks=False) and _is_result(name):
                 yield name
+            elif below == AUTOTUNE and item.name != _TEMPORARY and item.is_dir(follow_symlinks=False):
+                yield from _results(directory, name)
 
 
 def _is_result(name: str) -> bool:
     """True if XLA gives such a name to a result, and a file of that name can be made safely."""
-    above, _, last = name.partition("/")
-    if above != AUTOTUNE or not last or "/" in last or last == _TEMPORARY or is_temporary(last):
+    above, *parts = name.split("/")
+    if above != AUTOTUNE or len(parts) not in {1, 2} or any(part in {"", _TEMPORARY} for part in parts):
+        return False
+    if is_temporary(parts[-1]):
         return False
     try:
         check_path(name)
