@@ -13,18 +13,18 @@ from __future__ import annotations
 
 import functools
 import glob
+import operator
 import os
 import re
 import stat
 import sys
-import sysconfig
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.reuse.inputs.files import content, is_younger, was_made_since
-from ejcache.reuse.inputs.packages import is_in_library, root_of, roots
+from ejcache.reuse.inputs.packages import install_paths, is_in_library, root_of, roots
 from ejcache.settings.start import DIRECTORY, identity
 from ejcache.util.tuples import NamedTuple
 
@@ -40,15 +40,19 @@ CONFIGURATION: Final = frozenset({
     *(".properties", ".xml", ".csv", ".tsv", ".gin", ".txt", ".pbtxt", ".textproto", ".j2", ".jinja", ".model"),
     ".vocab",
 })  # fmt: skip
+_ENDINGS_OF_CODE: Final = tuple(CODE)
+_ENDINGS_OF_CONFIGURATION: Final = tuple(CONFIGURATION)
 _ARCHIVES: Final = (".zip", ".egg", ".pyz")
 NOT_DESCENDED: Final = frozenset({"__pycache__", "node_modules"})
 OUTPUTS: Final = frozenset({"outputs", "runs", "logs", "wandb", "mlruns", "lightning_logs", "checkpoints", "results"})
+_CUSTOMIZE: Final = frozenset({"sitecustomize", "usercustomize"})
 _MOST: Final = 20_000
 _LIBRARY: Final = "library/"
 _INSTALLED: Final = ("site-packages/", "dist-packages/")
 _OURS: Final = ("ejcache", "ejcache_jax_plugin.py", "jax_plugins")
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
-_OWN: Final = tuple(os.path.join(_HERE, name) for name in _OURS)  # noqa: PTH118
+_OWN: Final = frozenset(os.path.join(_HERE, name) for name in _OURS)  # noqa: PTH118
+_BELOW_OWN: Final = tuple(f"{own}{os.sep}" for own in _OWN)
 
 
 class Project(NamedTuple):
@@ -77,12 +81,17 @@ def module_files() -> list[str]:
         names = getattr(module, "__dict__", {})
         path = names.get("__file__")
         found[path] = None
-        places: Any = names.get("__path__") if path is None else None
+        if path is not None:
+            continue
+        places: Any = names.get("__path__")
         if isinstance(places, (list, tuple)) or type(places).__name__ == "_NamespacePath":
             found.update(dict.fromkeys(os.path.join(each, "") for each in places if type(each) is str))  # noqa: PTH118
-    paths = [path for path in found if type(path) is str]
     # A relative path is the work of a loader that is not Python's.
-    return [os.path.join(DIRECTORY, path) for path in paths if path.startswith(os.sep) or os.path.isfile(path)]  # noqa: PTH113, PTH118
+    return [
+        path if path.startswith(os.sep) else os.path.join(DIRECTORY, path)  # noqa: PTH118
+        for path in found
+        if type(path) is str and (path.startswith(os.sep) or os.path.isfile(path))  # noqa: PTH113
+    ]
 
 
 def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[list[str], list[str]]:
@@ -98,9 +107,10 @@ def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[li
     """
     directories: set[str] = set()
     alone: set[str] = set()
-    scripts = os.path.realpath(sysconfig.get_path("scripts"))
+    scripts = os.path.realpath(install_paths()["scripts"])
+    known: dict[str, str] = {}
     for path in (main, *files):
-        if path != main and any(path == own or path.startswith(f"{own}{os.sep}") for own in _OWN):
+        if path != main and _is_own(path):
             continue
         root = root_of(path)
         if root is not None and path.endswith(os.sep):
@@ -114,10 +124,10 @@ def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[li
                 alone.add(path)
             continue
         if is_in_library(path):
-            if os.path.basename(path).partition(".")[0] in {"sitecustomize", "usercustomize"}:  # noqa: PTH119
+            if "customize" in path and os.path.basename(path).partition(".")[0] in _CUSTOMIZE:  # noqa: PTH119
                 alone.add(path)
             continue
-        real = os.path.realpath(path)  # a path may go through links, or up again with `..`
+        real = _real(path, known)  # a path may go through links, or up again with `..`
         if os.path.dirname(real) == scripts:  # noqa: PTH120
             alone.add(real)
         elif os.path.isfile(real):  # noqa: PTH113
@@ -137,6 +147,26 @@ def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[li
     kept = sorted(each for each in directories if not any(_is_reached(each, other) for other in directories))
     alone.update(_searched(kept))
     return kept, sorted(alone)
+
+
+def _is_own(path: str) -> bool:
+    """True if a file is ejcache's own."""
+    return path.startswith(_BELOW_OWN) or path in _OWN
+
+
+def _real(path: str, known: dict[str, str]) -> str:
+    """`os.path.realpath`, which looks at each directory once for all files in it.
+
+    Args:
+        path: absolute.
+        known: what was found out about directories; it is added to.
+    """
+    directory, _, name = path.rpartition(os.sep)
+    if name in {"", ".", ".."} or os.path.islink(path):  # noqa: PTH114
+        return os.path.realpath(path)
+    if directory not in known:
+        known[directory] = os.path.realpath(f"{directory}{os.sep}")
+    return os.path.join(known[directory], name)  # noqa: PTH118
 
 
 def _searched(directories: Collection[str]) -> Iterator[str]:
@@ -167,34 +197,39 @@ def _searched(directories: Collection[str]) -> Iterator[str]:
         waiting = [place if is_library else path]
         while waiting:
             here = waiting.pop()
+            is_top = here == path and not is_library
             for entry in _entries(here):
                 found += 1
                 if found > _MOST:
                     raise RefusedError(f"{place}, in which Python looks for modules, has more than {_MOST:,} entries")
                 if _is_code(entry.name):
                     yield entry.path
-                elif here == path and not is_library and _is_descended(entry.name, entry.path) and entry.is_dir():
+                elif is_top and entry.path not in directories and _is_package(entry):
                     waiting.append(entry.path)
 
 
+def _is_package(entry: os.DirEntry[str]) -> bool:
+    return entry.name.isidentifier() and entry.is_dir() and _is_descended(entry.name, entry.path)
+
+
 def _is_code(path: str) -> bool:
-    return _ending(path) in CODE
+    return path.lower().endswith(_ENDINGS_OF_CODE)
 
 
-def _ending(path: str) -> str:
-    """The ending of a file's name in small letters, ".json" of ".json" too; empty if it has none."""
-    _, dot, ending = os.path.basename(path).rpartition(".")  # noqa: PTH119
-    return f"{dot}{ending}".lower() if dot else ""
+def _is_configuration(name: str) -> bool:
+    lower = name.lower()
+    return lower.endswith(_ENDINGS_OF_CONFIGURATION) or lower.startswith(".env")
 
 
 def link_that_changed(paths: Iterable[str]) -> str:
     """A link on the way to one of these files that was made after this process began; empty if there is none.
 
-    A release is often changed by a link to its directory. The process has loaded files of the one before then.
+    A release is often changed by a link to its directory. The process has loaded files of the one before then. Of
+    Python's library and of ejcache, whose files do not count, only the directories are looked at.
     """
     looked: set[str] = set()
     for path in paths:
-        above = path
+        above = os.path.dirname(path) if is_in_library(path) or _is_own(path) else path  # noqa: PTH120
         while above not in looked and len(above) > 1:
             looked.add(above)
             try:
@@ -265,6 +300,7 @@ class ProjectReader:
         self._read: dict[str, Project] = {}
         self._stamps: dict[str, tuple[tuple[int, ...], bool]] = {}
         self._counted = 0
+        self._beginnings: dict[str, str] = {}
 
     def places(self, files: Iterable[str]) -> ProjectPlaces:
         """Find the directories and single files that make up the project, given the files of loaded modules.
@@ -315,9 +351,18 @@ class ProjectReader:
         into[name] = content(path, status)
         return is_younger(status, linked=is_linked)
 
+    def _beginning(self, directory: str) -> str:
+        """How the `label` of each file in a directory begins."""
+        found = self._beginnings.get(directory)
+        if found is None:
+            here = label(directory, self.base)
+            found = self._beginnings[directory] = "" if here == "." else f"{here}/"
+        return found
+
     def _file(self, path: str) -> Project:
         code: dict[str, str] = {}
-        name = label(path, self.base)
+        directory, name = os.path.split(path)
+        name = label(path, self.base) if root_of(path) is not None else f"{self._beginning(directory)}{name}"
         try:
             changed = self._count(path, name, code, os.stat(path))  # noqa: PTH116
         except OSError:
@@ -333,12 +378,13 @@ class ProjectReader:
         waiting = [(top, False)]
         while waiting:
             directory, is_output = waiting.pop()
-            here = label(directory, self.base)
-            beginning = "" if here == "." else f"{here}/"
+            beginning = self._beginning(directory)
+            here = beginning.removesuffix("/") or "."
             settings: list[tuple[str, str, os.stat_result, bool]] = []
             links: dict[str, str] = {}
-            young = _is_new(directory)
-            for entry in _entries(directory):
+            young = True
+            # In a fixed order: of two names of one directory, the first one counts.
+            for entry in sorted(_entries(directory), key=_name_of):
                 self._counted += 1
                 if self._counted > _MOST:
                     raise RefusedError(f"the project in {top} has more than {_MOST:,} entries")
@@ -360,16 +406,19 @@ class ProjectReader:
                 except OSError:
                     continue
                 young = young and was_made_since(status, surely=True)
-                ending = _ending(entry.name)
-                if ending in CODE:
+                if _is_code(entry.name):
                     if self._count(entry.path, name, code, status) or is_new:
                         changed = changed or name
-                elif ending in CONFIGURATION or entry.name.lower().startswith(".env"):
+                elif _is_configuration(entry.name):
                     settings.append((entry.path, name, status, is_new))
-            if is_output or (young and settings):
-                continue  # what this run or another one wrote
+            if is_output:
+                continue
+            about = _status(directory)  # after its entries: it may be replaced while they are read
+            # To write an old file anew is no sign that this or another run made the directory.
+            if young and settings and about is not None and was_made_since(about, surely=True):
+                continue
             looked.add(here)
-            if not changed and _was_moved(directory):
+            if not changed and about is not None and _was_moved(about):
                 changed = here
             configuration.update(links)
             for path, name, status, is_new in settings:
@@ -378,16 +427,22 @@ class ProjectReader:
         return Project(code, configuration, frozenset(looked), changed)
 
 
-def _was_moved(directory: str) -> bool:
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+
+
+def _was_moved(status: os.stat_result) -> bool:
     """True if a directory got its name after this process began: what the process has read of it was another one's.
 
     A file that comes or goes changes both times of a directory. An overlay, as containers have it, changes one when
     a file comes to a directory below.
+
+    Args:
+        status: of the directory.
     """
-    try:
-        status = os.stat(directory)  # noqa: PTH116
-    except OSError:
-        return False
     return (
         was_made_since(status)
         and status.st_ctime_ns != status.st_mtime_ns
@@ -429,20 +484,15 @@ def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]], ours: Contai
     return entry.path
 
 
-def _is_new(directory: str) -> bool:
-    """True if files were made in a directory since this process began, surely: to write an old one anew is no sign."""
-    try:
-        return was_made_since(os.stat(directory), surely=True)  # noqa: PTH116
-    except OSError:
-        return False
+_name_of: Final = operator.attrgetter("name")
 
 
-def _entries(directory: str) -> Iterator[Any]:
+def _entries(directory: str) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(directory) as entries:
-            yield from sorted(entries, key=lambda entry: entry.name)
+            return list(entries)
     except OSError:
-        return
+        return []
 
 
 def label(path: str, base: str) -> str:
