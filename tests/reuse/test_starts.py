@@ -132,8 +132,11 @@ def test_configuration_that_is_written_at_each_start(start, project):
 def test_outputs_and_ignored_arguments(start, project):
     """A new output directory at each start, and an ignored argument, do not count."""
     train = project / "train.py"
-    output = "import os, time\nwhere = f'out{time.time_ns()}'\nos.makedirs(where)\n"
-    train.write_text(f"{output}open(f'{{where}}/config.yaml', 'w').write(where)\n{train.read_text()}")
+    # After the imports: what is written in the first hundredth of a second may be older than the process.
+    output = "import time\nwhere = f'out{time.time_ns()}'\nos.makedirs(where)\n"
+    output += "open(f'{where}/config.yaml', 'w').write(where)\n"
+    opened = 'with open("config.yaml")'
+    train.write_text(TRAIN.replace(opened, f"{output}{opened}"))
     ways = [("--run-name", "a"), ("--run-name=b",), ("--run_name", "c")]
     said = [start(*way, EJCACHE_REUSE_IGNORE="--run-name") for way in (*ways, ("run_name=d",))]
     assert [each["traced"] for each in said][:3] == [BOTH, BOTH, []]
