@@ -112,9 +112,11 @@ def _debug_options_without_cache_paths(serialized: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _canonical_debug_options(serialized: bytes) -> bytes:
-    kept = [field for field in split(serialized) if field.number not in FIELDS[Kind.DROPPED]]
+    dropped, in_sets, in_maps = (FIELDS[kind] for kind in (Kind.DROPPED, Kind.SET, Kind.MAP))
+    kept = [field for field in split(serialized) if field.number not in dropped]
     # Neither the order nor the repetition of the names in a set counts, and protobuf writes maps in no fixed order.
-    sets = {field for field in kept if field.number in FIELDS[Kind.SET]}
-    maps = [field for field in kept if field.number in FIELDS[Kind.MAP]]
-    ordered = [field for field in kept if field.number not in FIELDS[Kind.SET] | FIELDS[Kind.MAP]]
+    sets = {field for field in kept if field.number in in_sets}
+    maps = [field for field in kept if field.number in in_maps]
+    unordered = in_sets | in_maps
+    ordered = [field for field in kept if field.number not in unordered]
     return join([*ordered, *sorted([*sets, *maps], key=lambda field: (field.number, field.value))])

@@ -37,12 +37,13 @@ def split(message: bytes) -> list[Field]:
     Raises:
         ValueError: it is not a message.
     """
-    found, at = [], 0
-    while at < len(message):
+    found: list[Field] = []
+    at, size = 0, len(message)
+    while at < size:
         tag, at = _varint(message, at)
         number, kind = tag >> 3, tag & 7
         if kind == 0:
-            end = _varint(message, at)[1]
+            end = at + 1 if at < size and message[at] < 0x80 else _varint(message, at)[1]
         elif kind in _FIXED:
             end = at + _FIXED[kind]
         elif kind == BYTES:
@@ -50,7 +51,7 @@ def split(message: bytes) -> list[Field]:
             end = at + length
         else:
             raise ValueError(f"a field of kind {kind}")
-        if end > len(message) or number == 0:
+        if end > size or number == 0:
             raise ValueError("not a message")
         found.append(Field(number, kind, message[at:end]))
         at = end
@@ -94,6 +95,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _encode(value: int) -> bytes:
+    if value <= 0x7F:  # as most lengths are
+        return bytes((value,))
+    if value <= 0x3FFF:  # as most tags are
+        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
