@@ -70,11 +70,18 @@ def _leaf_text(leaf: Any, places: DevicePlaces, shapes: dict[Any, str]) -> str:
         if place not in shapes:
             shapes[place] = json.dumps([places.encode(leaf.sharding), encode_layout(layout), leaf.committed])
         return f"array {_aval_text(leaf.aval)} {shapes[place]}"
+    # All arrays of NumPy with one type and shape are one to JAX, and a state often has hundreds.
+    about = (leaf.dtype, leaf.shape) if type(leaf) is np.ndarray else None
+    if about in shapes:
+        return shapes[about]
     try:
         text = _aval_text(leaf_aval(leaf))
     except (TypeError, OverflowError) as exc:
         raise RefusedError(f"an argument is {kind_name(leaf)}, which JAX takes for no array") from exc
-    return f"{kind} {leaf.dtype.str if isinstance(leaf, (np.ndarray, np.generic)) else ''} {text}"
+    text = f"{kind} {leaf.dtype.str if isinstance(leaf, (np.ndarray, np.generic)) else ''} {text}"
+    if about is not None:
+        shapes[about] = text
+    return text
 
 
 @functools.lru_cache(maxsize=1024)

@@ -58,7 +58,7 @@ from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.settings.table import Settings
@@ -190,16 +190,16 @@ def _record(fields: dict[str, Any]) -> ReuseRecord:
     given = fields["inputs"]
     directories, alone = given["places"]
     inputs = StartInputs(
-        command=tuple(map(_text, given["command"])),
+        command=_all_texts(given["command"]),
         environment=_texts(given["environment"]),
         variables=_text(given["variables"]),
         project=Project(
-            _texts(given["code"]), _texts(given["configuration"]), frozenset(map(_text, given["directories"]))
+            _texts(given["code"]), _texts(given["configuration"]), frozenset(_all_texts(given["directories"]))
         ),
-        places=(tuple(map(_text, directories)), tuple(map(_text, alone))),
+        places=(_all_texts(directories), _all_texts(alone)),
         packages=_texts(given["packages"]),
         edited=_texts(given["edited"]),
-        late=tuple(map(_text, given["late"])),
+        late=_all_texts(given["late"]),
         machine=_texts(given["machine"]),
     )
     functions = {_text(question): _function(each) for question, each in fields["functions"].items()}
@@ -232,7 +232,16 @@ def _witness(fields: dict[str, Any] | None) -> Witness | None:
 
 
 def _texts(fields: dict[str, Any]) -> dict[str, str]:
-    return {_text(name): _text(text) for name, text in fields.items()}
+    """An object of JSON whose values are texts, as its names are."""
+    _all_texts(fields.values())
+    return fields
+
+
+def _all_texts(values: Iterable[Any]) -> tuple[str, ...]:
+    found = tuple(values)
+    if not set(map(type, found)) <= {str}:
+        raise ValueError(found)
+    return found
 
 
 def _text(value: Any) -> str:
