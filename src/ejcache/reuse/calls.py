@@ -8,6 +8,7 @@ A failure of ours is reported, and the call is traced as usual. An exception of 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shlex
@@ -63,9 +64,16 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
-    submit(read_packages_ahead)
+    submit(_prepare)
     calls = ReusingCalls(jitted, name or function_name(fun), declared, by_setting=wanted is None)
     return seam.reusing_function(jitted, calls.miss)
+
+
+@functools.cache
+def _prepare() -> None:
+    """Do in the background what the first reuse needs and no call decides."""
+    read_packages_ahead()
+    lowering.prepare()
 
 
 def function_name(fun: Any) -> str:

@@ -7,7 +7,6 @@ reason, a trace after a reuse neither records nor proves.
 
 from __future__ import annotations
 
-import functools
 import os
 import secrets
 import threading
@@ -66,9 +65,8 @@ def number(variable: str, default: float) -> float:
         return default
 
 
-@functools.cache
 def read_packages_ahead() -> None:
-    """Read the packages and the loaded modules in the background, before the first question."""
+    """Read the packages and the loaded modules before the first question."""
     packages()
     sort_files(module_files())
 

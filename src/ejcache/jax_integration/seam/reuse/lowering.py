@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import deque
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,6 +81,7 @@ _OF_XLA: Final = (
 _OF_XLA_PREFIXES: Final = ("mhlo.", "stablehlo.", "xla.sdy.", "chlo.")
 _MHLO: Final = "jaxlib.mlir.dialects.mhlo"
 _OF_MHLO: Final = "jaxlib.mlir._mlir_libs._mlirHlo"
+_OF_BUILTIN: Final = "jaxlib.mlir.dialects.builtin"
 _DEVICE: Final = tuple(inspect.signature(jax_mesh.AbstractDevice).parameters)
 """What an abstract device says."""
 
@@ -248,7 +250,7 @@ def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> A
     if any(name.startswith(_LAPACK) for name in program["calls"]):
         lapack._lapack.initialize()
     arguments = _compile_args(program, places, devices)
-    with _make_context() as context:
+    with _context() as context:
         parsed = ir.Module.parse(module, context=context)
     if _number_of_arguments(parsed) != len(arguments["global_in_avals"]):
         raise ValueError("its module takes another number of arguments")
@@ -262,6 +264,23 @@ def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> A
         devices,
         **arguments,
     )
+
+
+_ready: Final[deque[Any]] = deque(maxlen=1)
+"""A context that was made ahead, for the first module."""
+
+
+def prepare() -> None:
+    """Import what JAX imports when it lowers, and needs for a module that is read, too; make a context for one."""
+    import_module(_OF_BUILTIN)
+    _ready.append(_make_context())
+
+
+def _context() -> Any:
+    try:
+        return _ready.pop()
+    except IndexError:
+        return _make_context()
 
 
 def _make_context() -> Any:
@@ -281,11 +300,15 @@ def _make_context() -> Any:
 
 
 def _number_of_arguments(module: Any) -> int | None:
-    """Count the arguments of a module's main function; None if it has none."""
-    for operation in module.body.operations:
-        if operation.attributes["sym_name"] == ir.StringAttr.get("main", module.context):
-            return len(ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value).inputs)
-    return None
+    """Count the arguments of a module's main function; None if it has none.
+
+    They are those of its first block: to read its type imports Python classes that nobody else needs.
+    """
+    functions = ir.SymbolTable(module.operation)
+    if "main" not in functions:
+        return None
+    blocks = functions["main"].operation.regions[0].blocks
+    return len(blocks[0].arguments) if len(blocks) else None
 
 
 def _compile_args(program: Mapping[str, Any], places: DevicePlaces, devices: Sequence[Any]) -> dict[str, Any]:
