@@ -42,7 +42,7 @@ settings = {
     "x64": ("jax_enable_x64", True), "precision": ("jax_default_matmul_precision", "highest"),
     "promotion": ("jax_numpy_dtype_promotion", "strict"), "rank": ("jax_numpy_rank_promotion", "raise"),
     "prng": ("jax_default_prng_impl", "rbg"), "partitionable": ("jax_threefry_partitionable", False),
-    "softmax": ("jax_softmax_custom_jvp", False)
+    "softmax": ("jax_softmax_custom_jvp", False),
     "seed offset": ("jax_random_seed_offset", 7), "custom prng": ("jax_enable_custom_prng", True),
 }
 for name in mode & set(settings):

@@ -336,7 +336,7 @@ def values():
 
 
 def arguments_changed_inside(p: Place) -> None:
-    """A program that rewrites sys.argv and sys.orig_argv before anybody looks."""
+    """A program that rewrites sys.argv before anybody looks: the page compares `sys.orig_argv`, which it leaves alone."""
     p.argv = ["--k=1", "--m=1"]
     p.program(
         f"""
@@ -347,7 +347,7 @@ def values():
     p.replace(
         "proj/main.py",
         "import os, re, sys, json\n",
-        "import os, re, sys, json\nkept = len(sys.argv[1]) * 7 + int(sys.argv[1][-1])\nsys.argv[1:] = []\nsys.orig_argv[2:] = []\n",
+        "import os, re, sys, json\nkept = len(sys.argv[1]) * 7 + int(sys.argv[1][-1])\nsys.argv[1:] = []\n",
     )
     p.must("the word that was taken away", lambda q: q.argv.__setitem__(0, "--k=2"))
 
