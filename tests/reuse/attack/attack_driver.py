@@ -329,11 +329,12 @@ def programs() -> dict[str, Callable[[Place], None]]:
     import attack_packages
     import attack_scripts
     import attack_twins
+    import attack_unplanned
 
     found = {}
     for module in (
         *(attack_inputs, attack_files, attack_calls, attack_packages, attack_scripts),
-        *(attack_asked_twice, attack_twins, attack_found),
+        *(attack_asked_twice, attack_twins, attack_found, attack_unplanned),
     ):
         for name, each in vars(module).items():
             if callable(each) and getattr(each, "__module__", "") == module.__name__ and not name.startswith("_"):
