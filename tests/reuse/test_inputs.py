@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import fractions
+import hashlib
 import os
+import shutil
 import sys
 import time
 import types
@@ -15,13 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import ejcache
+from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.reuse.declared import declared_texts
 from ejcache.reuse.inputs import files
+from ejcache.reuse.inputs import packages as installed
 from ejcache.reuse.inputs.command_line import command_line
 from ejcache.reuse.inputs.environment import environment
-from ejcache.reuse.inputs.packages import packages
+from ejcache.reuse.inputs.packages import changed_package, packages, sort_files
 from ejcache.reuse.inputs.project import ProjectPlaces, ProjectReader, difference, module_files, project_places
-from ejcache.reuse.values import lenient_text
+from ejcache.reuse.values import lenient_text, plain_text
 from ejcache.settings import start
 
 
@@ -353,3 +359,196 @@ def test_egg_info_counts(monkeypatch, tmp_path):
     (place / "old-1.0.egg-info/entry_points.txt").write_text("[g]\n")
     monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path)])  # what is installed is read once in a process
     assert packages()["old-1.0.egg-info"] != before
+
+
+@pytest.fixture
+def library(monkeypatch, tmp_path):
+    """Makes a library with a distribution `alpha`, and says what of its packages was changed by hand."""
+    places = []
+
+    def changed(change=lambda _: None):
+        root = tmp_path / f"library{len(places)}"
+        places.append(root)
+        (root / "alpha").mkdir(parents=True)
+        (root / "alpha/__init__.py").write_text("k = 1\n")
+        info = root / "alpha-1.0.dist-info"
+        info.mkdir()
+        (info / "INSTALLER").write_text("pip\n")
+        digest = base64.urlsafe_b64encode(hashlib.sha256(b"k = 1\n").digest()).rstrip(b"=").decode()
+        time.sleep(0.02)
+        (info / "RECORD").write_text(f"alpha/__init__.py,sha256={digest},6\nalpha-1.0.dist-info/RECORD,,\n")
+        time.sleep(0.02)
+        change(root)
+        _began_now(monkeypatch)
+        monkeypatch.setattr("sys.path", [str(root)])
+        return sort_files([str(root / "alpha/__init__.py")])[1]
+
+    return changed
+
+
+def _older(content):
+    def change(root):
+        """Put another file there, as `rsync -a` does."""
+        (root / "coming").write_text(content)
+        os.utime(root / "coming", (1, 1))
+        (root / "coming").rename(root / "alpha/__init__.py")
+
+    return change
+
+
+def test_a_module_that_was_replaced_by_an_older_file_of_its_size_was_changed(library):
+    """Of a copy that keeps its source's times, neither size nor time tells."""
+    assert library() == library(_older("k = 1\n")) == {}
+    assert set(library(_older("k = 2\n"))) == {"alpha/__init__.py"}
+
+
+@pytest.mark.parametrize("name", ["alpha/_fast.py", "alpha/fast/__init__.py", "extra/__init__.py", "spaced/part.py"])
+def test_code_that_comes_to_a_library_by_hand_counts(library, name):
+    """A trace that asks for it would find it, in a package that is loaded or in a new one."""
+
+    def come(root, content):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(content)
+
+    found = [library(lambda root, content=content: come(root, content)) for content in "12"]
+    assert set(found[0]) == set(found[1]) == {name}
+    assert found[0] != found[1]
+
+
+def test_data_that_come_to_a_library_do_not_count(library):
+    """Byte code and data are written there by whoever imports a package."""
+
+    def come(root):
+        for name in ("alpha/__pycache__/old.pyc", "alpha/data.bin", "data/x.bin"):
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_text("1")
+
+    assert library(come) == {}
+
+
+def test_a_package_that_is_installed_anew_while_the_program_runs_is_a_change(monkeypatch, library, tmp_path):
+    """The program has loaded modules of the one before."""
+    monkeypatch.setattr(installed, "_changed", {})
+    monkeypatch.setattr(installed, "_stamps", {})
+    library()
+    packages()
+    assert not changed_package()
+    (tmp_path / "library0/alpha-1.0.dist-info/RECORD").write_text("")
+    assert changed_package() == "alpha-1.0.dist-info"
+
+
+@pytest.mark.parametrize("name", ["alpha-1.0.dist-info/RECORD", "alpha/__init__.py", "alpha/new.py"])
+def test_a_package_that_was_changed_since_the_program_began_is_a_change(monkeypatch, library, tmp_path, name):
+    """It may be that the program has imported what was there before."""
+    monkeypatch.setattr(installed, "_changed", {})
+    library()
+    again = tmp_path / "again"
+    shutil.copytree(tmp_path / "library0", again, copy_function=os.link)
+    (again / "new").write_text("alpha/__init__.py,,2\n")
+    (again / "new").rename(again / name)
+    monkeypatch.setattr("sys.path", [str(again)])
+    sort_files([str(again / "alpha/__init__.py")])
+    packages()
+    assert changed_package()
+
+
+def test_metadata_count_where_there_is_no_record(monkeypatch, tmp_path):
+    """Operating systems install packages without one."""
+    seen = []
+    for number in "12":
+        place = tmp_path / number
+        (place / "old-1.0.dist-info").mkdir(parents=True)
+        (place / "old-1.0.dist-info/entry_points.txt").write_text(f"[g]\na = old:{number}\n")
+        monkeypatch.setattr("sys.path", [str(place)])
+        seen.append(packages()["old"])
+    assert seen[0] != seen[1]
+
+
+def test_the_directory_of_the_program_is_searched(monkeypatch, project, tmp_path):
+    """The entry "" of the search path means it."""
+    base, read = project
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setattr("sys.path", ["", str(base)])
+    before = read()
+    (tmp_path / "work/late.py").write_text("")
+    assert differing_file(before, read()).endswith("late.py")
+
+
+def test_directories_that_a_package_adds_to_its_own_are_the_project_s(monkeypatch, tmp_path):
+    """A trace may import from there what no module did before."""
+    own, plugins = tmp_path / "host", tmp_path / "plugins"
+    own.mkdir()
+    plugins.mkdir()
+    host = types.ModuleType("host_of_a_test")
+    host.__file__ = str(own / "__init__.py")
+    host.__path__ = [str(own), str(plugins), str(tmp_path / "none")]
+    monkeypatch.setitem(sys.modules, host.__name__, host)
+    found = [each for each in module_files() if each.startswith(str(tmp_path))]
+    assert found == [str(own / "__init__.py"), f"{plugins}{os.sep}"]
+
+
+def test_ejcache_s_own_code_counts_where_no_index_has_it(monkeypatch, project):
+    """An editable installation, or a copy on the search path."""
+    _, read = project
+    assert any(name.endswith("ejcache/reuse/calls.py") for name in read(ejcache.__file__).code)
+
+
+def test_a_pipe_is_not_read(project):
+    """Whoever reads it takes away what the program needs, or waits for ever."""
+    base, read = project
+    os.mkfifo(base / ".env")
+    with pytest.raises(RefusedError, match=r"\.env is a pipe"):
+        read()
+    (base / ".env").unlink()
+    (base / ".env").symlink_to(os.devnull)
+    assert read().configuration[".env"]
+
+
+def test_files_in_a_long_list_count(monkeypatch, tmp_path):
+    """A list can be longer than a path, and a name in it can hold what parts others."""
+    names = [tmp_path / f"shard_{number:05},of=200" for number in range(200)]
+    seen = []
+    for content in "12":
+        names[100].write_text(content)
+        word = f"--data={','.join(map(str, names))}"
+        seen.append(_words(monkeypatch, tmp_path / "main.py", tmp_path / "main.py", word))
+    assert seen[0] != seen[1]
+
+
+@pytest.mark.parametrize("word", ["w.bin", "--k=w.bin:10", "--k=x=w.bin:10"])
+def test_a_word_names_a_file_from_any_directory_where_a_program_would_look(monkeypatch, tmp_path, word):
+    """Where the program was started, where it is now, and where its main file lies: there may be one in each."""
+    for place in ("start", "now", "main"):
+        (tmp_path / place).mkdir()
+        for name in ("w.bin", "x=w.bin"):
+            (tmp_path / place / name).write_text("1")
+    monkeypatch.chdir(tmp_path / "now")
+    monkeypatch.setattr("ejcache.reuse.inputs.command_line.DIRECTORY", str(tmp_path / "start"))
+    before = _words(monkeypatch, tmp_path / "main/main.py", word)
+    for place in ("start", "now", "main"):
+        name = tmp_path / place / ("x=w.bin" if "x=" in word else "w.bin")
+        name.write_text("2")
+        assert _words(monkeypatch, tmp_path / "main/main.py", word) != before
+        name.write_text("1")
+
+
+def test_declared_arrays_count_by_content():
+    """NumPy keeps long texts beside the array, and JAX's random keys are no numbers to it."""
+    values = [
+        *(
+            np.array([text], np.dtypes.StringDType())
+            for text in ("a text of many letters 1", "a text of many letters 2")
+        ),
+        *(np.array(["a text of many letters"], dtype) for dtype in (np.dtypes.StringDType(), "U32")),
+        *(jax.random.key(number) for number in range(2)),
+        *(jax.random.key(0, impl="rbg"), np.zeros(2, np.uint32)),
+    ]
+    assert len({plain_text(each) for each in values}) == len(values)
+    for each in (np.array([None]), np.zeros(1, [("a", object)])):
+        with pytest.raises(RefusedError, match="objects"):
+            plain_text(each)
+    donated = jnp.zeros(3)
+    donated.delete()
+    with pytest.raises(RefusedError, match="cannot be read"):
+        plain_text(donated)

@@ -237,6 +237,16 @@ TRAPS = {
     "an archive": reading(
         "(sys.path.append('a.zip'), __import__('zipped').K)[1]", files={"a.zip": "2"}, change={"files": {"a.zip": "3"}}
     ),
+    "a search path that grows between two functions": Trap(
+        F.replace("x * K", "x + 1") + "sys.path.append('../more')\n@ejit\ndef g(x):\n    traced.append(1)\n"
+        "    try:\n        import piece\n        return x * piece.K\n    except ImportError:\n        return x * 2\n"
+        "results.append(g(x))",
+        files={"../more/notes.bin": ""}, change={"files": {"../more/piece.py": "K = 3"}},
+    ),
+    "a policy of autotuning": Trap(
+        F.replace("x * K", "x * len(resolve().autotune_policy)").replace("@ejit", "from ejcache.settings.resolve import resolve\n@ejit"),
+        env={"EJCACHE_AUTOTUNE_POLICY": "error"}, change={"env": {"EJCACHE_AUTOTUNE_POLICY": "heuristics"}},
+    ),
     "a host callback": Trap(
         "K = float(sys.argv[1])\n@ejit\ndef f(x):\n    traced.append(1)\n"
         "    return jax.pure_callback(lambda x: np.asarray(x) * K, x, x)\nresults.append(f(x))",

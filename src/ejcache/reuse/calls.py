@@ -199,7 +199,9 @@ class ReusingCalls:
             if isinstance(inputs, str):
                 self._say(use, "plain", inputs)
                 return None
-            about = [self.name, call_text(call, lowering.DevicePlaces(backend)), declared, inputs.changed_environment()]
+            since = inputs.changed_environment(), inputs.changed_search_path()
+            choices = use.settings.autotune_policy, use.settings.autotune_dir
+            about = [self.name, call_text(call, lowering.DevicePlaces(backend)), declared, since, choices]
             digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
             return _Question(digest, call, inputs, use, backend, vote)
         except RefusedError as exc:

@@ -7,8 +7,11 @@ reason, a trace after a reuse neither records nor proves.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import secrets
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +23,7 @@ from ejcache.reuse.inputs.command_line import command_difference, command_line
 from ejcache.reuse.inputs.environment import AT_START, environment
 from ejcache.reuse.inputs.machine import machine
 from ejcache.reuse.inputs.memo import memo_of_host
-from ejcache.reuse.inputs.packages import packages, sort_files
+from ejcache.reuse.inputs.packages import changed_package, packages, root_of, sort_files
 from ejcache.reuse.inputs.project import (
     Project,
     ProjectPlaces,
@@ -110,6 +113,7 @@ class ProcessInputs:
         self._command = tuple(command)
         self._ignored = tuple(e.removeprefix("env:") for e in ignored if e.startswith("env:"))
         self._seen = dict(variables_to_compare())
+        self._search = frozenset(sys.path)
         self._marks, self._variables = environment(self._ignored)
         self._packages = packages()
         own, self._edited = sort_files(self._files)
@@ -140,7 +144,7 @@ class ProcessInputs:
 
     def why_changed(self) -> str:
         """Why this process neither records nor reuses any more, as a sentence; empty if it may."""
-        changed = self._changed or self._reader.changed_since()
+        changed = self._changed or self._reader.changed_since() or changed_package()
         return f"{changed} was changed after this process began" if changed else known_starts.why_moved()
 
     def changed_environment(self) -> str:
@@ -149,6 +153,20 @@ class ProcessInputs:
             return ""
         now = environment(self._ignored)[1]
         return "" if now == self._variables else now
+
+    def changed_search_path(self) -> str:
+        """Digest the code in directories that the program has put on the search path since the first question.
+
+        Raises:
+            RefusedError: they have more than 20,000 entries.
+        """
+        fresh = [each for each in sys.path if each not in self._search]
+        fresh = [each for each in fresh if root_of(os.path.join(each, "")) is None]  # noqa: PTH118
+        if not fresh:
+            return ""
+        found = self._reader.searched(fresh)
+        self._changed = self._changed or found.changed
+        return hashlib.sha256(json.dumps(sorted(found.code.items())).encode("utf-8", "surrogatepass")).hexdigest()
 
     def _inputs(self) -> StartInputs:
         """The inputs with those modules that were loaded meanwhile."""

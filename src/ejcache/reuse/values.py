@@ -132,7 +132,7 @@ def _text(value: Any, other: Callable[[object], str], depth: int) -> str:
         return f"{kind.__module__}:{kind.__qualname__}({', '.join(_text(e, other, depth + 1) for e in value)})"
     if isinstance(value, np.dtype):
         return f"dtype {_dtype_text(value)}"
-    if isinstance(value, np.generic) and value.dtype != object:
+    if isinstance(value, np.generic) and not value.dtype.hasobject:
         return f"numpy {_dtype_text(value.dtype)} {value.tobytes().hex()}"
     if isinstance(value, (int, float, complex, str, bytes, Decimal, Fraction)):
         return f"{kind.__module__}:{kind.__qualname__} {_number_or_text(value)}"
@@ -162,11 +162,21 @@ def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def _array_text(value: Any) -> str:
-    array = np.asarray(value)
-    if array.dtype == object or array.nbytes > _LARGEST:
+    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return f"keys {value.dtype} {_array_text(jax.random.key_data(value))}"
+    try:
+        array = np.asarray(value)
+    except RuntimeError as exc:  # it was donated, or other processes have parts of it
+        raise RefusedError(f"it holds an array that cannot be read: {exc}") from exc
+    if array.nbytes > _LARGEST:
         raise RefusedError(f"it holds an array of {array.nbytes:,} bytes, and at most {_LARGEST:,} are read")
-    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    return f"array {_dtype_text(array.dtype)} {array.shape} {digest}"
+    if array.dtype.kind == "T":
+        content = repr(array.tolist()).encode("utf-8", "surrogatepass")  # NumPy keeps long texts beside the array
+    elif array.dtype.hasobject:
+        raise RefusedError("it holds an array of objects")
+    else:
+        content = np.ascontiguousarray(array).tobytes()
+    return f"array {_dtype_text(array.dtype)} {array.shape} {hashlib.sha256(content).hexdigest()}"
 
 
 def _dtype_text(dtype: np.dtype[Any]) -> str:

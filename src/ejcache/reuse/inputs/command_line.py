@@ -19,8 +19,9 @@ _VALUE_BEHIND: Final = "-"
 _SWITCHES: Final = "switches "
 _PARTS: Final = re.compile("[=:@,]")
 _SHORT: Final = re.compile("-([A-Za-z]{1,8})")
-_LONGEST: Final = 4096
-"""Letters of a word in which names of files are looked for."""
+_MANY_PARTS: Final = 16
+_PARTS_OF_A_NAME: Final = 4
+"""So many parts a name can have in a word of many parts, such as a list of files."""
 
 
 def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str]:
@@ -40,7 +41,7 @@ def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str
     named: list[str] = []
     changed = ""
     for word in words:
-        for path, status in _files(word):
+        for path, status in _files(word, os.path.dirname(main)):  # noqa: PTH120
             if not _is_same(path, main):
                 named.append(f"{word}: {content(path, status)}")
                 changed = changed or (path if is_younger(status) else "")
@@ -98,17 +99,14 @@ def _option(words: Sequence[str], index: int) -> str:
     return name if name.startswith(_VALUE_BEHIND) else f"--{name.lstrip('+~')}"
 
 
-def _files(word: str) -> Iterator[tuple[str, os.stat_result]]:
-    """The files that a word names: itself, between any of `=`, `:`, `@` and `,`, or right behind short options."""
-    parts = [word]
-    if len(word) <= _LONGEST:
-        parts += [*_PARTS.split(word), *(word[found.end() :] for found in _PARTS.finditer(word))]
-    short = _SHORT.match(word)
-    if short is not None:
-        parts += [word[end:] for end in range(2, short.end() + 1)]
-    # The program may have gone to another directory since, or before ejcache was imported.
-    places = dict.fromkeys((DIRECTORY, "", variables_at_start().get("PWD", "")))
-    for part in dict.fromkeys(filter(None, parts)):
+def _files(word: str, base: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files that a word names, from any of the directories from which a program may open them.
+
+    They are that of the start, that of now, that of the shell, and the main file's.
+    """
+    places = dict.fromkeys((DIRECTORY, "", variables_at_start().get("PWD", ""), base))
+    seen: set[tuple[int, int]] = set()
+    for part in dict.fromkeys(filter(None, _parts(word))):
         for path in dict.fromkeys(os.path.join(place, os.path.expanduser(part)) for place in places):  # noqa: PTH111, PTH118
             try:
                 status = os.stat(path)  # noqa: PTH116
@@ -116,9 +114,23 @@ def _files(word: str) -> Iterator[tuple[str, os.stat_result]]:
                 continue
             if stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
                 raise RefusedError(f"the argument {word!r} names a pipe")
-            if stat.S_ISREG(status.st_mode):
+            if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
                 yield path, status
-                break
+
+
+def _parts(word: str) -> Iterator[str]:
+    """Yield the texts that may name a file: between any two of `=`, `:`, `@` and `,`, or behind short options."""
+    found = list(_PARTS.finditer(word))
+    starts = [0, *(each.end() for each in found)]
+    ends = [*(each.start() for each in found), len(word)]
+    longest = len(ends) if len(ends) <= _MANY_PARTS else _PARTS_OF_A_NAME
+    for number, start in enumerate(starts):
+        for end in ends[number : number + longest]:
+            yield word[start:end]
+    short = _SHORT.match(word)
+    if short is not None:
+        yield from (word[end:] for end in range(2, short.end() + 1))
 
 
 def _is_same(path: str, main: str) -> bool:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import sys
 import time
 from typing import Final
 
+from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.reuse.inputs.memo import memo_of_host
 from ejcache.settings.start import status_field
 
+CODE: Final = frozenset({
+    *(".py", ".pyx", ".so", ".dylib", ".dll", ".pyd", ".c", ".cc", ".cpp", ".h", ".cu", ".cuh", ".ptx", ".cubin"),
+    *(".hsaco", ".mlir", ".zip", ".egg", ".pyz", ".pth", ".pyc"),
+})  # fmt: skip
 LARGEST: Final = 16 << 20
 """Bytes of a file that counts by its content; a larger one counts by its size and the time of its last change."""
 
@@ -22,9 +28,16 @@ def content(path: str, status: os.stat_result | None = None, *, largest: int | N
         path: of the file.
         status: of the file, where the caller has it.
         largest: bytes; None where a file counts by its content however large it is.
+
+    Raises:
+        RefusedError: it is a pipe. Whoever reads one takes away what the program needs, or waits for ever.
     """
     try:
         status = status or os.stat(path)  # noqa: PTH116
+        if stat.S_ISFIFO(status.st_mode):
+            raise RefusedError(f"{path} is a pipe")
+        if not stat.S_ISREG(status.st_mode):
+            return f"no file {stat.S_IFMT(status.st_mode)} {status.st_rdev}"
         if largest is not None and status.st_size > largest:
             return f"{status.st_size} bytes {status.st_mtime_ns}"
         memo = memo_of_host()
@@ -36,6 +49,17 @@ def content(path: str, status: os.stat_result | None = None, *, largest: int | N
         return digest
     except OSError as exc:
         return f"cannot be read: {exc.errno}"
+
+
+def is_code(path: str) -> bool:
+    """True if a file's ending is one of code."""
+    return ending(path) in CODE
+
+
+def ending(path: str) -> str:
+    """Return the ending of a file's name in small letters, ".json" of ".json" too; empty if it has none."""
+    _, dot, last = os.path.basename(path).rpartition(".")  # noqa: PTH119
+    return f"{dot}{last}".lower() if dot else ""
 
 
 def _began() -> float:

@@ -2,11 +2,13 @@
 
 All that are installed count, whether they are imported or not: which modules happen to be imported when a question is
 asked differs from one start to the next. A module whose file has another size than its `RECORD` says, or is younger
-than it, was changed by hand: it counts by its content.
+than it, or is another file than the installer wrote, was changed by hand: it counts by its content. So does code that
+no `RECORD` names, directly in the directories of loaded modules, and in directories beside the packages.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
@@ -17,12 +19,12 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.reuse.inputs.files import content
+from ejcache.reuse.inputs.files import content, is_code, is_younger, was_made_since
 from ejcache.reuse.inputs.memo import memo_of_host
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _LOCAL: Final = frozenset({"dir_info", "archive_info", "vcs_info"})
 _PACKAGERS: Final = frozenset({"conda"})
@@ -186,17 +188,43 @@ def _without_record(search: tuple[str, ...]) -> dict[str, str]:
 
 @functools.cache
 def _record_digest(directory: str) -> str:
+    """Digest the `RECORD`, or metadata and entry points where an operating system has left none."""
     path = f"{directory}/RECORD"
     memo = memo_of_host()
     try:
         status = os.stat(path)  # noqa: PTH116
+        _stamps[path] = _stamp(status)
+        if is_younger(status, linked=True) or was_made_since(os.stat(directory)):  # noqa: PTH116
+            _changed[os.path.basename(directory)] = None  # noqa: PTH119
         digest = memo.known(f"record {path}", status)
         if digest is None:
             digest = hashlib.sha256(_record(directory)).hexdigest()[:32]
             memo.keep(f"record {path}", status, digest)
     except OSError:
-        return "none"
+        return " ".join(content(f"{directory}/{name}") for name in ("METADATA", "entry_points.txt"))
     return digest
+
+
+_stamps: Final[dict[str, tuple[int, ...]]] = {}
+"""By the path of a `RECORD`: what told it from others when it was read."""
+_changed: Final[dict[str, None]] = {}
+"""What of the packages was changed after this process began."""
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def changed_package() -> str:
+    """Name a package that was changed after this process began, which may run other code; empty if none was."""
+    for path, stamp in tuple(_stamps.items()):
+        try:
+            is_same = _stamp(os.stat(path)) == stamp  # noqa: PTH116
+        except OSError:
+            is_same = False
+        if not is_same:
+            _changed[os.path.basename(os.path.dirname(path))] = None  # noqa: PTH119, PTH120
+    return next(iter(_changed), "")
 
 
 _examined: Final[dict[str, tuple[str, str] | None]] = {}
@@ -211,15 +239,102 @@ def sort_files(files: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """
     others: list[str] = []
     edited: dict[str, str] = {}
+    directories = dict.fromkeys(roots())
     for path in files:
         if path not in _examined:
             _examined[path] = _examine(path)
         found = _examined[path]
         if found is None:
             others.append(path)
-        elif found[1]:
+            continue
+        directories[os.path.join(os.path.dirname(path), "")] = None  # noqa: PTH118, PTH120
+        if found[1]:
             edited[found[0]] = found[1]
+    for directory in directories:
+        for path in _added(directory):
+            edited[path[len(root_of(path) or "") :].replace(os.sep, "/")] = content(path)
     return others, edited
+
+
+@functools.cache
+def _added(directory: str) -> list[str]:
+    """Find the code that no `RECORD` names, directly in a directory of a library and directly in directories there.
+
+    Of the library's own directory it is that of the directories there: what lies directly in it counts as a whole.
+    """
+    root = root_of(directory)
+    if root is None:
+        return []
+    memo = memo_of_host()
+    what = f"added {directory}"
+    try:
+        status = os.stat(directory)  # noqa: PTH116
+    except OSError:
+        return []
+    said = memo.known(what, status)
+    records = _records_digest(root)
+    if said is None or said.partition("\t")[0] != records:
+        below = [*_unlisted(root, directory)]
+        said = "\t".join((records, *below))
+        if all(each.isprintable() for each in below):
+            memo.keep(what, status, said)
+    found: list[str] = []
+    for path in said.split("\t")[1:]:
+        found += [each.path for each in _entries(path) if is_code(each.name)] if path.endswith(os.sep) else [path]
+    for path in found:
+        with contextlib.suppress(OSError):
+            _note_change(path, os.stat(path))  # noqa: PTH116
+    return found
+
+
+def _unlisted(root: str, directory: str) -> Iterator[str]:
+    """Yield the files of code and the directories that no `RECORD` names; directories end with a separator."""
+    for entry in _entries(directory):
+        name = _name_in_root(root, entry.path)
+        if entry.name.isidentifier() and entry.name != "__pycache__" and entry.is_dir():
+            path, name = os.path.join(entry.path, ""), f"{name}/"  # noqa: PTH118
+        elif directory != root and is_code(entry.name):
+            path = entry.path
+        else:
+            continue
+        if not any(name in _listed(each.directory) for each in _installed(root).values()):
+            yield path
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+@functools.cache
+def _listed(directory: str) -> frozenset[str]:
+    """Return the files that a `RECORD` names, and their directories, each with a separator behind it."""
+    found: set[str] = set()
+    for line in _record(directory).decode("utf-8", "replace").split("\n"):
+        path = line.partition(",")[0].strip('"')
+        found.add(path)
+        while "/" in path:
+            path = path.rpartition("/")[0]
+            if f"{path}/" in found:
+                break
+            found.add(f"{path}/")
+    return frozenset(found)
+
+
+@functools.cache
+def _records_digest(root: str) -> str:
+    """Digest what is installed in a directory: who owns a file there follows from it."""
+    records = sorted(f"{each.directory} {_record_digest(each.directory)}" for each in _installed(root).values())
+    return hashlib.sha256("\n".join(records).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _note_change(path: str, status: os.stat_result) -> None:
+    """Note a file that was changed after this process began, and perhaps after it was imported."""
+    if is_younger(status, linked=status.st_nlink > 1):
+        _changed[path] = None
 
 
 def _examine(path: str) -> tuple[str, str] | None:
@@ -237,10 +352,9 @@ def _examine(path: str) -> tuple[str, str] | None:
     if owner is None or owner.is_project:
         return None
     name = _name_in(owner, path)
-    is_edited = status.st_mtime_ns > _installed_at(owner.directory) or status.st_size != _sizes(owner.directory).get(
-        name
-    )
-    now = content(path, status) if is_edited else ""
+    now = content(path, status) if _is_edited(owner.directory, name, path, status) else ""
+    if now:
+        _note_change(path, status)
     memo.keep(f"module {path}", status, "\t".join((owner.directory, _record_digest(owner.directory), name, now)))
     return name, now
 
@@ -254,23 +368,48 @@ def _earlier_finding(path: str, said: str) -> tuple[str, str] | None:
 
 
 def _name_in(owner: Distribution, path: str) -> str:
-    return path[len(owner.root) :].replace(os.sep, "/")
+    return _name_in_root(owner.root, path)
 
 
-@functools.cache
-def _installed_at(directory: str) -> int:
+def _name_in_root(root: str, path: str) -> str:
+    return path[len(root) :].replace(os.sep, "/")
+
+
+def _is_edited(directory: str, name: str, path: str, status: os.stat_result) -> bool:
+    """True if a module's file is not the one that the installer wrote.
+
+    A copy that keeps the times of its source may be older. It is a file of its own and got its name later, and is read.
+    """
+    said = _said_of_files(directory).get(name)
+    written, named = _installed_at(directory)
+    if said is None or status.st_mtime_ns > written or status.st_size != said[1]:
+        return True
+    if status.st_nlink > 1 or status.st_ctime_ns <= named or not said[0].startswith("sha256="):
+        return False
+    now = content(path, status, largest=None)
     try:
-        return os.stat(os.path.join(directory, "RECORD")).st_mtime_ns  # noqa: PTH116, PTH118
-    except OSError:
-        return 0
+        return said[0] != f"sha256={base64.urlsafe_b64encode(bytes.fromhex(now)).rstrip(b'=').decode()}"
+    except ValueError:
+        return True  # it cannot be read
 
 
 @functools.cache
-def _sizes(directory: str) -> dict[str, int]:
-    """Return the size of each module, as the `RECORD` says."""
-    found: dict[str, int] = {}
+def _installed_at(directory: str) -> tuple[int, int]:
+    """Find when a `RECORD` was written, and when it got its name, as the last of its distribution's files."""
+    try:
+        status = os.stat(os.path.join(directory, "RECORD"))  # noqa: PTH116, PTH118
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_ctime_ns
+
+
+@functools.cache
+def _said_of_files(directory: str) -> dict[str, tuple[str, int]]:
+    """Return digest and size of each module, as the `RECORD` says."""
+    found: dict[str, tuple[str, int]] = {}
     for line in _record(directory).decode("utf-8", "replace").split("\n"):
         name, _, size = line.rstrip("\r").rpartition(",")
         if size.isdigit():
-            found[name.rpartition(",")[0].strip('"')] = int(size)
+            name, _, digest = name.rpartition(",")
+            found[name.strip('"')] = digest, int(size)
     return found

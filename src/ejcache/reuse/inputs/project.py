@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.reuse.inputs.files import content, is_younger, was_made_since
+from ejcache.reuse.inputs.files import CODE, content, ending, is_code, is_younger, was_made_since
 from ejcache.reuse.inputs.packages import install_paths, is_in_library, root_of, roots
 from ejcache.settings.start import DIRECTORY, identity
 from ejcache.util.tuples import NamedTuple
@@ -31,10 +31,6 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
-CODE: Final = frozenset({
-    *(".py", ".pyx", ".so", ".dylib", ".dll", ".pyd", ".c", ".cc", ".cpp", ".h", ".cu", ".cuh", ".ptx", ".cubin"),
-    *(".hsaco", ".mlir", ".zip", ".egg", ".pyz", ".pth", ".pyc"),
-})  # fmt: skip
 CONFIGURATION: Final = frozenset({
     *(".yaml", ".yml", ".toml", ".json", ".json5", ".jsonc", ".jsonnet", ".libsonnet", ".ini", ".cfg", ".conf"),
     *(".properties", ".xml", ".csv", ".tsv", ".gin", ".txt", ".pbtxt", ".textproto", ".j2", ".jinja", ".model"),
@@ -49,10 +45,6 @@ _CUSTOMIZE: Final = frozenset({"sitecustomize", "usercustomize"})
 _MOST: Final = 20_000
 _LIBRARY: Final = "library/"
 _INSTALLED: Final = ("site-packages/", "dist-packages/")
-_OURS: Final = ("ejcache", "ejcache_jax_plugin.py", "jax_plugins")
-_HERE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
-_OWN: Final = frozenset(os.path.join(_HERE, name) for name in _OURS)  # noqa: PTH118
-_BELOW_OWN: Final = tuple(f"{own}{os.sep}" for own in _OWN)
 
 
 class Project(NamedTuple):
@@ -74,18 +66,19 @@ class Project(NamedTuple):
 def module_files() -> list[str]:
     """The files of the loaded modules. No module is asked for it: some import what they are a place for.
 
-    Of a namespace package, which has no file, they are its directories.
+    Of packages they are their directories, too, but for that of the package's own file: a namespace package has
+    directories alone, and others have added some.
     """
     found: dict[object, None] = {}
     for module in tuple(sys.modules.values()):
         names = getattr(module, "__dict__", {})
         path = names.get("__file__")
         found[path] = None
-        if path is not None:
-            continue
         places: Any = names.get("__path__")
         if isinstance(places, (list, tuple)) or type(places).__name__ == "_NamespacePath":
-            found.update(dict.fromkeys(os.path.join(each, "") for each in places if type(each) is str))  # noqa: PTH118
+            own = os.path.dirname(path) if type(path) is str else None  # noqa: PTH120
+            others = [each for each in places if type(each) is str and each != own]
+            found.update((os.path.join(each, ""), None) for each in others if own is None or os.path.isdir(each))  # noqa: PTH112, PTH118
     # A relative path is the work of a loader that is not Python's.
     return [
         path if path.startswith(os.sep) else os.path.join(DIRECTORY, path)  # noqa: PTH118
@@ -110,8 +103,6 @@ def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[li
     scripts = os.path.realpath(install_paths()["scripts"])
     known: dict[str, str] = {}
     for path in (main, *files):
-        if path != main and _is_own(path):
-            continue
         root = root_of(path)
         if root is not None and path.endswith(os.sep):
             continue  # of a namespace package: its modules are looked at
@@ -120,7 +111,7 @@ def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[li
             (alone if top == path else directories).add(top)
             if path == main == top and not root.endswith(_INSTALLED):
                 directories.add(os.path.dirname(path))  # noqa: PTH120  # somebody put packages beside a program
-            if not _is_code(path):
+            if not is_code(path):
                 alone.add(path)
             continue
         if is_in_library(path):
@@ -132,7 +123,7 @@ def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[li
             alone.add(real)
         elif os.path.isfile(real):  # noqa: PTH113
             directories.add(os.path.dirname(real))  # noqa: PTH120
-            if not _is_code(real):
+            if not is_code(real):
                 alone.add(real)  # somebody's own loader, or a script without an ending
         elif os.path.isdir(real):  # noqa: PTH112
             directories.add(real)  # of a namespace package
@@ -145,13 +136,8 @@ def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[li
     if beside and beside != scripts and root_of(os.path.join(beside, "")) is None and not is_in_library(beside):  # noqa: PTH118
         directories.add(beside)
     kept = sorted(each for each in directories if not any(_is_reached(each, other) for other in directories))
-    alone.update(_searched(kept))
+    alone.update(_searched(sys.path, kept))
     return kept, sorted(alone)
-
-
-def _is_own(path: str) -> bool:
-    """True if a file is ejcache's own."""
-    return path.startswith(_BELOW_OWN) or path in _OWN
 
 
 def _real(path: str, known: dict[str, str]) -> str:
@@ -169,22 +155,23 @@ def _real(path: str, known: dict[str, str]) -> str:
     return os.path.join(known[directory], name)  # noqa: PTH118
 
 
-def _searched(directories: Collection[str]) -> Iterator[str]:
+def _searched(search: Iterable[str], directories: Collection[str]) -> Iterator[str]:
     """The code that an import would find, whether it is loaded or not: a trace may import what no module did before.
 
     It is what lies directly in a directory of the search path, and directly in the packages there, but for Python's
     own library and installed packages.
 
     Args:
+        search: entries of the search path.
         directories: of the project, where all code counts.
 
     Raises:
         RefusedError: there are more than 20,000 entries.
     """
     found = 0
-    for place in dict.fromkeys(sys.path):
-        path = os.path.realpath(place) if place else ""
-        if not path or is_in_library(os.path.join(path, "")) or path == _HERE:  # noqa: PTH118
+    for place in dict.fromkeys(search):
+        path = os.path.realpath(place)  # of "", the directory in which the program is
+        if is_in_library(os.path.join(path, "")):  # noqa: PTH118
             continue
         is_library = os.path.join(place, "") in roots() or f"{path}/".endswith(_INSTALLED)  # noqa: PTH118
         if not is_library and any(path == each or _is_reached(path, each) for each in directories):
@@ -202,7 +189,7 @@ def _searched(directories: Collection[str]) -> Iterator[str]:
                 found += 1
                 if found > _MOST:
                     raise RefusedError(f"{place}, in which Python looks for modules, has more than {_MOST:,} entries")
-                if _is_code(entry.name):
+                if is_code(entry.name):
                     yield entry.path
                 elif is_top and entry.path not in directories and _is_package(entry):
                     waiting.append(entry.path)
@@ -210,15 +197,6 @@ def _searched(directories: Collection[str]) -> Iterator[str]:
 
 def _is_package(entry: os.DirEntry[str]) -> bool:
     return entry.name.isidentifier() and entry.is_dir() and _is_descended(entry.name, entry.path)
-
-
-def _is_code(path: str) -> bool:
-    return path.lower().endswith(_ENDINGS_OF_CODE)
-
-
-def _is_configuration(name: str) -> bool:
-    lower = name.lower()
-    return lower.endswith(_ENDINGS_OF_CONFIGURATION) or lower.startswith(".env")
 
 
 def link_that_changed(paths: Iterable[str]) -> str:
@@ -229,7 +207,7 @@ def link_that_changed(paths: Iterable[str]) -> str:
     """
     looked: set[str] = set()
     for path in paths:
-        above = os.path.dirname(path) if is_in_library(path) or _is_own(path) else path  # noqa: PTH120
+        above = os.path.dirname(path) if is_in_library(path) else path  # noqa: PTH120
         while above not in looked and len(above) > 1:
             looked.add(above)
             try:
@@ -310,6 +288,14 @@ class ProjectReader:
         """
         directories, alone = project_places(self._main, files, self._given)
         return ProjectPlaces(tuple(directories), tuple(alone))
+
+    def searched(self, search: Iterable[str]) -> Project:
+        """Read the code that an import finds in these entries of the search path, as it is now.
+
+        Raises:
+            RefusedError: they have more than 20,000 entries.
+        """
+        return self.read(ProjectPlaces((), tuple(_searched(search, ()))))
 
     def read(self, places: ProjectPlaces) -> Project:
         """The files of these places, as they were when each was read first.
@@ -406,10 +392,11 @@ class ProjectReader:
                 except OSError:
                     continue
                 young = young and was_made_since(status, surely=True)
-                if _is_code(entry.name):
+                last = ending(entry.name)
+                if last in CODE:
                     if self._count(entry.path, name, code, status) or is_new:
                         changed = changed or name
-                elif _is_configuration(entry.name):
+                elif last in CONFIGURATION or entry.name.lower().startswith(".env"):
                     settings.append((entry.path, name, status, is_new))
             if is_output:
                 continue
