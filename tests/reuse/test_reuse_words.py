@@ -149,6 +149,8 @@ def test_what_differs_between_projects():
         assert difference(before, after) == said
     assert difference(after, before) == ("the file out/run-20261102.json is gone", "out/run-*.json")
     assert difference(before, before._replace(code={})) == ("the file train.py is gone", "train.py")
+    # A word alone is refused by the setting.
+    assert difference(Project({"my-job": "1"}), Project({"my-job": "2"})) == ("the file my-job changed", "./my-job")
 
 
 def test_random_keys_of_an_unknown_kind_are_no_numbers():

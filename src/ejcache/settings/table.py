@@ -201,8 +201,8 @@ class Settings:
     reuse_ignore: tuple[str, ...] = setting(
         (),
         "inputs that reuse_lowering does not compare",
-        parse=read.texts,
-        accepted="arguments (--run-name), env:PATTERN and globs of files, separated by commas",
+        parse=read.inputs_that_do_not_count,
+        accepted="arguments (--run-name), env:PATTERN, globs of files (log.csv, conf/*, ./NAME), separated by commas",
     )
     autotune_dir: str | None = setting(
         None,

@@ -500,6 +500,8 @@ def difference(recorded: Project, now: Project) -> tuple[str, str] | None:
             if before.get(name) == after.get(name) or not is_counted:
                 continue
             pattern = glob.escape(name)
+            if not any(letter in pattern for letter in "/.*?["):
+                pattern = f"./{pattern}"  # a word alone may be the name of anything
             if name in before and name in after:
                 return f"the file {name} changed", pattern
             return f"the file {name} is {'gone' if name in before else 'new'}", _NUMBER.sub("*", pattern)
