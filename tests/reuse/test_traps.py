@@ -239,9 +239,9 @@ TRAPS = {
     ),
     "a search path that grows between two functions": Trap(
         F.replace("x * K", "x + 1") + "sys.path.append('../more')\n@ejit\ndef g(x):\n    traced.append(1)\n"
-        "    try:\n        import piece\n        return x * piece.K\n    except ImportError:\n        return x * 2\n"
+        "    import base\n    try:\n        import piece\n        return x * piece.K\n    except ImportError:\n        return x * base.K\n"
         "results.append(g(x))",
-        files={"../more/notes.bin": ""}, change={"files": {"../more/piece.py": "K = 3"}},
+        files={"../more/base.py": "K = 2"}, change={"files": {"../more/piece.py": "K = 3"}},
     ),
     "a policy of autotuning": Trap(
         F.replace("x * K", "x * len(resolve().autotune_policy)").replace("@ejit", "from ejcache.settings.resolve import resolve\n@ejit"),

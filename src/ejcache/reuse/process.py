@@ -282,6 +282,9 @@ class ProcessInputs:
             inputs = self._inputs()
             records = read_records(self.key, self._policy, self._settings)
             mine = next((each for each in records if each.inputs == inputs or not self._difference(each.inputs)), None)
+            if mine is None and self._counted and self.record is not None:
+                # What this process has recorded before, when it had loaded less.
+                mine = next((each for each in records if each.inputs == self.record.inputs), None)
             if mine is None:
                 mine = ReuseRecord(inputs, {})
             traced = mine.traced + (not self._counted)
