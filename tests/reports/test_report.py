@@ -9,6 +9,7 @@ import runpy
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from cli_helpers import ejcache
@@ -19,7 +20,7 @@ from ejcache.cache.recorder import START_LOG, read_starts, recorder
 from ejcache.cache.start_records import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.misses.log import recall_programs, remember_program
 from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
-from ejcache.reports.html import html_page
+from ejcache.reports.html import axis, html_page
 from ejcache.reports.model import DiskUse, build
 from ejcache.reports.program_differences import compare_pairs
 from ejcache.reports.sections import duration, print_report
@@ -93,29 +94,33 @@ def check_numbers(report, programs):
     waited, lost, keyed = (sum(p.seconds.get(phase, 0) for p in programs) for phase in ("waited", "lost", "keyed"))
     misses = [p for p in programs if p.outcome != HIT]
     page = html_page(report)
-    title = re.search("<h1>(.*?)</h1><p>(.*?)</p>", page)
-    assert title[1] == (
-        f"{duration(saved - waited - lost - keyed)} saved net: {duration(saved)} of compiling saved, "
-        f"{duration(waited)} waited for others, {duration(lost)} lost to failing storage, {duration(keyed)} for keys"
+    title = re.search("<h1>(.*?)</h1><p>(.*?)</p><p>(.*?)</p>", page)
+    net = saved - waited - lost - keyed
+    worth = f"ejcache saved {duration(net)}" if net >= 0 else f"ejcache took {duration(-net)} more than it saved"
+    assert title[1] == worth
+    assert title[2] == (
+        f"{duration(saved)} of compiling saved, less {duration(keyed)} for keys, {duration(waited)} of waiting for "
+        f"other processes and {duration(lost)} lost to failing storage"
     )
-    assert f"{len(misses)} misses, {duration(sum(p.compile_seconds for p in misses))} of compiling" in title[2]
+    assert f"{len(misses)} misses, {duration(sum(p.compile_seconds for p in misses))} of compiling" in title[3]
     for phase in {phase for p in programs for phase in p.seconds}:
-        assert f"{phase} {duration(sum(p.seconds.get(phase, 0) for p in programs))}</span>" in page
+        took = duration(sum(p.seconds.get(phase, 0) for p in programs))
+        assert (f"{phase} {took}</span>" in page) == (took != "0 s")
 
     functions = {row["function"]: row for row in rows_of(page, "cost")}
     assert functions.keys() == {p.name for p in programs}
     for name, row in functions.items():
         mine = [p for p in programs if p.name == name]
-        assert row["seconds"] == f"{sum(sum(p.seconds.values()) for p in mine):.3f}"
+        assert row["spent"] == f"{sum(sum(p.seconds.values()) for p in mine):.3f}"
         assert row["compiled"] == f"{sum(p.compile_seconds for p in mine if p in misses):.3f}"
         assert (int(row["hits"]), int(row["misses"])) == (
             sum(p.outcome == HIT for p in mine), sum(p.outcome != HIT for p in mine),
         )  # fmt: skip
         assert row["saved"] == f"{saved_by[name]:.3f}"
-        assert row["called from"] in {p.caller for p in mine}
+        assert row["called from"] in {p.caller.replace(f"{Path.cwd()}/", "") for p in mine}
     causes = rows_of(page, "first")
     assert sum(int(row["misses"]) for row in causes) == len(misses)
-    assert sum(float(row["seconds"]) for row in causes) == pytest.approx(
+    assert sum(float(row["compiled"]) for row in causes) == pytest.approx(
         sum(p.compile_seconds for p in misses), abs=0.01
     )
     for what in ("ranks", "days"):
@@ -132,7 +137,7 @@ def check_timeline(report, records):
     last = max(records, key=lambda record: record.process.began)
     boxes = re.findall(
         r'<b[^>]* title="(.*?): .*?: (\w+)" style="left:(.*?)%;width:(.*?)%;',
-        html_page(report).partition('<div class="start">')[2].partition('<div class="start" hidden>')[0],
+        html_page(report).partition('<div class="start" id="start-')[2].partition('<div class="start"')[0],
     )
     length = max(p.time for p in last.programs) - last.process.began
     shown = 0
@@ -344,7 +349,10 @@ def test_what_to_change_comes_first(capsys):
     assert page.index('<h2 id="change">') < page.index('<h2 id="first">')
     (row,) = rows_of(page, "change")
     assert (row["change"], row["saves"], row["what to do"]) == ("/home/me/train.py:7", "2.000", "pad <it>")
+    assert "<details open><summary>before and after" in page
     assert "<pre><i class=new>+ is &lt;1&gt;</i></pre>" in page
+    assert "<p>counted: the seconds were spent, and the programs that remain were counted.</p>" in page
+    assert '<td data-name="function"><a href="#f-jit_step">step</a></td>' in page
     print_report(report)
     assert "/home/me/train.py:7" in capsys.readouterr().out
 
@@ -375,7 +383,13 @@ def test_from_a_cause_to_the_difference_of_two_texts():
     assert cause.pairs == {"jit_step": ("jit_step-1000.0", "jit_step-1001.0")}
     page = html_page(report, compare_pairs(report.causes, records, recall_programs))
     unfolded = page.partition('<h2 id="first">')[2].partition("<h2")[0]
-    assert re.search(r"<details><summary>1 function</summary><ul><li><details><summary>jit_step 1.0 s", unfolded)
+    assert re.search(
+        r"<details><summary>1 function, and what changed</summary><ul><li><details open><summary>jit_step 1.0 s",
+        unfolded,
+    )
+    assert "<p>From the program of start 1 on host0 to that of start 1 on host0:</p>" in unfolded
+    assert page.count("id=d-0>") == 1
+    assert '<a href="#d-0">its code changed' in page.partition('<h2 id="cost">')[2]
     assert "<li>a constant changed: 2 -&gt; 3" in unfolded
     assert "<i class=old>-    %cst = stablehlo.constant dense&lt;2.0&gt; : tensor&lt;f32&gt;</i>" in unfolded
     assert "<i class=new>+    %cst = stablehlo.constant dense&lt;3.0&gt; : tensor&lt;f32&gt;</i>" in unfolded
@@ -396,26 +410,38 @@ def test_what_is_not_known_of_two_programs_is_not_shown():
 
 
 def test_header():
-    """Program, commit, host, device, time and versions of the last start."""
+    """Number, program, commit, host, device, time and versions of the last start."""
     record = start(2, programs=[compiled("jit_step")])
     versions = {"jax": "0.12.0", "platform": "cpu", "commit": "0123456789ab"}
     page = html_page(build([record._replace(process=record.process._replace(versions=versions))]))
     facts = dict(re.findall("<div><dt>(.*?)<dd>(.*?)</div>", page))
     assert facts.pop("began").startswith("1970-01-01")
     assert facts == {
-        "program": "train.py", "commit": "0123456789ab", "host": "host2", "device": "cpu", "jax": "0.12.0",
+        "last start": "1", "program": "train.py", "commit": "0123456789ab", "host": "host2", "device": "cpu",
+        "jax": "0.12.0",
     }  # fmt: skip
 
 
 def test_each_start_has_a_number_and_a_timeline():
-    """The first start is number 1; its number in the table leads to its timeline."""
+    """The first start is number 1; its number in the table leads to its timeline, which says what took longest."""
     records = [
         start(began=1_000.0 + 100 * n, programs=[compiled("jit_step", time=1_050.0 + 100 * n)]) for n in range(3)
     ]
     page = html_page(build(records))
-    assert re.findall(r"data-start=(\d)>(\d)</a>", page) == [("0", "3"), ("1", "2"), ("2", "1")]
-    assert re.findall(r"<option value=.(\d).>start (\d):", page) == [("0", "3"), ("1", "2"), ("2", "1")]
-    assert "Longest: jit_step 1.0 s (compiled)" in page
+    assert re.findall(r'href="#start-(\d)">(\d)</a>', page) == [("3", "3"), ("2", "2"), ("1", "1")]
+    assert re.findall(r'id="start-(\d)"( hidden)?', page) == [("3", ""), ("2", " hidden"), ("1", " hidden")]
+    assert re.findall(r"<option value=.(\d).>start (\d):", page) == [("3", "3"), ("2", "2"), ("1", "1")]
+    longest = page.partition("What took longest in start 3")[2]
+    assert re.search('"function">jit_step</td>.*?>1.000</td>.*?>compiled</td>', longest)
+
+
+@pytest.mark.parametrize("length", [1e-7, 0.0021, 0.94, 1.0, 7.0, 61.0, 5_000.0])
+def test_an_axis_has_a_few_round_numbers(length):
+    ticks = re.findall('left:(.*?)%">(.*?) s<', axis(length))
+    assert 2 <= len(ticks) <= 8
+    assert [float(place) for place, _ in ticks] == pytest.approx(
+        [100 * float(seconds) / length for _, seconds in ticks], abs=0.1
+    )
 
 
 def test_operations_of_jax_are_one_row():

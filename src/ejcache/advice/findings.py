@@ -23,6 +23,12 @@ COUNTED: Final = "counted"
 """The seconds were spent, and how many of the programs remain was counted."""
 ESTIMATED: Final = "estimated"
 """The seconds are a part of what was spent, by the size of the program."""
+BASES: Final = {
+    MEASURED: "these seconds were spent, and would not be",
+    COUNTED: "the seconds were spent, and the programs that remain were counted",
+    ESTIMATED: "a part of what was spent, by the size of the program",
+}
+"""How the seconds that a change saves are known, in words."""
 
 MADE_ANEW: Final = "made_anew"
 SHAPE_VARIES: Final = "shape_varies"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
 from html import escape
 from pathlib import Path
@@ -10,9 +12,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from ejcache.cache.start_records import PHASES
+from ejcache.cache.start_records import HIT, PHASES
 from ejcache.reports.program_differences import SHOWN
-from ejcache.reports.sections import NUMBERS, duration, headline, sections
+from ejcache.reports.sections import MEANINGS, NUMBERS, SECONDS, duration, headline, sections
 from ejcache.util.printable import printable
 from ejcache.util.units import plural
 
@@ -29,9 +31,15 @@ _ROWS: Final = 200
 _DIFF_LINES: Final = 60
 _WIDEST: Final = 240
 """Characters of a line of code."""
-_TICKS: Final = 5
-_LONGEST_SHOWN: Final = 4
+_TICKS: Final = 7
+"""The most ticks of an axis."""
+_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+"""Seconds between two ticks, times a power of ten."""
+_LONGEST_SHOWN: Final = 10
+_LAST_TICK: Final = 0.94
+"""A tick further along the axis has no room for its number."""
 _NONE: Final[Mapping[Pair, Explanation]] = MappingProxyType({})
+_NOWHERE: Final[Mapping[tuple[int, str], str]] = MappingProxyType({})
 _LONG: Final = 24
 """Characters from which a column may wrap."""
 
@@ -44,44 +52,83 @@ def html_page(report: Report, differences: Mapping[Pair, Explanation] = _NONE) -
         differences: what changed within the pairs of programs that its causes name.
     """
     shown = [each for each in sections(report, rows=_ROWS) if each.rows or each.notes]
-    worth, counts, _ = map(_text, headline(report))
+    worth, *summed, _ = map(_text, headline(report))
     links = "".join(f'<a href="#{each.anchor}">{_text(each.question)}</a>' for each in shown if each.question)
     links += '<a href="#timeline">Where did a start spend its time?</a>'
     facts = "".join(f"<div><dt>{_text(name)}<dd>{_text(value)}</div>" for name, value in report.facts if value)
+    program = report.starts[0].program if report.starts else ""
     body = [
-        f"<h1>{worth}</h1><p>{counts}</p><dl>{facts}</dl>",
-        _phases(report.sums.phases),
-        f"<nav>{links}</nav>",
-        *(_section(each, _more(each, report, differences), report) for each in shown),
-        _timelines(report),
+        f"<header><h1>{worth}</h1>{''.join(f'<p>{each}</p>' for each in summed)}<dl>{facts}</dl>",
+        f"{_phases(report.sums.phases)}{_meanings(report.sums.phases)}",
+        f"<nav>{links}</nav></header><main>",
+        *(_section(each, report, differences) for each in shown),
+        f"{_timelines(report)}</main>",
     ]
     page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
-    return page.substitute(body="\n".join(body))
+    return page.substitute(program=_text(program), body="\n".join(body))
 
 
 def _text(text: str, *, keep: str = "") -> str:
     return escape(printable(text, keep=keep))
 
 
+def _prose(text: str) -> str:
+    """Escape a sentence; what stands in backticks is code."""
+    return re.sub("`([^`]*)`", r"<code>\1</code>", _text(text))
+
+
 def _phases(phases: Mapping[str, float]) -> str:
     """Return a bar of all phases, and what each colour means."""
     total = sum(phases.values()) or 1.0
-    kept = [phase for phase in PHASES if phases.get(phase)]
+    kept = [phase for phase in PHASES if duration(phases.get(phase, 0.0)) != duration(0.0)]
     parts = "".join(f'<span style="width:{100 * phases[p] / total:.2f}%;background:var(--{p})"></span>' for p in kept)
-    words = "".join(f'<span><i style="background:var(--{p})"></i>{p} {duration(phases[p])}</span>' for p in kept)
-    return f'<div class="bar">{parts}</div><div class="key">{words}</div>'
+    words = "".join(
+        f'<span title="{MEANINGS[p]}"><i style="background:var(--{p})"></i>{p} {duration(phases[p])}</span>'
+        for p in kept
+    )
+    return f'<div class="bar" aria-hidden="true">{parts}</div><div class="key">{words}</div>'
+
+
+def _meanings(phases: Mapping[str, float]) -> str:
+    kept = [phase for phase in PHASES if phases.get(phase)]
+    said = "".join(f"<li><b>{phase}</b>: {MEANINGS[phase]}" for phase in kept)
+    return f"<details><summary>what these words mean</summary><ul>{said}</ul></details>"
 
 
 def _more(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> Sequence[tuple[str, str]]:
     """Make what unfolds below each row, with its title: of a change, the code; of a cause, its functions."""
     if section.anchor == "change":
-        return [("before and after", _code(each.before, "-") + _code(each.after, "+")) for each in report.findings]
-    if section.anchor == "first":
         return [
-            (plural(len(cause.seconds_by_function), "function"), _functions_of(cause, differences))
-            for cause in report.causes
+            ("before and after, in short", _code(each.before, "-") + _code(each.after, "+")) for each in report.findings
         ]
+    if section.anchor == "first":
+        return [_functions_of(cause, report, differences) for cause in report.causes]
     return ()
+
+
+def _links(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> dict[tuple[int, str], str]:
+    """Return where cells lead, by the number of their row and the name of their column."""
+    found: dict[tuple[int, str], str] = {}
+    costs = {each.name for each in report.functions[:_ROWS]}
+    numbers = {pair: n for n, pair in enumerate(differences)}
+    pairs = {
+        (name, cause.label): numbers[pair]
+        for cause in report.causes
+        for name, pair in cause.pairs.items()
+        if pair in numbers and name in cause.ranked[:SHOWN]
+    }
+    timelines = {str(each.number) for each in report.timelines}
+    for n, row in enumerate(section.rows):
+        cells = dict(zip(section.columns, row, strict=True))
+        if section.anchor == "ranks" and cells["start"] in timelines:
+            found[n, "start"] = f"#start-{cells['start']}"
+        for column, name in (("most of it", cells.get("most of it")), ("function", f"jit_{cells.get('function')}")):
+            if name in costs and section.anchor in {"first", "change"}:
+                found[n, column] = f"#f-{quote(name)}"
+        pair = (cells.get("function", ""), cells.get("compiled because", ""))
+        if pair in pairs:
+            found[n, "compiled because"] = f"#d-{pairs[pair]}"
+    return found
 
 
 def _code(code: str, sign: str) -> str:
@@ -98,36 +145,56 @@ def _lines(lines: Iterable[str]) -> str:
     return "\n".join(f"<i class={kinds[sign]}>{line}</i>" if sign in kinds else line for sign, line in shown)
 
 
-def _functions_of(cause: Cause, differences: Mapping[Pair, Explanation]) -> str:
-    """Return the functions of a cause, each with what changed between its last two programs."""
+def _functions_of(cause: Cause, report: Report, differences: Mapping[Pair, Explanation]) -> tuple[str, str]:
+    """Return how many functions a cause has, and these, each with what changed between its last two programs.
+
+    The first change is unfolded, so that one click on the cause shows it.
+    """
     rows = []
+    numbers = {pair: n for n, pair in enumerate(differences)}
+    compared = 0
     for name in cause.ranked[:SHOWN]:
-        found = differences.get(cause.pairs.get(name, ("", "")))
+        pair = cause.pairs.get(name, ("", ""))
         link, took = f"#f-{_text(quote(name))}", duration(cause.seconds_by_function[name])
-        if found is None:
-            row = f'<a href="{link}">{_text(name)}</a> {took}'
-        else:
+        if pair in numbers:
             title = f"{_text(name)} {took}: what changed"
-            row = f"<details><summary>{title}</summary>{_difference(name, found, link)}</details>"
+            told = _difference(name, pair, differences[pair], report.compiled_in)
+            cost = f'<a href="{link}">what {_text(name)} cost</a>'
+            is_open = "" if compared else " open"
+            row = f"<details{is_open}><summary>{title}</summary><div id=d-{numbers[pair]}>{told}{cost}</div></details>"
+            compared += 1
+        else:
+            row = f'<a href="{link}">{_text(name)}</a> {took}'
         rows.append(f"<li>{row}")
     hidden = len(cause.seconds_by_function) - len(rows)
-    return f"<ul>{''.join(rows)}</ul>" + (f"<p>{plural(hidden, 'more function')}</p>" if hidden > 0 else "")
+    more = f"<p>{plural(hidden, 'more function')}</p>" if hidden > 0 else ""
+    title = plural(len(cause.seconds_by_function), "function") + (", and what changed" if compared else "")
+    return title, f"<ul>{''.join(rows)}</ul>{more}"
 
 
-def _difference(name: str, found: Explanation, link: str) -> str:
+def _difference(name: str, pair: Pair, found: Explanation, compiled_in: Mapping[str, str]) -> str:
     """Show what changed from one program to another: in words, and in the lines of their texts."""
     said = "".join(f"<li>{_text(each.sentence)}" for each in found.differences[:SHOWN])
+    before, after = (compiled_in.get(key, "") for key in pair)
+    which = f"<p>From the program of {_text(before)} to that of {_text(after)}:</p>" if before and after else ""
     lines = found.diff.splitlines()
     diff = f"<pre>{_lines(lines[:_DIFF_LINES])}</pre>" if lines else ""
     command = f"ejcache why {shlex.quote(name)} --full"
-    rest = f"<p>{_text(f'{len(lines) - _DIFF_LINES} more lines: `{command}`')}</p>" if len(lines) > _DIFF_LINES else ""
-    return f'<ul>{said}</ul>{diff}{rest}<a href="{link}">what {_text(name)} cost</a>'
+    rest = f"<p>{_prose(f'{len(lines) - _DIFF_LINES} more lines: `{command}`')}</p>" if len(lines) > _DIFF_LINES else ""
+    return f"{which}<ul>{said}</ul>{diff}{rest}"
 
 
-def _section(section: Section, more: Sequence[tuple[str, str]], report: Report) -> str:
-    notes = "".join(f"<p{' class=bad' if note.startswith('!') else ''}>{_text(note)}</p>" for note in section.notes)
-    timelines = {str(each.number): n for n, each in enumerate(report.timelines)}
-    table = _table(section.columns, section.rows, more, timelines) if section.rows else ""
+def _section(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> str:
+    notes = "".join(f"<p{' class=bad' if note.startswith('!') else ''}>{_prose(note)}</p>" for note in section.notes)
+    table = ""
+    if section.rows:
+        table = _table(
+            section.columns,
+            section.rows,
+            _more(section, report, differences),
+            _links(section, report, differences),
+            unfolded=section.anchor == "change",
+        )
     below = f'<div class="notes">{notes}</div>' if notes else ""
     return f'<h2 id="{section.anchor}">{_text(section.title)}</h2>{table}{below}'
 
@@ -135,48 +202,72 @@ def _section(section: Section, more: Sequence[tuple[str, str]], report: Report) 
 def _table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],
-    more: Sequence[tuple[str, str]],
-    timelines: Mapping[str, int],
+    more: Sequence[tuple[str, str]] = (),
+    links: Mapping[tuple[int, str], str] = _NOWHERE,
+    *,
+    unfolded: bool = False,
+    anchored: bool = True,
 ) -> str:
-    """Make a table in which each row is a body with what unfolds below it, so that both are sorted together."""
+    """Make a table in which each row is a body with what unfolds below it, so that both are sorted together.
+
+    Args:
+        columns: their names.
+        rows: of texts.
+        more: what unfolds below the rows, with its title.
+        links: where cells lead.
+        unfolded: whether the first row is unfolded.
+        anchored: whether other tables lead to the row of a function.
+    """
     longest = [max(len(row[place]) for row in rows) for place in range(len(columns))]
     classes = [
-        ' class="number"' if name in NUMBERS else ' class="wide"' if most > _LONG else ""
+        f' class="{_kind(name, most)}"' if _kind(name, most) else ""
         for name, most in zip(columns, longest, strict=True)
     ]
-    head = "".join(f"<th{kind} tabindex=0>{_text(name)}" for kind, name in zip(classes, columns, strict=True))
+    head = "".join(
+        f'<th{kind} scope="col"><button type="button">{_text(name)}</button>'
+        for kind, name in zip(classes, columns, strict=True)
+    )
     bodies = []
     for number, row in enumerate(rows):
         cells = "".join(
-            f'<td{kind} data-name="{_text(name)}">{_cell(name, cell, timelines)}</td>'
+            f'<td{kind} data-name="{_text(name)}">{_cell(cell, links.get((number, name), ""))}</td>'
             for kind, name, cell in zip(classes, columns, row, strict=True)
         )
-        anchor = f' id="f-{_text(quote(row[0]))}"' if columns[0] == "function" else ""
-        unfolded = ""
+        anchor = f' id="f-{_text(quote(row[0]))}"' if anchored and columns[0] == "function" else ""
+        below = ""
         if number < len(more):
             title, extra = more[number]
-            unfolded = (
-                f'<tr><td class="more" colspan={len(columns)}><details><summary>{title}</summary>{extra}</details>'
+            is_open = " open" if unfolded and not number else ""
+            below = (
+                f'<tr><td class="more" colspan={len(columns)}><details{is_open}><summary>{title}</summary>'
+                f"{extra}</details>"
             )
-        bodies.append(f"<tbody><tr{anchor}>{cells}</tr>{unfolded}")
+        bodies.append(f"<tbody><tr{anchor}>{cells}</tr>{below}")
     return f'<div class="scroll"><table><thead><tr>{head}</thead>{"".join(bodies)}</table></div>'
 
 
-def _cell(name: str, cell: str, timelines: Mapping[str, int]) -> str:
-    """Show a cell; the number of a start leads to its timeline."""
-    if name == "start" and cell in timelines:
-        return f'<a href="#timeline" data-start={timelines[cell]}>{_text(cell)}</a>'
-    return _text(cell)
+def _kind(name: str, longest: int) -> str:
+    """Return the classes of a column."""
+    if name in NUMBERS:
+        return "number seconds" if name in SECONDS else "number"
+    return "wide" if longest > _LONG else ""
+
+
+def _cell(cell: str, link: str) -> str:
+    """Show a cell, which may lead somewhere; a path may wrap behind a slash."""
+    text = _prose(cell).replace("/", "/<wbr>") if "<" not in _prose(cell) else _prose(cell)
+    return f'<a href="{_text(link)}">{text}</a>' if link else text
 
 
 def _timelines(report: Report) -> str:
     """Return the last starts, of which one is shown."""
     options = "".join(
-        f'<option value="{n}">{_text(f"start {each.number}: {each.title}")}' for n, each in enumerate(report.timelines)
+        f'<option value="{each.number}">{_text(f"start {each.number}: {each.title}")}' for each in report.timelines
     )
-    choice = f'<select id="start" aria-label="start">{options}</select>' if report.timelines else ""
+    label = '<label for="start">Start to show</label>'
+    choice = f'{label} <select id="start">{options}</select>' if report.timelines else ""
     shown = "".join(
-        f'<div class="start"{" hidden" * bool(number)}>{_timeline(each)}</div>'
+        f'<div class="start" id="start-{each.number}"{" hidden" * bool(number)}>{_timeline(each)}</div>'
         for number, each in enumerate(report.timelines)
     )
     return f'<h2 id="timeline">Timeline of a start</h2>{choice}{shown}'
@@ -184,40 +275,64 @@ def _timelines(report: Report) -> str:
 
 def _timeline(timeline: Timeline) -> str:
     length = timeline.length or 1.0
-    ticks = "".join(
-        f'<span style="left:{100 * n / _TICKS:.1f}%">{duration(length * n / _TICKS)}</span>' for n in range(_TICKS)
-    )
     lanes = "".join(
         f'<div class="lane">{_text(name)}<div class="track">{"".join(_bar(bar, length) for bar in bars)}</div></div>'
         for name, bars in timeline.lanes.items()
     )
     more = f" {plural(timeline.left_out, 'shorter program')} left out." if timeline.left_out else ""
-    began = f"{duration(length)} until its last program was ready. A half bar was preloaded.{more}"
-    said = f"<p>{began}</p><p>{_text(_longest(timeline))}</p>"
-    return f'{said}{_phases(timeline.sums.phases)}<div class="axis">{ticks}</div>{lanes}'
+    ahead = " A bar of half the height was loaded before the program asked for it." if timeline.sums.preloaded else ""
+    title = _text(f"Start {timeline.number}: {timeline.title}.")
+    said = f"<p>{title} It took {duration(length)} until its last program was ready.{ahead}{more}</p>"
+    return f"{said}{_phases(timeline.sums.phases)}{axis(length)}{lanes}{_longest(timeline)}"
+
+
+def axis(length: float) -> str:
+    """Return an axis of seconds with a few round numbers."""
+    power = 10.0 ** math.floor(math.log10(length / _TICKS))
+    step = next(power * each for each in _STEPS if power * each * _TICKS >= length)
+    ticks = "".join(
+        f'<span style="left:{100 * n * step / length:.1f}%">{f"{n * step:.6g}"} s</span>'
+        for n in range(math.ceil(length / step))
+        if n * step < length * _LAST_TICK
+    )
+    return f'<div class="axis" aria-hidden="true">{ticks}</div>'
 
 
 def _longest(timeline: Timeline) -> str:
-    """Return the programs that took longest, and what they spent most on."""
-    bars = sorted((bar for bars in timeline.lanes.values() for bar in bars), key=lambda bar: -sum(bar.phases.values()))
-    said = (
-        f"{bar.name} {duration(sum(bar.phases.values()))} ({max(bar.phases, key=lambda phase: bar.phases[phase])})"
-        for bar in bars[:_LONGEST_SHOWN]
-        if bar.phases
+    """Return a table of the functions that took longest in a start, and what they spent most on."""
+    rows = [
+        [
+            each.name,
+            f"{each.sums.cost:.3f}",
+            max(each.sums.phases, key=lambda phase: each.sums.phases[phase]),
+            f"{each.sums.hits:,}",
+            f"{each.sums.misses:,}",
+        ]
+        for each in timeline.functions[:_LONGEST_SHOWN]
+        if each.sums.phases
+    ]
+    columns = ("function", "spent", "mostly", "hits", "misses")
+    return (
+        f"<h3>What took longest in start {timeline.number}</h3>{_table(columns, rows, anchored=False)}" if rows else ""
     )
-    return f"Longest: {', '.join(said)}"
+
+
+def _outcome(bar: Bar) -> str:
+    if bar.outcome != HIT:
+        return "compiled"
+    return "loaded ahead" if bar.was_preloaded else "loaded"
 
 
 def _bar(bar: Bar, length: float) -> str:
     """Return a box for each phase, one behind the other; those that no eye could see are left out."""
     found, at = [], bar.at
-    title = _text(f"{bar.name}: {bar.outcome}, {duration(sum(bar.phases.values()))}")
+    title = _text(f"{bar.name}: {_outcome(bar)}, {duration(sum(bar.phases.values()))}")
     for phase in PHASES:
         took = bar.phases.get(phase, 0.0)
         if took > length / 2000:
             kind = ' class="ahead"' if bar.was_preloaded else ""
             place = f"left:{100 * at / length:.2f}%;width:{100 * took / length:.2f}%"
-            name = _text(bar.name) if took > length / 15 else ""
+            name = f"<u></u><span>{_text(bar.name)}</span>" if took > length / 15 and not bar.was_preloaded else ""
             found.append(f'<b{kind} title="{title}: {phase}" style="{place};background:var(--{phase})">{name}</b>')
         at += took
     return "".join(found)

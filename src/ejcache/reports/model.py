@@ -17,7 +17,7 @@ from ejcache.reports.causes import Cause, Causes, changed_components, group_miss
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ejcache.advice.findings import Advice
     from ejcache.cache.start_records import Process, ProgramRecord, StartRecord
@@ -89,8 +89,9 @@ class Function:
 
 @dataclass(slots=True)
 class ProcessRow:
-    """One process of a start: `name` is `rank 2 on host b`, or `pid 71 on host b` of a program without ranks."""
+    """One process of a start: `role` is `rank 2`, or `pid 71` of a program without ranks; `name` adds the host."""
 
+    role: str
     name: str
     process: Mapping[str, Any]
     sums: Sums
@@ -131,13 +132,21 @@ class Bar:
 
 @dataclass(slots=True)
 class Timeline:
-    """One start: its number and name, the sums of its programs, its lanes by process and thread, and how many shorter
-    programs they leave out.
+    """One start.
+
+    Attributes:
+        number: of the start.
+        title: its program, moment and host.
+        sums: of all its programs.
+        functions: the sums by function, the costliest first.
+        lanes: its programs by process and thread.
+        left_out: how many shorter programs the lanes leave out.
     """
 
     number: int
     title: str
     sums: Sums
+    functions: list[Function]
     lanes: dict[str, list[Bar]]
     left_out: int
 
@@ -173,6 +182,7 @@ class Report:
         disk: what fills the cache.
         tuned: rows about tuned operations, the heading first.
         findings: what to change in the programs, what saves most first.
+        compiled_in: by the key of a program of `Cause.pairs`, the start that compiled it: `start 2 on host b`.
     """
 
     sums: Sums
@@ -186,6 +196,7 @@ class Report:
     disk: Sequence[DiskUse] = ()
     tuned: Sequence[Sequence[str]] = ()
     findings: Sequence[Advice] = ()
+    compiled_in: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -199,7 +210,7 @@ class Report:
         known = [("program", start.program), ("commit", versions.pop("commit", "")), ("host", hosts)]
         known.append(("device", versions.pop("platform", "")))
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start.began))
-        return [*known, ("began", began), *sorted(versions.items())]
+        return [("last start", str(start.number)), *known, ("began", began), *sorted(versions.items())]
 
     @property
     def processes(self) -> list[ProcessRow]:
@@ -249,14 +260,15 @@ def build(
         functions[name].source = counted.most_common(1)[0][0]
     labels = {id(program): cause.label for program, cause in explained}
     starts = sorted(_together(found), key=lambda members: -members[0].process.began)
+    grouped = group_misses((each for each in explained if not each[0].is_hit), shown)
     return Report(
         sums=_sums(program for program, _ in explained),
-        causes=group_misses((each for each in explained if not each[0].is_hit), shown),
+        causes=grouped,
         functions=sorted(functions.values(), key=lambda each: -each.sums.cost),
         starts=_numbered(starts, labels, limits),
         days=dict(sorted(days.items(), reverse=True)),
         timelines=[
-            _timeline(len(starts) - n, each, _BARS if not n else _BARS // 10)
+            _timeline(len(starts) - n, each, shown, most=_BARS if not n else _BARS // 10)
             for n, each in enumerate(starts[:_TIMELINES])
         ],
         trouble=dict(sum((Counter(record.trouble) for record in found), Counter[str]()).most_common()),
@@ -264,7 +276,21 @@ def build(
         disk=disk,
         tuned=tuned,
         findings=findings,
+        compiled_in=_compiled_in(starts, {key for cause in grouped for pair in cause.pairs.values() for key in pair}),
     )
+
+
+def _compiled_in(starts: Sequence[Sequence[StartRecord]], keys: Collection[str]) -> dict[str, str]:
+    """Return the last start that compiled each of these programs, in words; `starts` have the latest first."""
+    found: dict[str, str] = {}
+    for n, members in enumerate(starts):
+        for record in members:
+            commit = record.process.versions.get("commit", "")
+            words = f"start {len(starts) - n} on {record.process.host}" + (f", commit {commit}" if commit else "")
+            for program in record.programs:
+                if program.key in keys and not program.is_hit:
+                    found.setdefault(program.key, words)
+    return found
 
 
 def _sums(programs: Iterable[ProgramRecord]) -> Sums:
@@ -304,7 +330,11 @@ def _process(process: Process) -> dict[str, Any]:
 
 
 def _name(process: Process) -> str:
-    return f"{f'rank {process.rank}' if process.ranks > 1 else f'pid {process.pid}'} on {process.host}"
+    return f"{_role(process)} on {process.host}"
+
+
+def _role(process: Process) -> str:
+    return f"rank {process.rank}" if process.ranks > 1 else f"pid {process.pid}"
 
 
 def _numbered(
@@ -320,7 +350,8 @@ def _numbered(
 def _start(number: int, members: Sequence[StartRecord], labels: Mapping[int, str]) -> Start:
     began = min(record.process.began for record in members)
     rows = [
-        ProcessRow(_name(each.process), _process(each.process), _sums(each.programs), each.trouble) for each in members
+        ProcessRow(_role(each.process), _name(each.process), _process(each.process), _sums(each.programs), each.trouble)
+        for each in members
     ]
     warnings = [*_other_surroundings(rows), *_other_programs(members, labels)]
     sizes = {(each.url, each.key): each.size for record in members for each in record.programs if each.size}
@@ -380,7 +411,8 @@ def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -
         yield f"{does} {', '.join(names[:3])}{more}, which {why}"
 
 
-def _timeline(number: int, members: Sequence[StartRecord], most: int) -> Timeline:
+def _timeline(number: int, members: Sequence[StartRecord], shown: Callable[[str], str], *, most: int) -> Timeline:
+    """Make the timeline of a start from the programs that took longest; `shown` returns the name of a function."""
     began = min(record.process.began for record in members)
     bars = [(_name(record.process), program) for record in members for program in record.programs]
     kept = sorted(bars, key=lambda bar: -sum(bar[1].seconds.values()))[:most]
@@ -390,4 +422,9 @@ def _timeline(number: int, members: Sequence[StartRecord], most: int) -> Timelin
         lane.append(Bar(max(0.0, each.began - began), each.name, each.outcome, each.preloaded, each.seconds))
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
     title = f"{members[0].process.program}, {moment}, {members[0].process.host}"
-    return Timeline(number, title, _sums(program for _, program in bars), lanes, len(bars) - len(kept))
+    functions: dict[str, Function] = {}
+    for _, program in bars:
+        name = shown(program.name)
+        functions.setdefault(name, Function(name)).sums.add(program)
+    ranked = sorted(functions.values(), key=lambda each: -each.sums.cost)
+    return Timeline(number, title, _sums(program for _, program in bars), ranked, lanes, len(bars) - len(kept))

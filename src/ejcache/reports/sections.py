@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ejcache.advice.findings import BASES, shown_path
 from ejcache.cache.start_records import PHASES
 from ejcache.cli import output
 from ejcache.util.units import format_size, plural
@@ -14,10 +16,25 @@ if TYPE_CHECKING:
 
     from ejcache.reports.model import Report, Sums
 
-NUMBERS: Final = frozenset(
-    "seconds saves compiled saved waited lost net hits misses size entries".split()  # noqa: SIM905
-)
+SECONDS: Final = frozenset({"spent", "costs", "saves", "compiled", "saved", "waited", "lost", "net"})
+"""Columns of seconds."""
+NUMBERS: Final = SECONDS | {"hits", "misses", "size", "entries"}
 """Columns that are aligned to the right."""
+MEANINGS: Final = {
+    "traced": "JAX ran the Python function to find its operations",
+    "lowered": "JAX wrote these operations as a program for XLA",
+    "keyed": "ejcache made the key of the program",
+    "fetched": "the entry was read from the cache",
+    "loaded": "XLA loaded the executable",
+    "waited": "for other processes that compiled the same program, and for the answers of other ranks",
+    "compiled": "XLA compiled the program",
+    "stored": "the executable was written to the cache",
+    "lost": "for storage that failed",
+}
+"""What each phase of a program is."""
+_PATH: Final = re.compile(r"/[^:]*(?=:\d+ in )")
+_COMMIT: Final = 10
+"""Characters of a commit that a table shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +59,8 @@ class Section:
 
 
 def duration(seconds: float) -> str:
-    """Return a time for people: `0 s`, `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`."""
-    if not seconds:
+    """Return a time for people: `0 s`, `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`; half a millisecond is 0 s."""
+    if abs(seconds) < 0.0005:
         return "0 s"
     if abs(seconds) < 1:
         return f"{seconds:.3f} s"
@@ -54,16 +71,23 @@ def duration(seconds: float) -> str:
 
 
 def headline(report: Report) -> list[str]:
-    """Sum up what the cache was worth, what was recorded, and where the time went."""
+    """Say in four sentences what the cache was worth, how that was summed, what was recorded, and where time went."""
     sums, starts = report.sums, report.starts
     hosts = {row.process["host"] for row in report.processes}
-    saved, waited = duration(sums.seconds_saved), duration(sums.waited)
-    worth = f"{duration(sums.net)} saved net: {saved} of compiling saved, {waited} waited"
-    keys = duration(sums.phases.get("keyed", 0.0))
+    is_worth = sums.net >= 0
+    worth = (
+        f"ejcache saved {duration(sums.net)}" if is_worth else f"ejcache took {duration(-sums.net)} more than it saved"
+    )
+    less = [
+        f"{duration(sums.phases.get('keyed', 0.0))} for keys",
+        f"{duration(sums.waited)} of waiting for other processes",
+        f"{duration(sums.lost)} lost to failing storage",
+    ]
     counts = f"{plural(sums.hits, 'hit')} ({sums.preloaded:,} preloaded), {plural(sums.misses, 'miss', 'misses')}"
     where = f"{plural(len(report.processes), 'process', 'processes')} in {plural(len(starts), 'start')}"
     return [
-        f"{worth} for others, {duration(sums.lost)} lost to failing storage, {keys} for keys",
+        worth,
+        f"{duration(sums.seconds_saved)} of compiling saved, less {less[0]}, {less[1]} and {less[2]}",
         f"{where} on {plural(len(hosts), 'host')}: {counts}, {duration(sums.compile_seconds)} of compiling",
         "spent: " + ", ".join(f"{duration(sums.phases[each])} {each}" for each in PHASES if each in sums.phases),
     ]
@@ -89,8 +113,11 @@ def _advice(report: Report, most: int) -> Section:
         [each.place, each.title, f"{each.saves:.3f}", f"{each.seconds:.3f}", each.basis, each.message, each.function]
         for each in report.findings[:most]
     ]
-    columns = ("change", "because", "saves", "seconds", "known by", "what to do", "function")
-    notes = _hidden(len(report.findings) - most, "change") if rows else ["nothing to change was found in the programs"]
+    columns = ("change", "because", "saves", "costs", "how we know", "what to do", "function")
+    known = (f"{basis}: {means}." for basis, means in BASES.items() if any(row[4] == basis for row in rows))
+    notes = ["The seconds are those of one start.", *known, *_hidden(len(report.findings) - most, "change")]
+    if not rows:
+        notes = ["nothing to change was found in the programs"]
     return Section("change", "What to change in the programs", "What should I change first?", columns, rows, notes)
 
 
@@ -99,7 +126,7 @@ def _causes(report: Report, most: int) -> Section:
         [each.label, f"{each.seconds:.3f}", f"{each.misses:,}", each.advice, "".join(each.ranked[:1])]
         for each in report.causes[:most]
     ]
-    columns = ("why", "seconds", "misses", "what to do", "most of it")
+    columns = ("why", "compiled", "misses", "what to do", "most of it")
     notes = () if rows else ("every program was loaded",)
     return Section("first", "What still compiles, and why", "What still compiles?", columns, rows, notes)
 
@@ -108,8 +135,9 @@ def _functions(report: Report, most: int) -> Section:
     rows = []
     for each in report.functions[:most]:
         seconds = (f"{number:.3f}" for number in (each.sums.cost, each.sums.compile_seconds, each.sums.seconds_saved))
-        rows.append([each.name, *seconds, f"{each.sums.hits:,}", f"{each.sums.misses:,}", each.source, each.cause])
-    columns = ("function", "seconds", "compiled", "saved", "hits", "misses", "called from", "compiled because")
+        source = _PATH.sub(lambda found: shown_path(found[0]), each.source)
+        rows.append([each.name, *seconds, f"{each.sums.hits:,}", f"{each.sums.misses:,}", source, each.cause])
+    columns = ("function", "spent", "compiled", "saved", "hits", "misses", "called from", "compiled because")
     notes = _hidden(len(report.functions) - most, "function")
     return Section("cost", "Functions by cost", "What cost most?", columns, rows, notes)
 
@@ -120,13 +148,14 @@ def _ranks(report: Report, most: int) -> Section:
     if report.dropped:
         warnings.append(f"{plural(report.dropped, 'program')} more are in no record: their processes had too many")
     found = [(start, row) for start in report.starts for row in start.processes]
-    rows = [
-        [str(start.number), output.moment(row.process["began"]), start.program, row.name, *_cells(row.sums)]
-        for start, row in found[:most]
-    ]
+    rows = []
+    for start, row in found[:most]:
+        commit = str(row.process["versions"].get("commit", ""))[:_COMMIT]
+        who = [output.moment(row.process["began"]), str(row.process["host"]), row.role, start.program, commit]
+        rows.append([str(start.number), *who, *_cells(row.sums)])
     notes = [*warnings[:most], *_hidden(len(warnings) - most, "warning"), *_hidden(len(found) - most, "process", "es")]
-    columns = ("start", "began", "program", "process", *_COLUMNS)
-    return Section("ranks", "Starts, hosts and ranks", "Why did rank 2 compile?", columns, rows, notes)
+    columns = ("start", "began", "host", "process", "program", "commit", *_COLUMNS)
+    return Section("ranks", "Starts, hosts and ranks", "Which host was it?", columns, rows, notes)
 
 
 def _days(report: Report, most: int) -> Section:
