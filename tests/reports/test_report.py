@@ -17,7 +17,7 @@ from helpers import ROOT
 
 from ejcache.advice.findings import Advice
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
-from ejcache.cache.start_records import HIT, PHASES, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.cache.start_records import HIT, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.misses.log import recall_programs, remember_program
 from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
 from ejcache.reports.html import axis, html_page
@@ -133,28 +133,30 @@ def check_numbers(report, programs):
 
 
 def check_timeline(report, records):
-    """Each phase of the last start has a box as wide as it took, in the lane of its process, where it began."""
+    """Each program of the last start has a bar in which each phase is as wide as it took, where it began."""
     last = max(records, key=lambda record: record.process.began)
-    boxes = re.findall(
-        r'<b[^>]* title="(.*?): .*?: (\w+)" style="left:(.*?)%;width:(.*?)%;',
+    bars = re.findall(
+        r'title="([^"]*?): [^"]*" style="left:(.*?)%;width:(.*?)%">(.*?)<em>',
         html_page(report).partition('<div class="start" id="start-')[2].partition('<div class="start"')[0],
     )
     length = max(p.time for p in last.programs) - last.process.began
-    shown = 0
-    for program in last.programs:
-        at = program.time - sum(program.seconds.values()) - last.process.began
-        for phase in PHASES:
-            took = program.seconds.get(phase, 0.0)
-            if took > length / 2000:
-                shown += 1
-                assert any(
-                    (name, which) == (program.name, phase)
-                    and float(left) == pytest.approx(100 * max(0.0, at) / length, abs=0.02)
-                    and float(width) == pytest.approx(100 * took / length, abs=0.02)
-                    for name, which, left, width in boxes
-                ), (program.name, phase)
-            at += took
-    assert shown == len(boxes) > 2
+    seen = [p for p in last.programs if sum(p.seconds.values()) > length / 2000]
+    assert len(seen) == len(bars) > 0
+    for program in seen:
+        took = sum(program.seconds.values())
+        wanted = {phase: 100 * seconds / took for phase, seconds in program.seconds.items() if seconds}
+        assert any(
+            name == program.name
+            and float(left) == pytest.approx(100 * max(0.0, program.began - last.process.began) / length, abs=0.02)
+            and float(width) == pytest.approx(100 * took / length, abs=0.02)
+            and parts_of(inner) == pytest.approx(wanted, abs=0.02)
+            for name, left, width, inner in bars
+        ), program.name
+
+
+def parts_of(bar):
+    """The phases of a bar, each with its width."""
+    return {phase: float(width) for phase, width in re.findall(r'<b class=(\w+) style="width:(.*?)%', bar)}
 
 
 def rows_of(page, anchor):

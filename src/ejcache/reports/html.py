@@ -45,7 +45,7 @@ _LONG: Final = 24
 
 
 def html_page(report: Report, differences: Mapping[Pair, Explanation] = _NONE) -> str:
-    """Return the page; at most 1 MB, because each section has a limited number of rows, and the timeline of bars.
+    """Return the page; about 1 MB at most, because each section has a limited number of rows, and the timeline of bars.
 
     Args:
         report: what it shows.
@@ -81,11 +81,8 @@ def _phases(phases: Mapping[str, float]) -> str:
     """Return a bar of all phases, and what each colour means."""
     total = sum(phases.values()) or 1.0
     kept = [phase for phase in PHASES if duration(phases.get(phase, 0.0)) != duration(0.0)]
-    parts = "".join(f'<span style="width:{100 * phases[p] / total:.2f}%;background:var(--{p})"></span>' for p in kept)
-    words = "".join(
-        f'<span title="{MEANINGS[p]}"><i style="background:var(--{p})"></i>{p} {duration(phases[p])}</span>'
-        for p in kept
-    )
+    parts = "".join(f'<span class={p} style="width:{100 * phases[p] / total:.2f}%"></span>' for p in kept)
+    words = "".join(f'<span title="{MEANINGS[p]}"><i class={p}></i>{p} {duration(phases[p])}</span>' for p in kept)
     return f'<div class="bar" aria-hidden="true">{parts}</div><div class="key">{words}</div>'
 
 
@@ -324,15 +321,15 @@ def _outcome(bar: Bar) -> str:
 
 
 def _bar(bar: Bar, length: float) -> str:
-    """Return a box for each phase, one behind the other; those that no eye could see are left out."""
-    found, at = [], bar.at
-    title = _text(f"{bar.name}: {_outcome(bar)}, {duration(sum(bar.phases.values()))}")
-    for phase in PHASES:
-        took = bar.phases.get(phase, 0.0)
-        if took > length / 2000:
-            kind = ' class="ahead"' if bar.was_preloaded else ""
-            place = f"left:{100 * at / length:.2f}%;width:{100 * took / length:.2f}%"
-            name = f"<u></u><span>{_text(bar.name)}</span>" if took > length / 15 and not bar.was_preloaded else ""
-            found.append(f'<b{kind} title="{title}: {phase}" style="{place};background:var(--{phase})">{name}</b>')
-        at += took
-    return "".join(found)
+    """Return a box for a program, with a part for each phase; one that no eye could see is left out."""
+    total = sum(bar.phases.values())
+    if total <= length / 2000:
+        return ""
+    phases = [phase for phase in PHASES if bar.phases.get(phase)]
+    took = ", ".join(f"{phase} {duration(bar.phases[phase])}" for phase in phases)
+    title = _text(f"{bar.name}: {_outcome(bar)}, {duration(total)}: {took}")
+    parts = "".join(f'<b class={phase} style="width:{100 * bar.phases[phase] / total:.2f}%"></b>' for phase in phases)
+    name = f"<u></u><span>{_text(bar.name)}</span>" if total > length / 20 and not bar.was_preloaded else ""
+    place = f"left:{100 * bar.at / length:.2f}%;width:{100 * total / length:.2f}%"
+    kind = ' class="ahead"' if bar.was_preloaded else ""
+    return f'<div{kind} title="{title}" style="{place}">{parts}<em>{name}</em></div>'

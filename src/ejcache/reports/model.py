@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.advice.evidence import is_of_jax
 from ejcache.misses.definitions import definition_of
 from ejcache.reports.causes import Cause, Causes, changed_components, group_misses
-from ejcache.util.units import format_size
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -206,7 +206,7 @@ class Report:
         start = self.starts[0]
         processes = [row.process for row in start.processes]
         versions = {name: text for each in processes for name, text in each["versions"].items()}
-        hosts = ", ".join(dict.fromkeys(str(each["host"]) for each in processes))
+        hosts = _hosts(str(each["host"]) for each in processes)
         known = [("program", start.program), ("commit", versions.pop("commit", "")), ("host", hosts)]
         known.append(("device", versions.pop("platform", "")))
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start.began))
@@ -291,6 +291,12 @@ def _compiled_in(starts: Sequence[Sequence[StartRecord]], keys: Collection[str])
                 if program.key in keys and not program.is_hit:
                     found.setdefault(program.key, words)
     return found
+
+
+def _hosts(hosts: Iterable[str]) -> str:
+    """Return the first of these hosts, and how many more there are."""
+    first, *others = dict.fromkeys(hosts)
+    return f"{first} and {plural(len(others), 'more host')}" if others else first
 
 
 def _sums(programs: Iterable[ProgramRecord]) -> Sums:
@@ -421,7 +427,7 @@ def _timeline(number: int, members: Sequence[StartRecord], shown: Callable[[str]
         lane = lanes.setdefault(f"{who}, {each.thread or 'thread'}", [])
         lane.append(Bar(max(0.0, each.began - began), each.name, each.outcome, each.preloaded, each.seconds))
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
-    title = f"{members[0].process.program}, {moment}, {members[0].process.host}"
+    title = f"{members[0].process.program}, {moment}, {_hosts(record.process.host for record in members)}"
     functions: dict[str, Function] = {}
     for _, program in bars:
         name = shown(program.name)
