@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from ejcache.advice.advise import advise, of_function
@@ -66,6 +67,16 @@ def test_shape_varies():
     assert (found.kind, found.programs, found.basis) == ("shape_varies", 4, "counted")
     assert found.saves == pytest.approx(2.2)
     assert "2 programs instead of 4 for the sizes 5, 9, 12, 16" in found.message
+
+
+def test_the_code_that_pads_pads_one_dimension():
+    """The lines after the change run as they stand, and leave the other dimensions alone."""
+    (found,) = advised(start(*SIZES))
+    shapes = []
+    for size in (5, 9, 12, 16):
+        exec(found.after, {"jnp": np, "x": np.ones((size, 8)), "step": lambda x: shapes.append(x.shape)})
+    assert {second for _, second in shapes} == {8}
+    assert 1 <= len({first for first, _ in shapes}) < 4
 
 
 def test_hits_are_known_by_the_miss_that_stored_them():

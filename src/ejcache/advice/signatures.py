@@ -46,6 +46,7 @@ def shape_varies(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     text = texts.read(asks[0])
     names = [each.name for each in text.arguments] if text is not None and text.is_named else []
     name = names[argument] if argument < len(names) else f"argument {argument}"
+    code = names[argument] if argument < len(names) else "x"
     seen = ", ".join(map(str, sorted(set(sizes))[:_SHOWN])) + ", \N{HORIZONTAL ELLIPSIS}" * (len(set(sizes)) > _SHOWN)
     listed = ", ".join(map(str, bounds))
     caller = asks[-1].caller
@@ -62,10 +63,10 @@ def shape_varies(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
         basis=COUNTED,
         message=f"pad dimension {axis} of {name} to {listed}: {plural(after, 'program')} instead of {len(asks)} for "
         f"the sizes {seen}, with {padding:.0%} of padding",
-        before=f"{function}({name})",
-        after=f"sizes = [{listed}]\nsize = next(each for each in sizes if each >= {name}.shape[{axis}])\n"
-        f"width = [(0, 0)] * {axis} + [(0, size - {name}.shape[{axis}])]  # and mask what was added\n"
-        f"{function}(jnp.pad({name}, width))",
+        before=f"{function}({code})",
+        after=f"size = next(each for each in [{listed}] if each >= {code}.shape[{axis}])\n"
+        f"width = [(0, 0)] * {code}.ndim\nwidth[{axis}] = 0, size - {code}.shape[{axis}]  # and mask what was added\n"
+        f"{function}(jnp.pad({code}, width))",
     )
 
 
