@@ -36,7 +36,7 @@ _TICKS: Final = 7
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 """Seconds between two ticks, times a power of ten."""
 _LONGEST_SHOWN: Final = 10
-_LAST_TICK: Final = 0.94
+_LAST_TICK: Final = 0.88
 """A tick further along the axis has no room for its number."""
 _NONE: Final[Mapping[Pair, Explanation]] = MappingProxyType({})
 _NOWHERE: Final[Mapping[tuple[int, str], str]] = MappingProxyType({})
