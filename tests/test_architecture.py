@@ -88,6 +88,7 @@ INNER_LEVELS = {
         "findings": 0,
         "places": 0,
         "evidence": 0,
+        "statements": 0,
         "asked_again": 1,
         "signatures": 1,
         "texts": 1,

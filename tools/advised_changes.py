@@ -25,6 +25,7 @@ import ejcache
 from ejcache.advice.advise import advise
 from ejcache.cache.recorder import read_starts, recorder
 from ejcache.misses.log import recall_programs
+from ejcache.misses.program_text import SourceFiles
 
 if TYPE_CHECKING:
     from ejcache.advice.findings import Advice
@@ -83,6 +84,7 @@ CHANGES: Final = {
 def start(text: str, path: Path) -> tuple[float, float, list[Advice]]:
     """The CPU seconds of a start with an empty cache, these for each second of wall time, and its findings."""
     path.write_text(text)
+    sources = SourceFiles(until=time.time())
     jax.clear_caches()
     recorder.after_fork_in_child()
     with tempfile.TemporaryDirectory() as cache, ejcache.enable(cache, min_compile_seconds=0):
@@ -90,7 +92,11 @@ def start(text: str, path: Path) -> tuple[float, float, list[Advice]]:
         began, moment = time.process_time(), time.perf_counter()
         exec(code, {"__name__": "__main__"})
         took, wall = time.process_time() - began, time.perf_counter() - moment
-    return took, took / wall, advise(read_starts(), recall_programs, least=0.0, only=recorder.id)
+    return (
+        took,
+        took / wall,
+        advise(read_starts(), recall_programs, lines_of=sources.lines, least=0.0, only=recorder.id),
+    )
 
 
 def changed(title: str, text: str, said: Advice) -> str:

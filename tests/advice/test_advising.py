@@ -30,7 +30,7 @@ def start(*programs, number=0, name="train.py", **versions):
 
 
 def advised(*records, **options):
-    return advise(records, lambda _: {}, **options)
+    return advise(records, lambda _: {}, **{"lines_of": lambda _: ["x = f(x)"] * 100, **options})
 
 
 def sized(size, number, **more):
@@ -196,14 +196,87 @@ def test_a_line_that_also_calls_a_program_is_not_one_of_operations():
 
 
 def test_operations_of_a_library_that_may_not_run_under_jit():
-    assert advised(operations(*[f"{n} in main, via keras" for n in range(9)])) == []
-    (found,) = advised(operations(*[f"{n} in main, via optax" for n in range(9)]))
-    assert (found.function, found.line) == ("main", 0)
+    assert advised(operations(*[f"{n} in main, via keras" for n in range(1, 10)])) == []
+    (found,) = advised(operations(*[f"{n} in main, via optax" for n in range(1, 10)]))
+    assert (found.function, found.line) == ("main", 1)
+
+
+PLOTS = """\
+import matplotlib.pyplot as plt
+def main():
+    xs = simulate()
+    plt.figure()
+    plt.plot(xs[:, 0], xs[:, 1])
+    plt.scatter(
+        xs[0] * 2,
+        xs[1].max(),
+    )
+    title = f"{xs.mean():.3f} +- {xs.std():.3f}"
+    print(title, xs[3, 4], xs.min())
+    assert xs.any()
+    while xs.sum() > 3:
+        xs = step(xs)
+"""
+
+
+def test_operations_for_a_plot_or_a_print_are_not_advised_on():
+    """Their results leave for a library that no jitted function can call, or for Python itself."""
+    called = operations(*[f"{line} in main" for line in (5, 7, 8, 10, 11, 11, 12, 13, 5, 11)])
+    assert len(advised(called)) == 1
+    assert advised(called, lines_of=lambda _: PLOTS.splitlines()) == []
+
+
+LOOP = """\
+def main():
+    w = init()
+    state = opt.init(w)
+    for number in range(3):
+        v, g = gradient(w)
+        print(number, v)
+        w = w - 0.1 * g
+        state = state * 2
+    return w.sum()
+"""
+
+
+def test_operations_in_a_loop_are_apart_from_those_around_it():
+    """What is printed between two operations parts them, too."""
+    lines = {"lines_of": lambda _: LOOP.splitlines()}
+    around = ["2 in main", "3 in main"] * 2 + ["9 in main"] * 4
+    inside = ["5 in main"] * 3 + ["7 in main", "8 in main"] * 4
+    assert advised(operations(*around, *inside[:5]), **lines) == []
+    (found,) = advised(operations(*around, *inside), **lines)
+    assert "lines 7 to 8 of main" in found.message
+
+
+def test_without_the_source_no_block_of_lines_is_advised_on():
+    assert advised(operations(*[str(n) for n in range(8)]), lines_of=lambda _: ()) == []
+    assert advised(operations(*[str(n) for n in range(8)]), lines_of=lambda _: ["x = ("] * 20) == []
+
+
+TRAINER = """\
+class Trainer:
+    def train_batch(self, x):
+        step = jax.jit(functools.partial(self.update, rate=0.1))
+        self.w = step(self.w, x)
+    def evaluate(self, x):
+        step = jax.jit(self.loss) if x else other
+        return step(self.w, x)
+"""
+
+
+@pytest.mark.parametrize(("called_at", "line"), [(4, 3), (7, 7)])
+def test_a_function_that_is_made_anew_is_named_where_it_is_made(called_at, line):
+    caller = f"/home/me/train.py:{called_at} in Trainer.train_batch"
+    asked = (program("k", at=n, caller=caller, outcome=HIT if n else STORED) for n in range(4))
+    (found,) = advised(start(*asked), lines_of=lambda _: TRAINER.splitlines())
+    assert (found.kind, found.line) == ("made_anew", line)
+    assert ("called at train.py:4" in found.message) is (line == 3)
 
 
 def test_a_comprehension_is_named_by_its_function():
-    (found,) = advised(operations(*[f"{n} in load.<locals>.<genexpr>" for n in range(9)]))
-    assert "lines 0 to 8 of load under one jax.jit" in found.message
+    (found,) = advised(operations(*[f"{n} in load.<locals>.<genexpr>" for n in range(1, 10)]))
+    assert "lines 1 to 9 of load under one jax.jit" in found.message
 
 
 def slow(number, seconds, jax):
@@ -252,7 +325,7 @@ def test_what_is_within_the_spread_is_not_slower():
     ],
 )
 def test_silenced_by_a_comment(line, silenced):
-    assert bool(advised(start(*SIZES), line_of=lambda _: line)) is not silenced
+    assert bool(advised(start(*SIZES), lines_of=lambda _: [line] * 100)) is not silenced
 
 
 def test_silenced_by_its_kind():

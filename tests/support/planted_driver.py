@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ def run(planted: Planted, place: Path) -> list[dict[str, Any]]:
     from ejcache.advice.advise import advise
     from ejcache.cache.recorder import read_starts, recorder
     from ejcache.misses.log import recall_programs
+    from ejcache.misses.program_text import SourceFiles
     from ejcache.util.git_commit import commit_of
 
+    sources = SourceFiles(until=time.time() + 3600)
     path = place / "train.py"
     sys.argv[0] = str(path)
     commits = planted.commits
@@ -39,7 +42,7 @@ def run(planted: Planted, place: Path) -> list[dict[str, Any]]:
             recorder.after_fork_in_child()
             with ejcache.enable(str(place / "cache"), min_compile_seconds=0):
                 exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
-    return [finding.to_dict() for finding in advise(read_starts(), recall_programs, least=0.0)]
+    return [finding.to_dict() for finding in advise(read_starts(), recall_programs, lines_of=sources.lines, least=0.0)]
 
 
 def _commit(place: Path) -> None:

@@ -1,11 +1,12 @@
 """What to change: all findings of some starts, the one that saves most first. Pure functions.
 
 Advice is given only on evidence. The facts of a hit are those of the miss that stored it; where no record has that,
-there is none. Of a function whose programs fit two kinds, the first one in `_OF_FUNCTION` that finds something is said.
+there is none. Of a function whose programs fit two kinds, the first one that finds something is said.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -15,17 +16,16 @@ from ejcache.advice.findings import KINDS, LARGE_CONSTANT, Advice
 from ejcache.advice.history import slower_since
 from ejcache.advice.signatures import shape_varies, weak_type
 from ejcache.advice.single_operations import single_operations
+from ejcache.advice.statements import Statements
 from ejcache.advice.texts import large_constant, repeated_block, static_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from ejcache.advice.statements import Lines
     from ejcache.advice.texts import Measure
     from ejcache.cache.start_records import StartRecord
-    from ejcache.misses.program_text import Place
 
-_OF_FUNCTION: Final = (made_anew, shape_varies, weak_type, compiled_twice, static_number)
-"""What is said of the programs of one function: the first of these that applies."""
 _SAVES: Final = 0.05
 """Seconds that a change must save; of a large constant, its bytes count."""
 _FUNCTIONS: Final = 40
@@ -38,7 +38,7 @@ def advise(
     records: Iterable[StartRecord],
     fetch: Callable[[Collection[str]], Mapping[str, str]],
     *,
-    line_of: Callable[[Place], str] = lambda _: "",
+    lines_of: Lines = lambda _: (),
     ignore: Collection[str] = (),
     least: float = _SAVES,
     since: float = 0.0,
@@ -51,7 +51,8 @@ def advise(
         records: start records of this host, the earliest first; those before the last start of a program say what its
             hits are, and how long it took.
         fetch: returns the texts of programs by the digests of their computations.
-        line_of: returns a source line, which may silence a finding: `# ejcache: ignore[shape_varies]`.
+        lines_of: returns the lines of a source file, none if they are not known. They say which operations could be one
+            function, and may silence a finding: `# ejcache: ignore[shape_varies]`.
         ignore: kinds that are left out.
         least: seconds that a change must save.
         since: in seconds since the epoch; an earlier start is not the last one.
@@ -60,6 +61,9 @@ def advise(
     """
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
+    statements = Statements(lines_of)
+    # What is said of the programs of one function is the first of these that applies.
+    of_one = functools.partial(made_anew, statements=statements), shape_varies, weak_type, compiled_twice, static_number
     found: list[Advice] = []
     looked_at = [each for each in every if each.process.began >= since and only in ("", each.process.id)]
     asked = [asks_of(record.programs, by_key) for record in last_starts(looked_at)]
@@ -67,17 +71,17 @@ def advise(
     texts = Texts([group for groups in ordered for group in groups[:_FUNCTIONS]], fetch)
     for asks, groups in zip(asked, ordered, strict=True):
         for number, group in enumerate(groups):
-            for kind in _OF_FUNCTION:
+            for kind in of_one:
                 these = list(kind(group, texts))
                 found += these
                 if these:
                     break
             if number < _FUNCTIONS:
                 found += [*large_constant(group, texts), *repeated_block(group, texts, measure)]
-        found += single_operations(asks)
+        found += single_operations(asks, statements)
     found += slower_since(every, by_key) if not only else ()
     kept = [each for each in found if each.saves >= least or each.kind == LARGE_CONSTANT]
-    return sorted(_merged(each for each in kept if _is_wanted(each, line_of, ignore)), key=lambda each: -each.saves)
+    return sorted(_merged(each for each in kept if _is_wanted(each, lines_of, ignore)), key=lambda each: -each.saves)
 
 
 def last_starts(records: Sequence[StartRecord]) -> list[StartRecord]:
@@ -91,12 +95,11 @@ def of_function(findings: Iterable[Advice], name: str, *, file: str = "") -> lis
     return [each for each in findings if function in {each.function, f"_{each.function}_"} and file in ("", each.file)]
 
 
-def _is_wanted(finding: Advice, line_of: Callable[[Place], str], ignore: Collection[str]) -> bool:
-    from ejcache.misses.program_text import Place
-
+def _is_wanted(finding: Advice, lines_of: Lines, ignore: Collection[str]) -> bool:
     if finding.kind in ignore or any(part in finding.file for part in _INSTALLED):
         return False
-    match = _IGNORE.search(line_of(Place(finding.file, finding.line)))
+    lines = lines_of(finding.file)
+    match = _IGNORE.search(lines[finding.line - 1]) if 0 < finding.line <= len(lines) else None
     return match is None or (bool(match[1]) and finding.kind not in re.split(r"[ ,]+", match[1]))
 
 

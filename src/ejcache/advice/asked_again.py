@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.advice.evidence import Ask, Texts
+    from ejcache.advice.statements import Statements
     from ejcache.misses.program_text import ProgramText
 
 _AGAIN: Final = 3
@@ -21,8 +22,12 @@ _TWICE: Final = 3
 _SAME: Final = ("sharding", "donation", "layout_mode")
 
 
-def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
-    """Find keys that one line asks for and traces again and again: the function is another object each time."""
+def made_anew(group: Sequence[Ask], texts: Texts, statements: Statements) -> Iterator[Advice]:
+    """Find keys that one line asks for and traces again and again: the function is another object each time.
+
+    The line to change is that of the definition, if that is within a function, or else the one that gives the jitted
+    function its name there, or the one that calls it.
+    """
     asked: dict[tuple[str, object], list[Ask]] = {}
     for ask in group:
         if ask.program.key and not ask.is_of_jax:
@@ -40,8 +45,10 @@ def made_anew(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     definition, caller = first.definition, first.caller
     is_local = definition.is_lambda or "<locals>" in texts.qualified_name(first)
     is_there = first.is_of_user and is_local
-    file, line = (definition.file, definition.line) if is_there else (caller.file, caller.line)
-    where = f", called at {caller.file.rpartition('/')[2]}:{caller.line}" if is_there else ""
+    maker = caller.line if is_there else statements.maker(caller.file, caller.line) or caller.line
+    file, line = (definition.file, definition.line) if is_there else (caller.file, maker)
+    is_elsewhere = is_there or maker != caller.line
+    where = f", called at {caller.file.rpartition('/')[2]}:{caller.line}" if is_elsewhere else ""
     name, made = ("a lambda", "lambda x: …") if definition.is_lambda else (first.function, "make_step()")
     yield Advice(
         MADE_ANEW,

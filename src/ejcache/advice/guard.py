@@ -89,4 +89,4 @@ def described(program: ProgramRecord, times: int) -> str:
 def of_this_process(*, least: float = 0.0) -> list[Advice]:
     """Advise on the programs that this process has compiled and loaded until now."""
     sources = SourceFiles(until=time.time())
-    return advise(read_starts(), recall_programs, line_of=sources.line, least=least, only=recorder.id)
+    return advise(read_starts(), recall_programs, lines_of=sources.lines, least=least, only=recorder.id)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.advice.evidence import Ask, Caller
+    from ejcache.advice.statements import Statements
 
 _NESTED: Final = re.compile(r"(\.<locals>\.<\w+>)+$")
 """Ends the name of a lambda or a comprehension in a function."""
@@ -49,23 +50,25 @@ class _Run(NamedTuple):
     asks: list[Ask]
 
 
-def single_operations(asks: Sequence[Ask]) -> Iterator[Advice]:
+def single_operations(asks: Sequence[Ask], statements: Statements) -> Iterator[Advice]:
     """Programs that JAX itself defines, called one after another by one function of the user's.
 
     Those in the methods of a model count for the line that makes or calls it. A line that also calls a jitted function
-    is none of them: it does more than operations, such as a loop of training that a library has.
+    is none of them: it does more than operations, such as a loop of training that a library has. Those of the function
+    itself are in statements that one function could hold: not in a call of `print` or of a plot, and not partly in a
+    loop. Where the source is not known, nothing is said of these.
     """
-    for run in _runs(asks):
+    for run in _runs(asks, statements):
         programs = len({ask.program.key for ask in run.asks})
         if programs >= _OPERATIONS:
             yield _of_model(run, programs) if run.line else _of_function(run, programs)
 
 
-def _runs(asks: Sequence[Ask]) -> list[_Run]:
+def _runs(asks: Sequence[Ask], statements: Statements) -> list[_Run]:
     """Return the runs of operations, in the order of their first ones."""
     jitted = {place for ask in asks if not ask.is_of_jax for place in _lines(ask)}
     found: list[_Run] = []
-    latest: dict[tuple[str, str, int], _Run] = {}
+    latest: dict[tuple[str, str, int, int], _Run] = {}
     for ask in asks:
         caller, maker = ask.caller, read_maker(ask.program.caller)
         if not ask.is_of_jax:
@@ -78,9 +81,12 @@ def _runs(asks: Sequence[Ask]) -> list[_Run]:
         if not (caller.file and is_known and is_small and jitted.isdisjoint(_lines(ask))) or caller.is_library:
             continue
         place = maker if maker.file else caller._replace(line=0)
-        same = place.file, place.function, place.line
+        block = 0 if maker.file else statements.block(caller.file, caller.line)
+        if not (maker.file or block):
+            continue
+        same = place.file, place.function, place.line, block
         if same not in latest or (not place.line and caller.line > _last_line(latest[same]) + _APART):
-            latest[same] = _Run(*same, [])
+            latest[same] = _Run(*same[:3], [])
             found.append(latest[same])
         latest[same].asks.append(ask)
     return found

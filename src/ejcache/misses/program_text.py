@@ -304,11 +304,14 @@ class SourceFiles:
 
     Args:
         until: seconds since the epoch; a file that changed later may hold another program and is not read.
+
+    Attributes:
+        lines: returns the lines of a file; none if they are not known.
     """
 
     def __init__(self, *, until: float) -> None:
         self._until = until
-        self._lines = functools.cache(self._read)
+        self.lines = functools.cache(self._read)
 
     def are_older(self, files: Iterable[str], time: float) -> bool:
         """True if all of these files exist and have not changed since `time`, in seconds since the epoch."""
@@ -319,12 +322,12 @@ class SourceFiles:
 
     def line(self, place: Place) -> str:
         """Return the text of that line; empty if it is not known."""
-        lines = self._lines(place.file)
+        lines = self.lines(place.file)
         return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
 
     def lack(self, file: str, name: str) -> bool:
         """True if the file can be read and nothing in it has this name."""
-        lines = self._lines(file)
+        lines = self.lines(file)
         word = re.compile(rf"\b{re.escape(name)}\b")
         return bool(lines) and not any(word.search(line) for line in lines)
 
@@ -336,7 +339,7 @@ class SourceFiles:
         """
         found: dict[str, Place] = {}
         words = set(re.findall(r"[^\W\d]\w*", self.line(place)))
-        for number, line in enumerate(self._lines(place.file) if words else (), 1):
+        for number, line in enumerate(self.lines(place.file) if words else (), 1):
             for match in re.finditer(r"([^\W\d]\w*)['\"]?\s*(?::[^=#]*?)?[=:]\s*([-+]?[\d.][\w.+-]*)", line):
                 if match[1] in words and _is_number(match[2], value):
                     found.setdefault(match[1], Place(place.file, number))

@@ -71,7 +71,7 @@ def report(
     if not records:
         raise NotFoundError("no start was recorded, or none of that time and cache")
     sources = SourceFiles(until=time.time())
-    findings = advise(records, recall_programs, line_of=sources.line)
+    findings = advise(records, recall_programs, lines_of=sources.lines)
     found = build(
         records, disk=_disk(rows), tuned=report_rows(directory), findings=findings, limits=_limits(records, *limit)
     )

@@ -95,7 +95,7 @@ def findings(
     if not any(record.process.began >= since for record in records):
         raise NotFoundError("no start was recorded" if not since else "the program compiled nothing with JAX")
     sources = SourceFiles(until=time.time())
-    return findings_of(records, recall_programs, line_of=sources.line, ignore=ignore, since=since, measure=measure)
+    return findings_of(records, recall_programs, lines_of=sources.lines, ignore=ignore, since=since, measure=measure)
 
 
 @contextlib.contextmanager

@@ -260,7 +260,7 @@ def _changes(records: Sequence[ProgramRecord]) -> list[list[Advice]]:
 
     if not records:
         return []
-    found = advise(read_starts(), recall_programs, line_of=SourceFiles(until=time.time()).line)
+    found = advise(read_starts(), recall_programs, lines_of=SourceFiles(until=time.time()).lines)
     files = [{read_caller(record.caller).file, definition_of(record.details).file} for record in records]
     return [
         [each for each in of_function(found, record.name) if each.file in those]
