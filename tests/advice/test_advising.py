@@ -328,6 +328,43 @@ def test_silenced_by_a_comment(line, silenced):
     assert bool(advised(start(*SIZES), lines_of=lambda _: [line] * 100)) is not silenced
 
 
+NOTHING_LEFT = """\
+module @jit_foo {
+  func.func public @main(%arg0: tensor<128xf32>) -> (tensor<i32>) {
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    return %c : tensor<i32>
+  }
+}
+"""
+UNUSED = """\
+@functools.partial(jax.jit)
+def foo(a):
+    for i in range(128):
+        for j in range(128):
+            s = a[0]
+    return 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("traced", "lowered", "source", "line"),
+    [
+        (0.9, 0.001, UNUSED, 3),
+        (0.9, 0.04, UNUSED, 0),  # a program of that size is traced as long
+        (0.3, 0.001, UNUSED, 0),  # the first function of a process also imports
+        (0.9, 0.001, UNUSED + "    while a: a -= 1", 0),  # which of the two loops it is cannot be told
+        (0.9, 0.001, UNUSED.replace("for", "with"), 0),
+    ],
+)
+def test_a_loop_of_which_nothing_remains(traced, lowered, source, line):
+    made = program(
+        "k", name="jit_foo", defined="/home/me/train.py:1 foo", seconds={"traced": traced, "lowered": lowered}
+    )
+    made = made._replace(components={"computation": "digest"})
+    found = advise([start(made)], lambda _: {"digest": NOTHING_LEFT}, lines_of=lambda _: source.splitlines())
+    assert [(each.kind, each.line) for each in found] == [("repeated_block", line)] * bool(line)
+
+
 def test_silenced_by_its_kind():
     assert advised(start(*SIZES), ignore=["shape_varies"]) == []
 

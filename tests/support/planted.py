@@ -126,7 +126,7 @@ def _planted(
     edits: tuple[tuple[str, str], ...] = (),
     formerly: tuple[str, str] | None = None,
 ) -> Planted:
-    head = _STYLES[style]
+    head = _STYLES[style.partition("-")[0]]
     for old, new in edits:
         assert old in head, (kind, style, old)
         head = head.replace(old, new)
@@ -180,6 +180,23 @@ def predict(arrays, x):
 
 for n in range(6):
     predict(arrays, np.ones((4, 16), np.float32))
+""",
+    ),
+    _planted(
+        "made_anew",
+        "trainer-partial",
+        """
+    def update(self, params, x, rate):
+        return jax.tree.map(lambda p, g: p - rate * g, params, jax.grad(self.loss)(params, x))
+
+    def train_batch(self, x):
+        step = jax.jit(functools.partial(self.update, rate=0.1))  # <-
+        self.params = step(self.params, x)
+
+import functools
+trainer = Trainer()
+for _ in range(5):
+    trainer.train_batch(np.ones((4, 16), np.float32))
 """,
     ),
     # -- a shape varies
@@ -411,6 +428,20 @@ def forward(layers, x):
     return x
 
 forward(layers, np.ones((4, 16), np.float32))
+""",
+    ),
+    _planted(
+        "repeated_block",
+        "plain-unused",
+        """
+@jax.jit
+def total(x):
+    for i in range(128):  # <-
+        for j in range(128):
+            part = x[0]
+    return x.sum()
+
+total(np.ones((4, 16), np.float32))
 """,
     ),
     _planted(

@@ -17,7 +17,7 @@ from ejcache.advice.history import slower_since
 from ejcache.advice.signatures import shape_varies, weak_type
 from ejcache.advice.single_operations import single_operations
 from ejcache.advice.statements import Statements
-from ejcache.advice.texts import large_constant, repeated_block, static_number
+from ejcache.advice.texts import large_constant, repeated_block, static_number, unused_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -78,6 +78,7 @@ def advise(
                     break
             if number < _FUNCTIONS:
                 found += [*large_constant(group, texts), *repeated_block(group, texts, measure)]
+                found += unused_loop(group, texts, statements)
         found += single_operations(asks, statements)
     found += slower_since(every, by_key) if not only else ()
     kept = [each for each in found if each.saves >= least or each.kind == LARGE_CONSTANT]

@@ -1,4 +1,4 @@
-"""What the lines of a source file do: which of them could be one function, and which make the function of a call."""
+"""What source lines do: which could be one function, which make the function that is called, and which are loops."""
 
 from __future__ import annotations
 
@@ -61,6 +61,17 @@ class Statements:
         ]
         return made[0].lineno if len(made) == 1 and isinstance(made[0].value, ast.Call) else 0
 
+    def loops(self, file: str, line: int) -> list[int]:
+        """The lines of the loops in the function whose definition begins here, without those in another loop."""
+        defined = (each for each in ast.walk(self._tree(file)) if isinstance(each, ast.FunctionDef))
+        return [
+            loop
+            for each in defined
+            if min([each.lineno, *(decorator.lineno for decorator in each.decorator_list)]) == line
+            for statement in each.body
+            for loop in _outermost_loops(statement)
+        ]
+
     def _parsed(self, file: str) -> ast.Module:
         try:
             return ast.parse("\n".join(self._lines(file)))
@@ -89,6 +100,14 @@ def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:
             body = getattr(node, name, None)
             if isinstance(body, list):
                 yield body
+
+
+def _outermost_loops(node: ast.AST) -> Iterator[int]:
+    if isinstance(node, (ast.For, ast.While)):
+        yield node.lineno
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _outermost_loops(child)
 
 
 def _is_apart(statement: ast.stmt) -> bool:

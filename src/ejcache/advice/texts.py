@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ejcache.advice.evidence import Ask, Texts
+    from ejcache.advice.statements import Statements
     from ejcache.misses.program_text import Line, Place, ProgramText
 
     Measure = Callable[[str, Mapping[str, str]], "BlockTimes | str"]
@@ -31,6 +32,14 @@ _HEAVY: Final = ("dot", "conv", "while", "call", "reduce", "gather", "scatter", 
 _TRACED: Final = 0.5
 _LOWERED: Final = 0.25
 """The parts of the seconds of copies that a loop spares, at least, in programs that have both forms."""
+_UNEXPLAINED: Final = 0.5
+"""Seconds of tracing from which on they must be explained: a function that is traced first also imports modules."""
+_TRACING: Final = 60
+"""How many times as long as lowering tracing takes, at least, if little remains of what it traced."""
+_MOST_TRACING: Final = 20
+"""How many times as long it takes otherwise, at most: 22 in 120 programs of users, and 1 to 5 in most."""
+_REMAIN: Final = 50
+"""Operations of a program of which little remains, at most."""
 _CONSTANT: Final = re.compile(
     r"^\s*(%[\w#]+) = \S*constant\b.*: tensor<((?:\d+x)+)([a-z]+)(\d+)[^ ]*> loc\(#(loc\d+)\)"
 )
@@ -152,6 +161,38 @@ def repeated_block(group: Sequence[Ask], texts: Texts, measure: Measure | None =
         before="for layer in layers:\n    x = block(layer, x)",
         after="stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)\n"
         "x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, stacked)",
+    )
+
+
+def unused_loop(group: Sequence[Ask], texts: Texts, statements: Statements) -> Iterator[Advice]:
+    """A function with one loop, of which tracing takes far longer than what remains of it explains.
+
+    Lowering takes as long as the program is large, so that the two can be compared on any machine. JAX leaves out
+    operations whose results nothing needs.
+    """
+    ask = max(group, key=lambda each: each.traced)
+    lowered = ask.program.seconds.get("lowered", 0.0)
+    if not ask.is_of_user or not lowered or ask.traced < max(_UNEXPLAINED, _TRACING * lowered):
+        return
+    text = texts.read(ask)
+    loops = statements.loops(ask.definition.file, ask.definition.line)
+    if text is None or len(text.lines) > _REMAIN or len(loops) != 1:
+        return
+    yield Advice(
+        REPEATED_BLOCK,
+        ask.function,
+        ask.definition.file,
+        loops[0],
+        programs=len({each.program.key for each in group}),
+        calls=len(group),
+        seconds=ask.seconds,
+        saves=ask.traced - _MOST_TRACING * lowered,
+        basis=ESTIMATED,
+        message=f"leave out what {ask.function} does not return, or write the loop with jax.lax.fori_loop: JAX runs it "
+        f"each time it traces {ask.function}, which takes {ask.traced:.2f} s, and the program has "
+        f"{plural(len(text.lines), 'operation')} of all that",
+        before=f"@jax.jit\ndef {ask.function}(x):\n    for i in range(n):\n        unused = block(x, i)",
+        after=f"@jax.jit\ndef {ask.function}(x):\n    return jax.lax.fori_loop(0, n, lambda i, x: block(x, i), x)",
     )
 
 
