@@ -475,6 +475,34 @@ jax.jit(deep.apply)(params, np.ones((4, 16), np.float32))
     ),
     _planted(
         "repeated_block",
+        "linen-grad",
+        """
+@jax.jit
+def step(params, x):
+    grads = jax.grad(lambda p: jnp.mean(deep.apply(p, x) ** 2))(params)
+    return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
+
+class Deep(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(16)(x)
+        for _ in range(10):
+            x = Mixer()(x)  # <-
+        return nn.Dense(1)(x)
+
+class Mixer(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        h = nn.gelu(nn.Dense(32)(nn.LayerNorm()(x)))
+        return x + nn.Dense(16)(h)
+
+deep = Deep()
+shapes = jax.eval_shape(deep.init, jax.random.key(0), np.ones((4, 16), np.float32))
+step(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes), np.ones((4, 16), np.float32))
+""",
+    ),
+    _planted(
+        "repeated_block",
         "nnx",
         """
 deep = jax.eval_shape(lambda: nnx.state(Model(nnx.Rngs(0), layers=20)))

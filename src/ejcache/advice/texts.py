@@ -133,7 +133,8 @@ def repeated_block(group: Sequence[Ask], texts: Texts, measure: Measure | None =
         return
     part = sum(each.covers for each in found) / len(text.lines)
     forwards = min(found, key=lambda each: each.starts[0])
-    place = _block_place(texts, ask, text, forwards.starts[0], forwards.period)
+    # The second copy: the first may begin with an operation before the loop, such as those that the block ends with.
+    place = _block_place(texts, ask, text, forwards.starts[0] + forwards.period, forwards.period)
     if place is None:
         return
     blocks = max(1, round(forwards.copies / len(forwards.starts)))
