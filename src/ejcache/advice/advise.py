@@ -18,6 +18,7 @@ from ejcache.advice.signatures import shape_varies, weak_type
 from ejcache.advice.single_operations import single_operations
 from ejcache.advice.statements import Statements
 from ejcache.advice.texts import large_constant, repeated_block, static_number, unused_loop
+from ejcache.misses.program_text import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,7 +32,6 @@ _SAVES: Final = 0.05
 _FUNCTIONS: Final = 40
 """Functions whose texts are read, the costliest first."""
 _IGNORE: Final = re.compile(r"#\s*ejcache:\s*ignore(?:\[([\w, ]*)\])?")
-_INSTALLED: Final = ("/site-packages/", "/dist-packages/", "/lib/python")
 
 
 def advise(
@@ -97,7 +97,7 @@ def of_function(findings: Iterable[Advice], name: str, *, file: str = "") -> lis
 
 
 def _is_wanted(finding: Advice, lines_of: Lines, ignore: Collection[str]) -> bool:
-    if finding.kind in ignore or any(part in finding.file for part in _INSTALLED):
+    if finding.kind in ignore or is_installed(finding.file) or "/lib/python" in finding.file:
         return False
     lines = lines_of(finding.file)
     match = _IGNORE.search(lines[finding.line - 1]) if 0 < finding.line <= len(lines) else None

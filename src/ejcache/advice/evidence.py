@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache.misses.definitions import Definition, definition_of, qualified_name
-from ejcache.misses.program_text import read_text
+from ejcache.misses.program_text import is_installed, read_text
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in ([^,]*))?(?:, via (.*))?$")
 _JAX: Final = re.compile(r"/(?:site|dist)-packages/jax/|/jax/_src/")
-_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _LARGEST: Final = 4_000_000
 """Characters of a text that is read."""
 _BUDGET: Final = 8_000_000
@@ -38,7 +37,7 @@ class Caller(NamedTuple):
     @property
     def is_library(self) -> bool:
         """True if the line is in an installed library, which its user cannot change."""
-        return any(part in self.file for part in _INSTALLED)
+        return is_installed(self.file)
 
 
 @functools.lru_cache(4096)
@@ -147,15 +146,27 @@ class Texts:
             self._read[ask.computation] = read_text(raw)
         return self._read[ask.computation]
 
+    def argument_names(self, ask: Ask) -> list[str]:
+        """The paths of a program's arguments; empty if they are not known."""
+        text = self.read(ask)
+        return [each.name for each in text.arguments] if text is not None and text.is_named else []
+
     def qualified_name(self, ask: Ask) -> str:
         """The name of the program's function with those around it; empty if it is not known."""
         return qualified_name(self.raw(ask), ask.definition)
 
 
+def first_asks(group: Iterable[Ask]) -> list[Ask]:
+    """The first ask for each program of a function, in the order of their times."""
+    first_of: dict[str, Ask] = {}
+    for ask in group:
+        first_of.setdefault(ask.program.key, ask)
+    return sorted(first_of.values(), key=lambda ask: ask.program.time)
+
+
 def _compared(group: Sequence[Ask]) -> list[Ask]:
     """The programs of a function whose texts are compared."""
-    first_of = {ask.program.key: ask for ask in reversed(group)}
-    ordered = sorted(first_of.values(), key=lambda ask: ask.program.time)
+    ordered = first_asks(group)
     return [max(group, key=lambda ask: ask.seconds), *ordered[:_TEXTS], *ordered[-1:]]
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ejcache.misses.program_text import Place
+from ejcache.misses.program_text import Place, is_installed
 
 _DEFINITION: Final = re.compile(r"^#(loc\d*) = loc\((.*)\)$", re.MULTILINE)
 _FILE: Final = re.compile(r'^"([^"\n]*)":(\d{1,9}):\d')
 _CALL: Final = re.compile(r"^callsite\(#(loc\d+) at #(loc\d+)\)$")
 _NAMED: Final = re.compile(r'^"((?:[^"\\]|\\.)*)"\(#(loc\d+)\)$')
-_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _DEEPEST: Final = 200
 
 
@@ -44,7 +43,7 @@ class CallChains:
                 return (inner[0]._replace(function=match[1]),)
             return inner
         if match := _FILE.match(text):
-            return () if any(part in match[1] for part in _INSTALLED) else (Place(match[1], int(match[2])),)
+            return () if is_installed(match[1]) else (Place(match[1], int(match[2])),)
         return ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.advice.evidence import Type, argument_types
+from ejcache.advice.evidence import Type, argument_types, first_asks
 from ejcache.advice.findings import COUNTED, MEASURED, SHAPE_VARIES, WEAK_TYPE, Advice
 from ejcache.util.units import plural
 
@@ -25,8 +25,7 @@ def shape_varies(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Programs of one function whose arguments differ in one or two dimensions."""
     if group[0].is_of_jax or not group[0].caller.file:
         return
-    first_of = {ask.program.key: ask for ask in reversed(group)}
-    asks = sorted(first_of.values(), key=lambda ask: ask.program.time)
+    asks = first_asks(group)
     types = [argument_types(ask.signature) for ask in asks]
     kept = [(ask, each) for ask, each in zip(asks, types, strict=True) if each and _alike(each, types[-1])]
     if len(kept) < _SHAPES:
@@ -43,8 +42,7 @@ def shape_varies(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     after = len(dict.fromkeys(chosen))
     padding = sum(chosen) / max(1, sum(sizes)) - 1
     seconds = sum(ask.seconds for ask in asks)
-    text = texts.read(asks[0])
-    names = [each.name for each in text.arguments] if text is not None and text.is_named else []
+    names = texts.argument_names(asks[0])
     name = names[argument] if argument < len(names) else f"argument {argument}"
     code = names[argument] if argument < len(names) else "x"
     seen = ", ".join(map(str, sorted(set(sizes))[:_SHOWN])) + ", \N{HORIZONTAL ELLIPSIS}" * (len(set(sizes)) > _SHOWN)
@@ -108,8 +106,7 @@ def weak_type(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Programs of one function whose arguments differ in their dtypes or weak types only."""
     if group[0].is_of_jax:
         return
-    first_of = {ask.program.key: ask for ask in reversed(group)}
-    asks = sorted(first_of.values(), key=lambda ask: ask.program.time)
+    asks = first_asks(group)
     if len(asks) < 2:
         return
     first = asks[0]
@@ -118,8 +115,7 @@ def weak_type(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
         other = argument_types(second.signature)
         if [each.shape for each in types] != [each.shape for each in other] or not second.caller.file:
             continue
-        text = texts.read(second)
-        names = [each.name for each in text.arguments] if text is not None and text.is_named else []
+        names = texts.argument_names(second)
         retyped = [
             (names[place] if place < len(names) else f"argument {place}", a.dtype, b.dtype)
             for place, (a, b) in enumerate(zip(types, other, strict=True))

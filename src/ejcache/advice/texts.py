@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from ejcache.advice.evidence import first_asks
 from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, MEASURED, REPEATED_BLOCK, STATIC_NUMBER, Advice
 from ejcache.advice.places import CallChains, common_place
 from ejcache.misses.program_text import ELIDED
@@ -50,11 +51,10 @@ def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Programs of one function with equal arguments, whose texts differ in one scalar constant."""
     if group[0].is_of_jax:
         return
-    first_of = {ask.program.key: ask for ask in reversed(group)}
-    alike = [ask for ask in first_of.values() if ask.signature == group[-1].signature and ask.computation]
+    alike = [ask for ask in first_asks(group) if ask.signature == group[-1].signature and ask.computation]
     if len(alike) < _NUMBERS:
         return
-    compared = sorted(alike, key=lambda ask: ask.program.time)[:_NUMBERS]
+    compared = alike[:_NUMBERS]
     read = [text for text in map(texts.read, compared) if text is not None]
     if len(read) < _NUMBERS:
         return

@@ -291,9 +291,14 @@ class _Places:
         named = _NAMED.match(text)
         inner = [self.of(name, depth - 1) for name in _REFERENCE.findall(text[:_LONGEST_READ]) if depth]
         found = [place for place in inner if place.line]
-        own = [place for place in found if not any(part in place.file for part in _INSTALLED)]
+        own = [place for place in found if not is_installed(place.file)]
         place = next(iter(own or found), NOWHERE)
         return place._replace(function=named[1]) if named and place.line and not place.function else place
+
+
+def is_installed(file: str) -> bool:
+    """True if the file is one of an installed library, which its user cannot change."""
+    return any(part in file for part in _INSTALLED)
 
 
 _LARGEST: Final = 2_000_000
