@@ -102,6 +102,31 @@ def test_slices_of_one_array():
     assert counted(text, "while", "slice", "concatenate") == {"while": 1, "slice": 0, "concatenate": 0}
 
 
+def test_gradients_of_shared_parameters():
+    """The first term of the sum over times and the last time, which nobody hands a gradient on, are in the loop."""
+
+    def gated(p, x):
+        h = jnp.zeros((4, 8))
+        for t in range(12):
+            h = gate(p, h, x[:, t])
+        return h.sum()
+
+    def scanned(p, x):
+        return jax.lax.scan(lambda h, x: (gate(p, h, x), None), jnp.zeros((4, 8)), x.swapaxes(0, 1))[0].sum()
+
+    def gate(p, h, x):
+        z = jax.nn.sigmoid(x @ p["w"] + h @ p["u"])
+        return z * h + (1 - z) * jnp.tanh(x @ p["v"] + h * z)
+
+    params = {name: np.full((8, 8), 0.1, np.float32) for name in "uvw"}
+    x = np.ones((4, 12, 8), np.float32)
+    found, text = rolled(trained(gated), params, x)
+    assert found.copies[:2] == (12, 12)
+    same = "while", "dot_general", "tanh"
+    theirs = module_text(jax.jit(trained(scanned)).lower(params, x).compiler_ir())
+    assert counted(text, *same) == counted(theirs, *same)
+
+
 def test_a_block_of_blocks():
     found, text = rolled(steps_of_a_solver, X, np.ones((8, 8), np.float32))
     assert found.copies == (8,)

@@ -20,6 +20,8 @@ COPIES: Final = 4
 """Copies from which on a block is worth a loop."""
 _DISTANCE: Final = 4
 """How many copies a value may be handed on over."""
+_TRIES: Final = 100
+"""How often another place is tried for an operation of a copy that lacks some."""
 _SHIFTS: Final = 200_000
 """Operations that are looked at to find where a block begins."""
 
@@ -62,12 +64,13 @@ class Carried(NamedTuple):
     Attributes:
         place: of the operation in the block.
         result: the number of its result.
-        first: what the first copies use instead; as many as the copies over which it is handed on.
+        first: what the first copies use instead, as many as the copies over which it is handed on; None of one that
+            lacks the operation, such as the first term of a sum.
     """
 
     place: int
     result: int
-    first: tuple[Hashable, ...]
+    first: tuple[Hashable | None, ...]
 
 
 class Same(NamedTuple):
@@ -201,20 +204,33 @@ def _before(
 def _aligned(
     steps: Sequence[Step], numbers: range, full: Sequence[tuple[int, ...]], copies: Copies
 ) -> tuple[tuple[int | None, ...], bool]:
-    """The operations with these numbers by their places in the block, up to one that is not in it; and if all are."""
+    """The operations with these numbers by their places in the block, up to one that is not in it; and if all are.
+
+    Of places that fit an operation the first one is taken, and the next if those that follow fit nowhere then.
+    """
     found: list[int | None] = [None] * len(full[0])
+    best = tuple(found), 0
+    taken: list[int] = []
     place = 0
-    for number in numbers:
+    tries = _TRIES
+    while len(taken) < len(numbers):
+        number = numbers[len(taken)]
         step = steps[number]
-        while place < len(found):
-            model = steps[full[0][place]]
-            if model.token == step.token and _fits(step, place, found, copies):
+        for at in range(place, len(found)):
+            if steps[full[0][at]].token == step.token and _fits(step, at, found, copies):
+                found[at] = number
+                taken.append(at)
+                place = at + 1
                 break
-            place += 1
         else:
-            return tuple(found), False
-        found[place] = number
-        place += 1
+            if len(taken) > best[1]:
+                best = tuple(found), len(taken)
+            tries -= 1
+            if not (tries and taken):
+                return best[0], False
+            last = taken.pop()
+            found[last] = None
+            place = last + 1
     return tuple(found), True
 
 
@@ -244,12 +260,13 @@ def related(steps: Sequence[Step], table: Sequence[tuple[int | None, ...]]) -> C
         for place, step in enumerate(copy)
         if step is not None and place not in apart
     }
+    sums = _sums(steps, table, located)
     relations: dict[tuple[int, int], Relation] = {}
     for place in range(period):
         present = [(number, steps[step]) for number, copy in enumerate(table) if (step := copy[place]) is not None]
         for slot in range(len(present[0][1].uses)):
             used = {number: step.uses[slot] for number, step in present}
-            relation = _relation(used, located, len(table))
+            relation = _relation(used, located, sums, len(table))
             if place in apart:
                 if isinstance(relation, Own | Carried):
                     raise Apart("operations that differ use what the block makes")
@@ -258,7 +275,30 @@ def related(steps: Sequence[Step], table: Sequence[tuple[int | None, ...]]) -> C
     return Copies(tuple(table), relations, apart)
 
 
-def _relation(used: Mapping[int, Hashable], located: Mapping[int, tuple[int, int]], count: int) -> Relation:
+def _sums(
+    steps: Sequence[Step], table: Sequence[tuple[int | None, ...]], located: Mapping[int, tuple[int, int]]
+) -> dict[Made, int]:
+    """What stands for an operation that a copy lacks, by the place of that: the one value of its own that it would use.
+
+    The first term of a sum over all copies is what the others add to the sum.
+    """
+    whole = next(number for number, copy in enumerate(table) if None not in copy)
+    found: dict[Made, int] = {}
+    for copy in table:
+        for place, step in enumerate(copy):
+            if step is not None:
+                continue
+            uses = steps[table[whole][place] or 0].uses
+            own = [each for each in uses if isinstance(each, Made) and located.get(each.step, (None,))[0] == whole]
+            made = copy[located[own[0].step][1]] if len(own) == 1 else None
+            if made is not None and len(uses) > 1:
+                found[Made(made, own[0].result)] = place
+    return found
+
+
+def _relation(
+    used: Mapping[int, Hashable], located: Mapping[int, tuple[int, int]], sums: Mapping[Made, int], count: int
+) -> Relation:
     """The relation of one operand, by the numbers of the copies that have it."""
     inner = {
         number: (number - located[value.step][0], located[value.step][1], value.result)
@@ -269,12 +309,17 @@ def _relation(used: Mapping[int, Hashable], located: Mapping[int, tuple[int, int
         if len(set(used.values())) == 1:
             return Same(next(iter(used.values())))
         return Each(tuple(used.get(number) for number in range(count)))
+    for number in inner if len(set(inner.values())) == 2 else ():
+        value = used[number]
+        if isinstance(value, Made) and value in sums:
+            other = number - located[value.step][0], sums[value], 0
+            inner[number] = other if other in inner.values() else inner[number]
     if len(set(inner.values())) > 1:
         raise Apart("copies use values of other copies that are not always equally far apart")
     distance, place, result = next(iter(inner.values()))
     outer = [number for number in used if number not in inner]
     if distance == 0 and not outer:
         return Own(place, result)
-    if 0 < distance <= _DISTANCE and outer == list(range(distance)):
-        return Carried(place, result, tuple(used[number] for number in outer))
+    if 0 < distance <= _DISTANCE and outer == [number for number in range(distance) if number in used]:
+        return Carried(place, result, tuple(used.get(number) for number in range(distance)))
     raise Apart("copies use values of other copies and of the outside in turns")

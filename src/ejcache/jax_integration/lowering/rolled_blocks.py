@@ -353,7 +353,9 @@ class _Program:
         values = [integer(0), *outer.values(), *stacks]
         handed_on = len(values)
         for each in carried:
-            values += reversed(self._values(copies, place_of[each])[: len(each.first)])
+            model = self.operations[copies.model[each.place]].results[each.result]
+            first = self._values(copies, place_of[each])[: len(each.first)]
+            values += [zeros(tensor_type(model)) if value is None else value for value in reversed(first)]
         filled = len(values)
         for place, result in stacked:
             type_ = tensor_type(self.operations[copies.model[place]].results[result])
