@@ -278,7 +278,7 @@ def related(steps: Sequence[Step], table: Sequence[tuple[int | None, ...]]) -> C
 def _sums(
     steps: Sequence[Step], table: Sequence[tuple[int | None, ...]], located: Mapping[int, tuple[int, int]]
 ) -> dict[Made, int]:
-    """What stands for an operation that a copy lacks, by the place of that: the one value of its own that it would use.
+    """Find what stands for operations that a copy lacks, each with its place: the one own value that it would use.
 
     The first term of a sum over all copies is what the others add to the sum.
     """
