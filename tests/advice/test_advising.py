@@ -236,6 +236,7 @@ def main():
         w = w - 0.1 * g
         state = state * 2
     return w.sum()
+PATTERN = "\\d"
 """
 
 

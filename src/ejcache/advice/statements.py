@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import warnings
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class Statements:
 
     def _parsed(self, file: str) -> ast.Module:
         try:
-            return ast.parse("\n".join(self._lines(file)))
+            with warnings.catch_warnings():  # what Python says of its own to whoever imports the file
+                warnings.simplefilter("ignore")
+                return ast.parse("\n".join(self._lines(file)))
         except (SyntaxError, ValueError, RecursionError):  # an older file, or one of another Python
             return ast.Module(body=[], type_ignores=[])
 
