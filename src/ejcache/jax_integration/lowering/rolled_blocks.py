@@ -354,8 +354,8 @@ class _Program:
         handed_on = len(values)
         for each in carried:
             model = self.operations[copies.model[each.place]].results[each.result]
-            first = self._values(copies, place_of[each])[: len(each.first)]
-            values += [zeros(tensor_type(model)) if value is None else value for value in reversed(first)]
+            begin = self._values(copies, place_of[each])[: len(each.first)]
+            values += [zeros(tensor_type(model)) if value is None else value for value in reversed(begin)]
         filled = len(values)
         for place, result in stacked:
             type_ = tensor_type(self.operations[copies.model[place]].results[result])
