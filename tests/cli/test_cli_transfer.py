@@ -193,6 +193,19 @@ def test_a_file_has_tuned_records(cache, tmp_path):
     assert (again.status, "copied 0 tuned records" in again.out) == (0, True)
 
 
+@pytest.mark.parametrize("options", [[], ["--tuned"]])
+def test_no_command_of_a_job_imports_jax(run_python, cache, tmp_path, options):
+    """To import JAX takes ten times as long as to write the file or to read it, tuned records included."""
+    AutotuneStore(str(cache), seeds=()).publish(record())
+    command = (
+        "import sys; from ejcache.cli.main import main\n"
+        "status = main(sys.argv[1:]); sys.exit('it imported JAX' if 'jax' in sys.modules else status)"
+    )
+    file = tmp_path / "ci.tar"
+    run_python(command, "push", file, "--dir", cache, "--if-changed", *options)
+    run_python(command, "pull", file, "--dir", tmp_path / "other", *options)
+
+
 def test_a_name_that_no_entry_has(cache, tmp_path):
     """Copying nothing is said, and a dry run writes no file."""
     file = tmp_path / "warm.tar"

@@ -94,11 +94,13 @@ def push(
     if max_size is not None or if_changed:
         raise UsageError("--max-size and --if-changed are for a file, FILE.tar")
     if tuned or kind is not None:
-        from ejcache.cli.tuned.transfer import push_records, push_to_ejkernel
-
         _check_tuned(newer_than, used_within, dry_run and kind is not None)
         if kind is not None:
+            from ejcache.cli.tuned.ejkernel_files import push_to_ejkernel
+
             return push_to_ejkernel(url, directory, name=name, device=device, as_json=as_json)
+        from ejcache.cli.tuned.transfer import push_records
+
         return push_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
@@ -140,11 +142,13 @@ def pull(
             )
         return pull_archive(url, directory, name=name, tuned=tuned, device=device, as_json=as_json)
     if tuned or kind is not None:
-        from ejcache.cli.tuned.transfer import pull_from_ejkernel, pull_records
-
         _check_tuned(newer_than, used_within, kind is not None and (dry_run or name or device))
         if kind is not None:
+            from ejcache.cli.tuned.ejkernel_files import pull_from_ejkernel
+
             return pull_from_ejkernel(url, directory, as_json=as_json)
+        from ejcache.cli.tuned.transfer import pull_records
+
         return pull_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
