@@ -12,6 +12,7 @@ from cli_helpers import ejcache
 from forking import Forked, ForkedWithFrameworks
 from helpers import ROOT
 from jax.experimental import topologies
+from other_host import pretend_other_host
 
 sys.path.insert(0, str(ROOT / "tools"))
 
@@ -45,12 +46,7 @@ def flags(devices):
 @pytest.fixture
 def other(tmp_path):
     """The environment of another user on another host: another CPU, as it says, one core, and flags of its own."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "sitecustomize.py").write_text(
-        "import os\nimport ejcache.keys.toolchain as e\n"
-        "e.cpu_features = lambda: 'x86_64 another CPU: avx512f amx_int8'\n"
-        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    )
+    pretend_other_host(tmp_path / "elsewhere")
     home = str(tmp_path / "elsewhere" / "home")
     return {
         "XDG_CACHE_HOME": home,
@@ -59,6 +55,12 @@ def other(tmp_path):
         "PYTHONPATH": str(tmp_path / "elsewhere"),
         "XLA_FLAGS": FAST_MATH,
     }
+
+
+def test_the_other_host_is_another_one(command, other):
+    """What the tests below compile there is of another CPU, also in a fork, which has imported ejcache before."""
+    here, there = (command("key", "--json", env=env) for env in ({}, other))
+    assert json.loads(here.stdout)["components"]["cpu"] != json.loads(there.stdout)["components"]["cpu"]
 
 
 @saved

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from helpers import ROOT
 from jax.experimental import topologies
+from other_host import pretend_other_host
 
 PROGRAM = ROOT / "tests" / "programs" / "absent.py"
 ALONE = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -93,10 +94,7 @@ def test_the_host_that_compiles_is_not_in_the_key(absent, target, tmp_path):
         package, version = name.split("-")
         (tmp_path / "there" / f"{name}.dist-info").mkdir()
         (tmp_path / "there" / f"{name}.dist-info" / "METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
-    (tmp_path / "there" / "sitecustomize.py").write_text(
-        "import os\nimport ejcache.keys.toolchain as e\ne.cpu_features = lambda: 'x86_64 another CPU'\n"
-        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-    )
+    pretend_other_host(tmp_path / "there")
     home = str(tmp_path / "there")
     env = {"PYTHONPATH": home, "HOME": home, "XDG_CACHE_HOME": home, "USER": "builder"}
     assert absent(target, "keys", "3", env=env, cwd=tmp_path / "there")["keys"] == here
