@@ -269,6 +269,26 @@ def test_no_room(tmp_path):
         LocalStore(tmp_path / "other").close()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_no_room_after_all_was_removed(tmp_path, number):
+    """If a full disk has no room for a new index, all is removed and the next put makes one; another error is told."""
+
+    def observer(step):
+        if step == "index-made" and trouble:
+            raise OSError(trouble.pop(), "as the disk says it")
+
+    trouble = []
+    with LocalStore(tmp_path / "s", observer=observer) as store:
+        fill(store)
+        trouble.append(number)
+        with contextlib.nullcontext() if number == errno.ENOSPC else pytest.raises(StoreError):
+            store.clear()
+        assert trouble == []
+        assert [*store.entries()] == []
+        assert store.put("new", b"n") is True
+        assert store.check() == []
+
+
 @needs_root
 def test_full_file_system(tmp_path, run_forked):
     """A full file system is survived as a file size limit is; hits go on in a process that starts then."""

@@ -166,9 +166,6 @@ class ConnectionManager:
             with self._lock.until(deadline):
                 self._make_room()
                 self._generations.start_over(kept, deadline)
-        except StoreError as exc:
-            if not is_full(exc):
-                raise
         except OSError as exc:
             raise translate(exc, self.root) from exc
 

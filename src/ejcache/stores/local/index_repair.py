@@ -18,7 +18,7 @@ from ejcache import entry
 from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
 from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modification_time, remove_trees
-from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage, translate
+from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage, is_full, translate
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import UnsafeFileError, file_mode, make_below, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
@@ -122,10 +122,17 @@ class Generations:
             self._replace(generation)
 
     def start_over(self, counters: Mapping[str, float], deadline: float) -> None:
-        """Delete every generation, and create a new one with these counters in the room that this makes."""
+        """Delete every generation, and create a new one with these counters in the room that this makes.
+
+        If there is no room for it all the same, the next write creates one, and the counters are lost.
+        """
         with exclusive(self._layout.lock, deadline=deadline):
             remove_trees(filter(None, map(self._retire, self._layout.generations())))
-            self._create(counters)
+            try:
+                self._create(counters)
+            except (StoreError, OSError) as exc:
+                if not is_full(exc):
+                    raise
 
     def _open_locked(self, deadline: float) -> EntryIndex:
         layout = self._layout
