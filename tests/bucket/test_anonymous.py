@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
-
 import pytest
+from answering import answer, serving
 from cli_helpers import ejcache, key_text, put
 
 from ejcache.errors import StoreError, StoreReadOnlyError, UsageError
@@ -49,24 +47,15 @@ def test_a_public_bucket_of_s3(monkeypatch, anonymous):
     """No request is signed, though there are credentials."""
     signed = []
 
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            signed.append("Authorization" in self.headers)
-            self.send_response(404)
-            self.end_headers()
+    def refuse(request):
+        signed.append("Authorization" in request.headers)
+        answer(request, b"", {}, status=404)
 
-        do_HEAD = do_GET  # noqa: N815 (as the server calls it)
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(refuse) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         with open_store(f"s3://bucket/a{'?anonymous' if anonymous else ''}") as store:
             assert store.get("k") is None
-        server.shutdown()
     assert signed
     assert set(signed) == {not anonymous}

@@ -7,9 +7,9 @@ import json
 from contextlib import ExitStack
 
 import pytest
-from answering import answer, serving
+from answering import VERSION, answer, serving
 from buckets import gcs_bucket
-from dead_ends import URLS, AnyRequest, Trouble, leads_to
+from dead_ends import URLS, Trouble, any_request, leads_to
 
 from ejcache.bucket.error_causes import StorageTrouble
 from ejcache.bucket.retry import RetryPolicy
@@ -36,7 +36,7 @@ def endless(handler):
 
 def bomb(handler):
     """3 MB that are 3 GB to a client that decompresses them."""
-    answer(handler, gzip.compress(bytes(64 * MEGABYTE)) * 48, {"Content-Encoding": "gzip"})
+    answer(handler, gzip.compress(bytes(64 * MEGABYTE)) * 48, VERSION | {"Content-Encoding": "gzip"})
 
 
 def redirect(handler):
@@ -44,15 +44,15 @@ def redirect(handler):
     where = "/elsewhere"
     if handler.path.startswith(where):
         FOLLOWED.append(handler.path)
-    answer(handler, b"", {"Location": where}, status=302)
+    answer(handler, b"", VERSION | {"Location": where}, status=302)
 
 
 def nested(handler):
     """JSON, or XML, that is deeper than Python's stack."""
     if is_google(handler):
-        answer(handler, b"[" * 200_000 + b"]" * 200_000, {"Content-Type": "application/json"})
+        answer(handler, b"[" * 200_000 + b"]" * 200_000, VERSION | {"Content-Type": "application/json"})
     else:
-        answer(handler, b'<?xml version="1.0"?>' + b"<a>" * 500_000, {"Content-Type": "application/xml"})
+        answer(handler, b'<?xml version="1.0"?>' + b"<a>" * 500_000, VERSION | {"Content-Type": "application/xml"})
 
 
 def repeating(handler):
@@ -73,7 +73,7 @@ def repeating(handler):
         answer(handler, json.dumps({"items": [item], "nextPageToken": "again"}).encode())
     else:
         body = '<?xml version="1.0" encoding="utf-8"?>' + (amazon if "list-type=2" in handler.path else microsoft)
-        answer(handler, body.encode(), {"Content-Type": "application/xml"})
+        answer(handler, body.encode(), VERSION | {"Content-Type": "application/xml"})
 
 
 def is_google(handler):
@@ -183,7 +183,7 @@ def test_causes_have_names(what, cause, kind, tmp_path, run_client):
     """
     with ExitStack() as stack:
         if what == "429":
-            variables = leads_to(kind, stack.enter_context(AnyRequest(429, "{}")).url)
+            variables = leads_to(kind, stack.enter_context(any_request(429, "{}")))
         else:
             variables = stack.enter_context(Trouble(what, kind, tmp_path)).variables
         finished = run_client(program, URLS[kind], env=variables)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from answering import answer, serving
 from buckets import S3Server
 from cli_helpers import ejcache, files, fill
 
@@ -119,29 +118,13 @@ def test_what_is_absent_is_refused(bucket):
     assert "s3:ListBucket" in checks["read"]["advice"]
 
 
-class Portal(BaseHTTPRequestHandler):
-    """A network that answers every request with its login page."""
-
-    def do_GET(self):
-        page = b"<!DOCTYPE html><html><body>Please log in</body></html>"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-
 @pytest.fixture
 def portal(monkeypatch):
-    """Stands in the place of the storage."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Portal)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
-    yield
-    server.shutdown()
-    server.server_close()
+    """A network that answers every request with its login page stands in the place of the storage."""
+    page = b"<!DOCTYPE html><html><body>Please log in</body></html>"
+    with serving(lambda request: answer(request, page, {})) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        yield
 
 
 def test_each_cause_is_named(bucket, monkeypatch, portal, impatient):

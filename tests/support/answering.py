@@ -5,24 +5,29 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["answer", "serving"]
+__all__ = ["VERSION", "answer", "serving"]
+
+
+VERSION: Final = {"X-Goog-Generation": "1", "ETag": '"x"'}
+"""What Google's and Amazon's storage say of a version."""
 
 
 def answer(
-    handler: BaseHTTPRequestHandler, body: bytes, headers: Mapping[str, str] | None = None, *, status: int = 200
+    handler: BaseHTTPRequestHandler, body: bytes, headers: Mapping[str, str] = VERSION, *, status: int = 200
 ) -> None:
-    """Answer a request, with what Google's and Amazon's storage say of a version."""
+    """Answer a request."""
     handler.send_response(status)
-    for name, value in {"X-Goog-Generation": "1", "ETag": '"x"', **(headers or {})}.items():
+    for name, value in headers.items():
         handler.send_header(name, value)
     handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()
-    handler.wfile.write(body)
+    if handler.command != "HEAD":  # a body would be read as the answer to the next request
+        handler.wfile.write(body)
 
 
 @contextmanager

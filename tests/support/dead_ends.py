@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import socket
-import threading
-from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
+from answering import answer, serving
 from ssh_server import ssh_home
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from http.server import BaseHTTPRequestHandler
     from pathlib import Path
 
-__all__ = ["TROUBLES", "URLS", "AnyRequest", "Full", "Silent", "Trouble", "leads_to", "no_names", "troubles_of"]
+__all__ = ["TROUBLES", "URLS", "Full", "Silent", "Trouble", "any_request", "leads_to", "no_names", "troubles_of"]
 
 URLS = {"gs": "gs://bucket/cache", "s3": "s3://bucket/cache", "az": "az://bucket/cache", "sftp": "sftp://bucket/cache"}
 
@@ -54,47 +55,26 @@ class Full(Silent):
         super().__exit__(*exc)
 
 
-class AnyRequest:
-    """Gives every request the same answer.
+@contextmanager
+def any_request(status: int, body: str, *, to: str = "") -> Iterator[str]:
+    """A server that gives every request the same answer; yields its URL.
 
     Args:
         status: of the answer.
-        body: of the answer; `{url}` in it is where the server is.
+        body: of the answer.
         to: path on this server to which an answer redirects.
     """
 
-    def __init__(self, status: int, body: str, *, to: str = "") -> None:
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def reply(request: BaseHTTPRequestHandler) -> None:
+        request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        headers = {"Content-Type": "application/xml" if body.startswith("<?xml") else "text/html"}
+        if to and not request.path.startswith(to):
+            answer(request, body.encode(), headers | {"Location": to}, status=302)
+        else:
+            answer(request, body.encode(), headers, status=status)
 
-            def do(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                moved = to and not self.path.startswith(to)
-                self.send_response_only(302 if moved else status)
-                if moved:
-                    self.send_header("Location", to)
-                self.send_header("Content-Type", "application/xml" if body.startswith("<?xml") else "text/html")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body.encode())
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        for method in ("GET", "PUT", "POST", "DELETE", "HEAD"):
-            setattr(Handler, f"do_{method}", Handler.do)
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    with serving(reply) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 _PAGE = "<html><body>Please log in to use this network.</body></html>"
@@ -201,10 +181,10 @@ class Trouble:
         elif self._what.startswith("dead DNS"):
             found = leads_to(self._storage, "http://storage.invalid")
         elif self._what == "403":
-            found = leads_to(self._storage, self._stack.enter_context(AnyRequest(403, _REFUSALS[self._storage])).url)
+            found = leads_to(self._storage, self._stack.enter_context(any_request(403, _REFUSALS[self._storage])))
         else:
             to = "/login" if "redirect" in self._what else ""
-            found = leads_to(self._storage, self._stack.enter_context(AnyRequest(200, _PAGE, to=to)).url)
+            found = leads_to(self._storage, self._stack.enter_context(any_request(200, _PAGE, to=to)))
         self.variables = found | names
         return self
 
