@@ -278,7 +278,7 @@ def jax_as_before(clean_environment: Path) -> Iterator[None]:
     yield
     activate = sys.modules.get("ejcache.jax_integration.activate")
     if activate is not None:
-        activate.forget_activation()
+        activate.disable()
     logs = sys.modules.get("ejcache.cache.appended_log")
     if logs is not None:
         # What the test compiled last belongs into its own log, whose directory its environment names.

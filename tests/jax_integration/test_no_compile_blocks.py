@@ -9,7 +9,6 @@ import pytest
 
 import ejcache
 from ejcache.cache.policy import CachePolicy
-from ejcache.jax_integration import activate
 from ejcache.jax_integration.activate import current_settings
 from ejcache.settings.table import SETTINGS
 
@@ -103,13 +102,20 @@ def test_disabled_inside_an_enabled_block(tmp_path):
     assert ejcache.active() is cache
 
 
-def test_block_does_not_overrule_the_environment(tmp_path, monkeypatch):
-    """A block that has ended is not a program's wish to have no cache: `EJCACHE` still enables it."""
-    monkeypatch.setenv("EJCACHE", str(tmp_path / "b"))
-    with ejcache.enable(str(tmp_path / "a")):
+def test_block_does_not_overrule_the_environment(tmp_path, run_forked):
+    """A block that has ended is not a program's wish to have no cache, as `disable` is: `EJCACHE` still enables it."""
+    program = """
+    import sys, jax, ejcache
+    with ejcache.enable(sys.argv[1]):
         pass
-    activate.enable_from_environment()
-    assert ejcache.active() is not None
+    if sys.argv[2] == "disable":
+        ejcache.disable()
+    jax.devices()
+    print(ejcache.active() is not None)
+    """
+    for then, enabled in (("go on", True), ("disable", False)):
+        done = run_forked(program, str(tmp_path / "a"), then, env={"EJCACHE": str(tmp_path / "b")})
+        assert done.stdout == f"{enabled}\n"
 
 
 def test_disabled_block(tmp_path):

@@ -307,13 +307,6 @@ def disable() -> None:
         idle_threads.end()
 
 
-def forget_activation() -> None:
-    """Leave this process as one that never called `enable` or `disable`: for tests."""
-    global _disabled_by_program
-    disable()
-    _disabled_by_program = False
-
-
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
     """Keep compilations of this process from using a persistent cache, for a block: neither ejcache's nor JAX's own.
