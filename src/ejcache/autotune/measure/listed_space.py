@@ -46,7 +46,7 @@ class ListedSpace:
     def near(self, configuration: Any, generator: random.Random, count: int) -> list[Located]:
         """Return one or two steps on each axis, and one step on each pair of axes: so many of these, at random."""
         point = self._points[canonical_json(configuration)]
-        found = [(each, self._share(near)) for near in around(point) for each in self._at.get(near, ())]
+        found = [(each, self._share(near)) for near in around(point, self._sizes) for each in self._at.get(near, ())]
         return generator.sample(found, count) if len(found) > count else found
 
     def drawn(self, generator: random.Random, count: int) -> list[Located]:
@@ -58,16 +58,18 @@ class ListedSpace:
         return tuple(step / (size - 1) for step, size in zip(point, self._sizes, strict=True))
 
 
-def around(point: Sequence[int]) -> Iterator[Point]:
-    """Up to two steps on each axis, and one on each pair of axes: parameters depend on each other."""
+def around(point: Sequence[int], sizes: Sequence[int]) -> Iterator[Point]:
+    """Up to two steps on each axis of so many values, and one on each pair of axes: parameters depend on each other."""
     for axis, step in itertools.product(range(len(point)), (-1, 1, -2, 2)):
-        yield (*point[:axis], point[axis] + step, *point[axis + 1 :])
+        if 0 <= point[axis] + step < sizes[axis]:
+            yield (*point[:axis], point[axis] + step, *point[axis + 1 :])
     for one, other in itertools.combinations(range(len(point)), 2):
         for step, step_other in itertools.product((-1, 1), repeat=2):
-            moved = list(point)
-            moved[one] += step
-            moved[other] += step_other
-            yield tuple(moved)
+            if 0 <= point[one] + step < sizes[one] and 0 <= point[other] + step_other < sizes[other]:
+                moved = list(point)
+                moved[one] += step
+                moved[other] += step_other
+                yield tuple(moved)
 
 
 def flattened(value: Any, name: str = "") -> dict[str, Any]:

@@ -230,13 +230,7 @@ class Search:
     def _promising(self) -> list[str]:
         """The configurations that the model thinks best of, one after the other."""
         leaders = sorted(self.times, key=self.times.__getitem__)[:_LEADERS]
-        # A leader is one for some time, and its neighbours stay the same.
-        self._near = {
-            leader: self._near.get(leader)
-            or _by_text(self._space.near(self._configurations[leader], self._random, _NEAR))
-            for leader in leaders
-            if self.times[leader] < math.inf
-        }
+        self._near = self._neighbours([leader for leader in leaders if self.times[leader] < math.inf])
         pool = self._drawn(_RANDOM)
         for near in self._near.values():
             pool |= near
@@ -255,6 +249,15 @@ class Search:
             alone=_MOSTLY_ALONE if self._since >= _BATCH else 1,
         )
         return self._kept({text: pool[text] for text in chosen})
+
+    def _neighbours(self, leaders: Sequence[str]) -> dict[str, dict[str, Place]]:
+        """The neighbours of the leaders, found for one more of them: a round costs the same in every space."""
+        found = {leader: self._near[leader] for leader in leaders if leader in self._near}
+        for leader in leaders:
+            if leader not in found:
+                found[leader] = _by_text(self._space.near(self._configurations[leader], self._random, _NEAR))
+                break
+        return found
 
 
 def _by_text(found: Iterable[Located]) -> dict[str, Place]:

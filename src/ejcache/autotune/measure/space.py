@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,12 +91,14 @@ class CallSpace:
         self._args = args
         self._kwargs = kwargs
         self._axes = [(path, values) for path, values in space.axes.items() if len(values) > 1]
-        self._shares = [[step / (len(values) - 1) for step in range(len(values))] for _, values in self._axes]
+        self._sizes = [len(values) for _, values in self._axes]
+        self._shares = [[step / (size - 1) for step in range(size)] for size in self._sizes]
 
     def allows(self, configuration: Any) -> bool:
         """True if a configuration has the names of the axes and fulfils the constraints. Its values may be others."""
-        if _values(configuration, self.space.axes) is None:
-            return False
+        return _values(configuration, self.space.axes) is not None and self._fulfils(configuration)
+
+    def _fulfils(self, configuration: Any) -> bool:
         return all(check(configuration, *self._args, **self._kwargs) for check in self.space.constraints)
 
     def checked(self, configuration: Any) -> Any:
@@ -117,18 +120,23 @@ class CallSpace:
         """Up to two steps on each axis, and one on each pair of axes: so many of these, at random."""
         found = _values(configuration, dict(self._axes)) or []
         point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
-        inside = [
-            near
-            for near in around(point)
-            if all(0 <= step < len(values) for step, (_, values) in zip(near, self._axes, strict=True))
-        ]
+        inside = list(around(point, self._sizes))
         generator.shuffle(inside)
         return self._located(inside, count)
 
     def drawn(self, generator: random.Random, count: int) -> Iterator[Located]:
         """Up to so many random configurations."""
-        points = ([generator.randrange(len(values)) for _, values in self._axes] for _ in range(_TRIES * count))
+        number = math.prod(self._sizes)
+        points = (self._point(generator.randrange(number)) for _ in range(_TRIES * count))
         return self._located(points, count)
+
+    def _point(self, number: int) -> list[int]:
+        """The point with this number: one random number is enough for all axes."""
+        point = []
+        for size in self._sizes:
+            number, step = divmod(number, size)
+            point.append(step)
+        return point
 
     def _located(self, points: Iterable[Sequence[int]], count: int) -> Iterator[Located]:
         """Those of the first `count` points that fulfil the constraints; of more if these are few."""
@@ -136,18 +144,18 @@ class CallSpace:
         for asked, point in enumerate(points):
             if asked >= count and found >= _ENOUGH * count:
                 return
-            if self.allows(made := self._at(point)):
+            if self._fulfils(made := self._at(point)):
                 found += 1
                 yield made, tuple(shares[step] for shares, step in zip(self._shares, point, strict=True))
 
     def _at(self, point: Sequence[int]) -> Any:
         made: dict[str, Any] = {}
-        chosen = {path: values[step] for (path, values), step in zip(self._axes, point, strict=True)}
+        steps = iter(point)
         for path, values in self.space.axes.items():
             held = made
             for name in path[:-1]:
                 held = held.setdefault(name, {})
-            held[path[-1]] = chosen.get(path, values[0])
+            held[path[-1]] = values[next(steps) if len(values) > 1 else 0]
         return made
 
 

@@ -25,9 +25,13 @@ class ConfigurationError(UsageError):
     """A configuration cannot be written as JSON, or a stored one does not fit the wanted type."""
 
 
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+"""Made once: a search writes thousands of texts."""
+
+
 def canonical_json(value: Any) -> str:
     """Write the one JSON text of a JSON value: keys are sorted, without spaces; NaN and infinity are refused."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def parse_json(data: bytes, *, max_size: int) -> Any:
