@@ -266,7 +266,7 @@ def test_code_with_other_endings_counts(project, tmp_path):
         script.write_text(text)
         reader = ProjectReader(str(script))
         seen.append(reader.read(ProjectPlaces(*map(tuple, project_places(str(script), ())))))
-    assert differing_file(*seen) == "train"
+    assert differing_file(*seen) == "./train"
 
 
 @pytest.mark.parametrize("new", ["late.py", "late/__init__.py", "space/part.py"])
