@@ -73,6 +73,23 @@ CHANGES: Final = {
          "    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w) + jnp.sin(x), None), x, layers)[0]"),
         ("forward(layers,", "forward(np.stack(layers),"),
     ),
+    "repeated_block-trainer": (
+        ("        for layer in layers:\n            x = self.block(layer, x)  # <-\n        return x.sum()",
+         "        return jax.lax.scan(lambda x, p: (self.block(p, x), None), x, layers)[0].sum()"),
+        ("([trainer.params] * 20,", "(jax.tree.map(lambda *each: np.stack(each), *[trainer.params] * 20),"),
+    ),
+    "repeated_block-plain-unused": (
+        ("    for i in range(128):  # <-\n        for j in range(128):\n            part = x[0]\n", ""),
+    ),
+    "large_constant-trainer": (
+        ("step(self.params, batch)", "step(self.params, batch, self.table)"),
+        ("def step(self, params, batch):", "def step(self, params, batch, table):"),
+        ('new["w"] @ self.table', 'new["w"] @ table'),
+    ),
+    "large_constant-linen": (
+        ("def loss(x):", "def loss(x, big):"),
+        ("jax.jit(loss)(np.ones((4, 16), np.float32))", "jax.jit(loss)(np.ones((4, 16), np.float32), big)"),
+    ),
     "large_constant-plain": (
         ("def lookup(params, x):", "def lookup(params, x, table):"),
         ("lookup(params, np.ones((4, 16), np.float32))", "lookup(params, np.ones((4, 16), np.float32), table)"),
