@@ -190,7 +190,7 @@ def identical(context: Context, outcome: Outcome) -> None:
     races = context.pick(200, 8)
     with context.directory() as home:
         answer = context.run("bench.programs.autotune_identical", races, home=home, timeout=3000.0)
-    outcome.ratio(f"false gains in {races} races", answer["false"], at_most(races * 0.03), unit="")
+    outcome.ratio(f"false gains in {races} races", answer["false"], at_most(races * 0.015), unit="")
     outcome.ratio(f"races of {races} that end unsure", answer["unsure"], at_most(races * 0.15), unit="")
     outcome.note(f"A race takes {answer['seconds']:.1f} s, and one execution {answer['microseconds']:.0f} µs.")
     outcome.note(f"The false gains: {answer['gains']} %.")
