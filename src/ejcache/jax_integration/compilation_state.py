@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache.cache.counters import Miss
 from ejcache.keys.key import PGLE
-from ejcache.util.time_budget import Budget
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.executable_comparison import StoredExecutable
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
+    from ejcache.util.time_budget import Budget
 
 
 _ALONE_SECONDS: Final = 9.5
@@ -132,6 +132,8 @@ class Compilation:
     def budget(self) -> Budget:
         """Return the budget of time for storage that all lookups of this program share, made at the first of them."""
         if self._budget is None:
+            from ejcache.util.time_budget import Budget
+
             several = self.is_multi_process
             self._budget = Budget(_RANKS_SECONDS, every_second=True) if several else Budget(_ALONE_SECONDS)
         return self._budget

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 from ejcache.cache.counters import Skip
 from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
 
 if TYPE_CHECKING:
@@ -115,6 +114,8 @@ class CompileGuard(contextlib.ContextDecorator):
         self._is_everywhere = everywhere
 
     def __enter__(self) -> None:
+        from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
+
         before_each_compilation(_refuse_unasked)
         if self._is_everywhere:
             _everywhere.append(None)

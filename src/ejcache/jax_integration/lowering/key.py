@@ -23,7 +23,6 @@ from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cp
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.registries import RegisteredFunctions, own_batch_targets, registered
 from ejcache.keys.key import CacheKey
-from ejcache.keys.python_functions import UndescribedError, function_digest
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -82,6 +81,8 @@ def _passes(seen: RegisteredFunctions) -> str:
             "is compiled with HLO passes that were registered before ejcache was enabled, so it is compiled anew every "
             "time; enable ejcache before jax.extend.xla.register_hlo_module_transformation is called",
         )
+    from ejcache.keys.python_functions import UndescribedError, function_digest  # few programs have a pass of their own
+
     lines = []
     for each in seen.passes:
         try:
