@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 import types
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
 
@@ -25,8 +26,15 @@ from ejcache.reuse.inputs import files
 from ejcache.reuse.inputs import packages as installed
 from ejcache.reuse.inputs.command_line import command_line
 from ejcache.reuse.inputs.environment import environment
-from ejcache.reuse.inputs.packages import changed_package, packages, sort_files
-from ejcache.reuse.inputs.project import ProjectPlaces, ProjectReader, difference, module_files, project_places
+from ejcache.reuse.inputs.packages import changed_package, is_in_library, packages, sort_files
+from ejcache.reuse.inputs.project import (
+    ProjectPlaces,
+    ProjectReader,
+    difference,
+    link_that_changed,
+    module_files,
+    project_places,
+)
 from ejcache.reuse.values import lenient_text, plain_text
 from ejcache.settings import start
 
@@ -552,3 +560,48 @@ def test_declared_arrays_count_by_content():
     donated.delete()
     with pytest.raises(RefusedError, match="cannot be read"):
         plain_text(donated)
+
+
+def test_a_question_looks_once_at_each_file_and_directory(monkeypatch, tmp_path):
+    """Code of the search path that is read with its directory is not read a second time, nor is a link sought twice."""
+    base = tmp_path / "real"
+    names = ["main.py", "one/__init__.py", "one/a.py", "one/a.yaml", "one/below/b.py", "two/c.json"]
+    for name in names:
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        (base / name).write_text("")
+    _began_now(monkeypatch)
+    monkeypatch.setattr("sys.path", [str(base)])
+    looks = Counter()
+
+    def counted(name):
+        function = getattr(os, name)
+
+        def count(path=".", *rest, **options):
+            if str(path).startswith(f"{base}{os.sep}") and not str(path).endswith("pyvenv.cfg"):
+                looks[name, os.path.relpath(path, base)] += 1
+            return function(path, *rest, **options)
+
+        monkeypatch.setattr(os, name, count)
+
+    for name in ("stat", "scandir"):
+        counted(name)
+    reader = ProjectReader(str(base / "main.py"))
+    found = reader.read(reader.places([str(base / "one/a.py")]))
+    assert {*found.code, *found.configuration} == set(names)
+    directories = ("one", "one/below", "two")
+    # Whether the file of a module is there is asked when the places are found.
+    modules = ("main.py", "one/a.py")
+    expected = {(how, name): 1 for how in ("stat", "scandir") for name in directories}
+    assert looks == expected | {("stat", name): 1 for name in modules}
+
+
+def test_links_are_sought_by_directory_where_files_do_not_count(monkeypatch):
+    """A process has loaded hundreds of files of Python's library, and none of them counts."""
+    library = [path for path in module_files() if is_in_library(path)]
+    looked = []
+    lstat = os.lstat
+    monkeypatch.setattr(os, "lstat", lambda path: looked.append(path) or lstat(path))
+    assert link_that_changed(library) == ""
+    assert len(library) > 50
+    assert not set(library) & set(looked)
+    assert len(looked) == len(set(looked))
