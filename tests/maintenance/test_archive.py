@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 import subprocess
 import tarfile
 import tracemalloc
@@ -88,6 +89,24 @@ def test_a_writer_that_is_not_finished_leaves_nothing(tmp_path):
     assert files(tmp_path) == {"all.tar": b"old"}
     with pytest.raises(StoreUnavailableError, match="cannot be written"):
         ArchiveWriter(tmp_path / "none" / "all.tar")
+
+
+def write_one(path: Path) -> None:
+    with ArchiveWriter(path) as writer:
+        writer.add(entry_name("a"), b"first")
+        writer.finish()
+
+
+def test_a_writer_without_room_names_its_file_and_leaves_nothing(tmp_path):
+    """What was added last may reach the disk when the file is closed; the error is that of writing it all the same."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(StoreUnavailableError, match=r"all\.tar cannot be written"):
+            write_one(tmp_path / "all.tar")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert files(tmp_path) == {}
 
 
 HOSTILE = {

@@ -154,7 +154,8 @@ class ArchiveWriter(Closing):
 
     def close(self) -> None:
         """Close the file, and delete it unless `finish` has renamed it."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk does not take what is still to be written, either
+            self._file.close()
         with contextlib.suppress(OSError):
             self._partial.unlink(missing_ok=True)
 
