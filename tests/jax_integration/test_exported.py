@@ -9,6 +9,9 @@ import pytest
 from cli_helpers import ejcache
 from helpers import ROOT
 
+from ejcache.errors import UsageError
+from ejcache.jax_integration.warm_start import read_exported
+
 FILES = ROOT / "tests" / "data" / "exported"
 
 CALLS = """
@@ -51,3 +54,12 @@ def test_the_command(tmp_path):
     (tmp_path / "no.bin").write_bytes(b"no")
     said = ejcache("warm", tmp_path / "no.bin", *options)
     assert (said.status, "no.bin" in said.err) == (2, True)
+
+
+def test_a_file_that_cannot_be_read_is_told_from_one_of_another_kind(tmp_path):
+    """A name with a typing error is not said to hold no function."""
+    (tmp_path / "text.bin").write_bytes(b"hello")
+    with pytest.raises(UsageError, match=r"none\.bin cannot be read: No such file or directory"):
+        read_exported(str(tmp_path / "none.bin"))
+    with pytest.raises(UsageError, match=r"text\.bin holds no function that jax\.export of this JAX reads"):
+        read_exported(str(tmp_path / "text.bin"))

@@ -218,6 +218,10 @@ def read_exported(path: str) -> Any:
     from jax import export
 
     try:
-        return export.deserialize(bytearray(Path(path).read_bytes()))
+        data = Path(path).read_bytes()
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+    try:
+        return export.deserialize(bytearray(data))
     except Exception as exc:
         raise UsageError(f"{path} holds no function that jax.export of this JAX reads: {exc}") from exc
