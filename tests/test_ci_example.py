@@ -38,7 +38,10 @@ def run(service, job, workspace, *, run_id, part=None, options=""):
 
 @pytest.mark.timeout(600)
 def test_jobs_of_a_matrix_share_one_cache(tmp_path):
-    """Each job asks twice at most, the merge once for each part and once more; the next run compiles nothing."""
+    """Each job asks twice at most, the merge once for each part and once more; the next run compiles nothing.
+
+    A damaged file ends no job, and is replaced by what the tests compile.
+    """
     service = Service(tmp_path)
     for part in (1, 2):
         run(service, "tests", tmp_path / f"cold{part}", run_id="1", part=part)
@@ -53,6 +56,15 @@ def test_jobs_of_a_matrix_share_one_cache(tmp_path):
         run(service, "tests", tmp_path / f"warm{part}", run_id="2", part=part, options="--ejcache-fail-on-compile")
     run(service, "merge", tmp_path / "nothing", run_id="2")
     assert service.requests == {"tests1": ["restore"], "tests2": ["restore"], "merge": []}
+    service.end_run()
+    (kept,) = service.saved.values()
+    kept.write_bytes(kept.read_bytes()[:-2000])
+    run(service, "tests", tmp_path / "damaged", run_id="3", part=1)
+    assert service.requests == {"tests1": ["restore", "upload"]}
+    part = service.saved["artifact/cache-1"]
+    part.write_bytes(part.read_bytes()[:-2000])
+    run(service, "merge", tmp_path / "mended", run_id="3")
+    assert service.requests["merge"] == ["download", "upload"]
 
 
 ON_A_CPU = """
