@@ -63,12 +63,12 @@ class Machine:
         return factor * (1 + 0.3 * math.sin(self._phase + 3 * self.now)) if self.noise == "drift" else factor
 
     def parts(self) -> dict[str, Any]:
-        """What replaces the names of `ejcache.autotune.measure.bench`, so that the tuner runs candidates here."""
+        """What replaces the names of `ejcache.autotune.measure.tuning_run`, so that the tuner runs candidates here."""
         from ejcache.autotune.measure.results import Results
 
-        def compiled(trials: Any, build: Any, bench: Any, _: Any) -> None:
+        def compiled(trials: Any, build: Any, tuning: Any, _: Any) -> None:
             for trial in trials:
-                if bench.out_of_compile_time():
+                if tuning.out_of_compile_time():
                     return
                 self.now += self.compile_seconds
                 trial.compiled, trial.outputs = build(trial.configuration), "float32[4]"

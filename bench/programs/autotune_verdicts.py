@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from bench.noise import Machine
 from bench.outcome import OURS
 from ejcache.autotune import Tuner
-from ejcache.autotune.measure import bench as bench_module
+from ejcache.autotune.measure import tuning_run
 from ejcache.autotune.records.record import RecordKey
 
 UNIT = 0.001
@@ -30,7 +30,7 @@ CELLS: dict[str, tuple[list[float], int]] = {
 
 
 def ours(machine: Machine, count: int) -> int:
-    with mock.patch.multiple(bench_module, **machine.parts()):
+    with mock.patch.multiple(tuning_run, **machine.parts()):
         record = Tuner(seed=machine.seed).tune(
             lambda _: lambda x: x, (X,), {}, key=KEY, candidates=list(range(count)), default=0
         )

@@ -13,7 +13,7 @@ import pytest
 from autotune_simulation import Machine, planted
 
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
-from ejcache.autotune.measure import bench
+from ejcache.autotune.measure import tuning_run
 from ejcache.autotune.measure.listed_space import ListedSpace
 from ejcache.autotune.measure.search import Search, portfolio
 from ejcache.autotune.records.json_values import canonical_json
@@ -225,14 +225,14 @@ def test_of_equally_fast_candidates_the_one_with_less_memory_wins(monkeypatch, o
     """Memory decides between candidates whose times do not, and is worth no time."""
     machine = planted({0: 0.001, 1: 0.0007, 2: seconds})
     machine.install(monkeypatch)
-    compile_trials = bench.compile_trials
+    compile_trials = tuning_run.compile_trials
 
     def compiled(trials, *others):
         compile_trials(trials, *others)
         for trial in trials:
             trial.memory_bytes = {0: 0, 1: 2**20, 2: 2**10}[trial.configuration]
 
-    monkeypatch.setattr(bench, "compile_trials", compiled)
+    monkeypatch.setattr(tuning_run, "compile_trials", compiled)
     record = machine.tune([0, *order])
     assert record.configuration == winner
     assert record.measurement["confirmed"]

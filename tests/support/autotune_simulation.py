@@ -9,7 +9,7 @@ from autotune_helpers import key
 
 from bench import noise
 from ejcache.autotune import Tuner
-from ejcache.autotune.measure import bench as bench_module
+from ejcache.autotune.measure import tuning_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Machine(noise.Machine):
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Have the tuner run candidates here."""
         for name, part in self.parts().items():
-            patch.setattr(bench_module, name, part)
+            patch.setattr(tuning_run, name, part)
 
     def tune(self, candidates: list[Any], tuner: Tuner | None = None, **options: Any) -> Record:
         """Tune; the first candidate is the default."""

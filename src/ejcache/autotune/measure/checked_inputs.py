@@ -39,15 +39,15 @@ class VariedInputs:
     """Sets of inputs, the caller's first.
 
     Args:
-        bench: runs candidates, a `Bench`.
+        tuning: runs candidates, a `TuningRun`.
 
     Attributes:
         sets: lists of arrays; empty until the first candidate has run.
     """
 
-    def __init__(self, bench: Any) -> None:
+    def __init__(self, tuning: Any) -> None:
         self.sets: list[Sequence[Any]] = []
-        self._bench = bench
+        self._tuning = tuning
         self._has_more = False
         self._stays_inside: Callable[[Sequence[Any]], bool] | None = None
         self._known_bounds = False
@@ -59,32 +59,32 @@ class VariedInputs:
             trial: the default or, where none works, the first candidate that does.
             first: what it computes from the caller's inputs.
         """
-        bench = self._bench
-        self.sets = [bench.arrays]
-        if trial.jaxpr is None or trial.warm[-1] > LONG_SHARE * bench.tuner.budget:
+        tuning = self._tuning
+        self.sets = [tuning.arrays]
+        if trial.jaxpr is None or trial.warm[-1] > LONG_SHARE * tuning.tuner.budget:
             return []
-        large = sum(array.size * array.dtype.itemsize for array in bench.arrays) > _MANY_BYTES
+        large = sum(array.size * array.dtype.itemsize for array in tuning.arrays) > _MANY_BYTES
         styles = (Style.RANDOM,) if large else (Style.RANDOM, Style.LARGE, Style.OWN)
-        return self._found(trial, first, styles, seed=bench.tuner.seed)
+        return self._found(trial, first, styles, seed=tuning.tuner.seed)
 
     def add_more(self, default: Trial, expected: list[Results]) -> None:
         """Add random inputs of other seeds, once, for the few candidates that are about to win.
 
         What the default computes from them is added to `expected`.
         """
-        if self._has_more or default.jaxpr is None or default.warm[-1] > LONG_SHARE * self._bench.tuner.budget:
+        if self._has_more or default.jaxpr is None or default.warm[-1] > LONG_SHARE * self._tuning.tuner.budget:
             return
         self._has_more = True
         for number in range(_MORE):
-            seed = self._bench.tuner.seed + number + 1
+            seed = self._tuning.tuner.seed + number + 1
             expected += self._found(default, expected[0], (Style.RANDOM,), seed=seed)
 
     def _found(self, trial: Trial, first: Results, styles: Sequence[Style], *, seed: int) -> list[Results]:
-        bench, started = self._bench, monotonic()
+        tuning, started = self._tuning, monotonic()
         usable: list[Results] = []
 
         def is_usable(arrays: Sequence[Any]) -> bool:
-            if bench.hung or monotonic() - started > SHARE * bench.tuner.budget:
+            if tuning.hung or monotonic() - started > SHARE * tuning.tuner.budget:
                 return False
             results = self._trusted(trial, first, arrays, seed)
             if results is not None:
@@ -92,11 +92,11 @@ class VariedInputs:
             return results is not None
 
         variations = Variations(
-            bench.arrays,
-            fixed=bench.inputs.fixed(bench.tuner.initialisers),
+            tuning.arrays,
+            fixed=tuning.inputs.fixed(tuning.tuner.initialisers),
             uses=uses_of(trial.jaxpr),
             usable=is_usable,
-            run=bench.thread.run,
+            run=tuning.thread.run,
             seed=seed,
         )
         computed = []
@@ -108,37 +108,37 @@ class VariedInputs:
 
     def _trusted(self, trial: Trial, first: Results, arrays: Sequence[Any], seed: int) -> Results | None:
         """Run a candidate on these arrays and return its results; None if it is not made for them."""
-        bench = self._bench
+        tuning = self._tuning
 
         def with_rounding() -> list[Any]:
-            return perturbed(arrays, seed=seed, exact=multiplies_exactly(bench.arrays))
+            return perturbed(arrays, seed=seed, exact=multiplies_exactly(tuning.arrays))
 
         try:
             if not self._is_inside(trial, arrays):
                 return None
-            results: Results = bench.first_run(trial, arrays)
+            results: Results = tuning.first_run(trial, arrays)
             if not is_finite(results, first):
                 return None
-            bench.compare(bench.first_run(trial, bench.thread.run(with_rounding)), results, arrays, share=_STEADY)
+            tuning.compare(tuning.first_run(trial, tuning.thread.run(with_rounding)), results, arrays, share=_STEADY)
         except DifferentResultError:
             return None
         except Exception as exc:
-            if isinstance(exc, TookTooLongError) and bench.hung:
+            if isinstance(exc, TookTooLongError) and tuning.hung:
                 raise
             return None
         return results
 
     def _is_inside(self, trial: Trial, arrays: Sequence[Any]) -> bool:
         """True if a candidate reads and writes nothing outside of its arrays, as far as JAX can tell."""
-        bench = self._bench
+        tuning = self._tuning
         if not self._known_bounds:
             self._known_bounds = True
             if indexes(trial.jaxpr):
                 try:
-                    make = lambda: bounds_check(trial.jaxpr, bench.arrays)  # noqa: E731
-                    self._stays_inside = bench.thread.run(make, timeout=bench.tuner.timeout)
+                    make = lambda: bounds_check(trial.jaxpr, tuning.arrays)  # noqa: E731
+                    self._stays_inside = tuning.thread.run(make, timeout=tuning.tuner.timeout)
                 except Exception as exc:
                     # JAX cannot check some primitives. Then positions keep to what the caller's values say.
-                    bench.no_bounds = f"{type(exc).__name__}: {exc}"[:_LONGEST]
+                    tuning.no_bounds = f"{type(exc).__name__}: {exc}"[:_LONGEST]
         check = self._stays_inside
-        return check is None or bench.thread.run(lambda: check(arrays), timeout=bench.tuner.timeout)
+        return check is None or tuning.thread.run(lambda: check(arrays), timeout=tuning.tuner.timeout)

@@ -14,14 +14,14 @@ from functools import cache
 from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, Final
 
-from ejcache.autotune.measure.bench import HOPELESS
+from ejcache.autotune.measure.tuning_run import HOPELESS
 from ejcache.autotune.records.record import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.autotune.measure.bench import Bench
     from ejcache.autotune.measure.trial import Trial
+    from ejcache.autotune.measure.tuning_run import TuningRun
 
 
 _LEVEL: Final = 0.01
@@ -197,7 +197,7 @@ class Race:
     """One race.
 
     Args:
-        bench: runs the candidates.
+        tuning: runs the candidates.
         trials: the candidates, warmed up.
         reference: the default; None if there is none, or if it does not work.
 
@@ -207,8 +207,8 @@ class Race:
         unsure: why the result may be wrong; empty if it is sure.
     """
 
-    def __init__(self, bench: Bench, trials: Sequence[Trial], reference: Trial | None) -> None:
-        self.bench = bench
+    def __init__(self, tuning: TuningRun, trials: Sequence[Trial], reference: Trial | None) -> None:
+        self.tuning = tuning
         self.reference = reference if reference is not None and reference.ready else None
         best = min((min(trial.warm) for trial in trials if trial.ready), default=0.0)
         self.alive = [
@@ -221,7 +221,7 @@ class Race:
 
     def run(self) -> None:
         """Add samples until a candidate beats the reference, none can, or time or rounds run out."""
-        rounds = self.bench.tuner.rounds
+        rounds = self.tuning.tuner.rounds
         for look in [*(n for n in _LOOKS if n < rounds), rounds]:
             while self.rounds < look:
                 if not self._round():
@@ -247,12 +247,12 @@ class Race:
 
     def _round(self) -> bool:
         """Time each candidate once; False if there is no time for that."""
-        self.bench.progress.step("round", self.rounds + 1, self.bench.tuner.rounds)
-        self.bench.order.shuffle(self.alive)
+        self.tuning.progress.step("round", self.rounds + 1, self.tuning.tuner.rounds)
+        self.tuning.order.shuffle(self.alive)
         for trial in list(self.alive):
-            if self.bench.ended:
+            if self.tuning.ended:
                 return False
-            self.bench.sample(trial, like=self._fastest)
+            self.tuning.sample(trial, like=self._fastest)
             if not trial.ready:
                 self.alive.remove(trial)
                 if trial is self.reference:
@@ -268,7 +268,7 @@ class Race:
             trial.samples,
             reference.samples,
             runs=(trial.runs, reference.runs),
-            min_gain=self.bench.tuner.min_gain,
+            min_gain=self.tuning.tuner.min_gain,
         )
 
     def _decided(self) -> bool:
@@ -306,15 +306,15 @@ class Race:
         reference = self.reference
         if reference is None:
             return
-        gain = self.bench.tuner.min_gain
+        gain = self.tuning.tuner.min_gain
         rivals = [each for each in rivals if not saves_little(gains(each.samples, reference.samples), min_gain=gain)]
         if rivals and not self.better:
-            share = 100 * self.bench.tuner.min_gain
+            share = 100 * self.tuning.tuner.min_gain
             self.unsure = f"after {self.rounds} rounds it is open whether a candidate saves {share:g} %"
 
     def _end_early(self) -> None:
         """Time is over. A candidate that was far faster in each of the few runs wins, although that is not sure."""
-        reason = self.bench.ended
+        reason = self.tuning.ended
         if not reason:
             return
         rivals = [trial for trial in self.rivals if trial.samples]

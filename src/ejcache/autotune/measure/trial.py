@@ -293,7 +293,7 @@ def error_line(exc: BaseException) -> str:
 
 
 def compile_trials(
-    trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], bench: Any, reference: Trial | None
+    trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], tuning: Any, reference: Trial | None
 ) -> None:
     """Make the executable of each trial. A trial that fails to compile, or not in time, has the error.
 
@@ -304,58 +304,58 @@ def compile_trials(
     Raises:
         SpansProcessesError: a candidate runs on devices of other processes, so none may be executed.
     """
-    # The arrays are made in the bench's thread, so they must be there before that thread lowers with them.
-    gradient = bench.tuner.gradient and _differentiable(bench.arrays) if bench.gradient is None else bench.gradient
-    lowered = _lower_all(trials, build, bench, gradient=gradient)
-    if gradient and bench.gradient is None and not lowered:
+    # The arrays are made in the tuning's thread, so they must be there before that thread lowers with them.
+    gradient = tuning.tuner.gradient and _differentiable(tuning.arrays) if tuning.gradient is None else tuning.gradient
+    lowered = _lower_all(trials, build, tuning, gradient=gradient)
+    if gradient and tuning.gradient is None and not lowered:
         # No candidate has a gradient. The times of the forward pass still tell them apart.
         gradient = False
         for trial in trials:
             trial.status, trial.error = Status.OK, ""
-        lowered = _lower_all(trials, build, bench, gradient=False)
+        lowered = _lower_all(trials, build, tuning, gradient=False)
     if lowered:
-        bench.gradient = gradient
+        tuning.gradient = gradient
     for trial in trials:
         if reference is not None and id(trial) in lowered:
             with trial.failures():
                 trial.check_outputs(reference)
     ready = [trial for trial in trials if id(trial) in lowered and trial.status is Status.OK]
-    if bench.pgle:
+    if tuning.pgle:
         # JAX profiles its own calls only, and not those of an executable that was made ahead of time.
         for trial in ready:
             trial.compiled = lowered[id(trial)]
     elif ready:
-        done = in_parallel(lambda trial: _compile(trial, lowered[id(trial)], bench), ready, threads=bench.workers)
+        done = in_parallel(lambda trial: _compile(trial, lowered[id(trial)], tuning), ready, threads=tuning.workers)
         for index, _ in enumerate(done):
-            bench.progress.step("compiled", index + 1, len(ready))
+            tuning.progress.step("compiled", index + 1, len(ready))
 
 
 def _lower_all(
-    trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], bench: Any, *, gradient: bool
+    trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], tuning: Any, *, gradient: bool
 ) -> dict[int, Any]:
     """By the identity of a trial, what can be compiled."""
     lowered: dict[int, Any] = {}
-    arrays = bench.arrays
+    arrays = tuning.arrays
     for trial in trials:
-        if bench.out_of_compile_time():
+        if tuning.out_of_compile_time():
             break
         started = time.perf_counter()
-        with trial.failures(), bench.journal.compiling(trial.stored):
-            lowered[id(trial)] = bench.thread.run(
-                partial(_lowered, trial, build(trial.configuration), bench, arrays, with_gradient=gradient),
-                timeout=bench.tuner.timeout,
+        with trial.failures(), tuning.journal.compiling(trial.stored):
+            lowered[id(trial)] = tuning.thread.run(
+                partial(_lowered, trial, build(trial.configuration), tuning, arrays, with_gradient=gradient),
+                timeout=tuning.tuner.timeout,
             )
             trial.compile_seconds = time.perf_counter() - started
     return lowered
 
 
 def _lowered(
-    trial: Trial, function: Callable[..., Any], bench: Any, arrays: Sequence[Any], *, with_gradient: bool
+    trial: Trial, function: Callable[..., Any], tuning: Any, arrays: Sequence[Any], *, with_gradient: bool
 ) -> Any:
     import jax
 
     def core(*leaves: Any) -> Any:
-        results = bench.inputs.call(function, leaves)
+        results = tuning.inputs.call(function, leaves)
         trial.outputs = outputs_text(results)
         return results
 
@@ -363,18 +363,18 @@ def _lowered(
     traced = jitted.trace(*arrays)
     refuse_spanning_jaxpr(traced.jaxpr, name="a candidate")
     trial.jaxpr = traced.jaxpr
-    if bench.pgle:
+    if tuning.pgle:
         return jitted
     return traced.lower()
 
 
-def _compile(trial: Trial, lowered: Any, bench: Any) -> None:
-    if bench.out_of_compile_time():
+def _compile(trial: Trial, lowered: Any, tuning: Any) -> None:
+    if tuning.out_of_compile_time():
         return
     thread = WorkerThread()
     started = time.perf_counter()
-    with trial.failures(), contextlib.closing(thread), bench.journal.compiling(trial.stored):
-        compiled = thread.run(lowered.compile, timeout=bench.tuner.timeout)
+    with trial.failures(), contextlib.closing(thread), tuning.journal.compiling(trial.stored):
+        compiled = thread.run(lowered.compile, timeout=tuning.tuner.timeout)
         # A jaxpr can hide its mesh from `refuse_spanning_jaxpr`. The executable names its devices.
         refuse_spanning(_shardings(compiled), name="a candidate")
         trial.compiled = compiled

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from ejcache.autotune.log import Progress
-from ejcache.autotune.measure.bench import Bench
 from ejcache.autotune.measure.device import device_of, provenance
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.listed_space import ListedSpace
@@ -21,6 +20,7 @@ from ejcache.autotune.measure.race import Race
 from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.search import Search
 from ejcache.autotune.measure.trial import Trial, refuse_spanning
+from ejcache.autotune.measure.tuning_run import TuningRun
 from ejcache.autotune.records.json_values import canonical_json, to_json
 from ejcache.autotune.records.record import (
     BY_RULES,
@@ -168,15 +168,15 @@ class Tuner:
         refuse_spanning(inputs.leaves, name=key.operation)
         trials = [*_trials(candidates, default), *_measured_before(space, known, default)]
         progress = Progress(key.operation)
-        bench = Bench(self, inputs, progress, digest=key.digest, candidates=[trial.stored for trial in trials])
+        tuning = TuningRun(self, inputs, progress, digest=key.digest, candidates=[trial.stored for trial in trials])
         try:
-            _recall(trials, known, bench.journal.crashed)
+            _recall(trials, known, tuning.journal.crashed)
             likely = starts() if space is not None or len(trials) > _FEW else {}
             _put_first(trials, likely)
-            return _Contest(bench, trials, build, call, likely, history, space, proposed).record(key, known, keep)
+            return _Contest(tuning, trials, build, call, likely, history, space, proposed).record(key, known, keep)
         finally:
             progress.close()
-            bench.close()
+            tuning.close()
 
     def agrees(
         self,
@@ -208,18 +208,18 @@ class Tuner:
         if len(trials) == 1:
             return True
         progress = Progress(operation)
-        bench = Bench(self, inputs, progress, candidates=[trial.stored for trial in trials])
+        tuning = TuningRun(self, inputs, progress, candidates=[trial.stored for trial in trials])
         try:
-            bench.compile_and_warm(trials, build, trials[0])
-            return trials[1].ready and bench.still_right(trials[1])
+            tuning.compile_and_warm(trials, build, trials[0])
+            return trials[1].ready and tuning.still_right(trials[1])
         finally:
             progress.close()
-            bench.close()
+            tuning.close()
 
 
-def _source(bench: Bench, winner: Trial | None, known: Record | None) -> Source:
+def _source(tuning: TuningRun, winner: Trial | None, known: Record | None) -> Source:
     """PGLE only if a profile was taken: where the profiler is not available, its trace is empty."""
-    if not bench.pgle or winner is None:
+    if not tuning.pgle or winner is None:
         return Source.TUNED
     if winner.known is not None:
         return Source.PGLE if known is not None and known.source is Source.PGLE else Source.TUNED
@@ -308,7 +308,7 @@ class _Contest:
 
     def __init__(
         self,
-        bench: Bench,
+        tuning: TuningRun,
         trials: list[Trial],
         build: Callable[[Any], Callable[..., Any]],
         call: dict[str, Any] | None,
@@ -321,7 +321,7 @@ class _Contest:
         self.proposed = proposed
         self.space = space
         self.history = history
-        self.bench = bench
+        self.tuning = tuning
         self.trials = trials
         self.build = build
         self.call = call
@@ -349,27 +349,27 @@ class _Contest:
     def _record(
         self, key: RecordKey, known: Record | None, winner: Trial | None, evidence: dict[str, Any], started: float
     ) -> Record:
-        bench, tuner = self.bench, self.bench.tuner
+        tuning, tuner = self.tuning, self.tuning.tuner
         return Record(
             key=key,
             configuration=None if winner is None else winner.stored,
-            source=_source(bench, winner, known),
+            source=_source(tuning, winner, known),
             default=None if self.default is None else self.default.stored,
             candidates=fastest_first(trial.candidate() for trial in self.trials if trial.tried),
             measurement={
-                "mode": "forward and backward" if bench.gradient else "forward",
+                "mode": "forward and backward" if tuning.gradient else "forward",
                 "min_gain": tuner.min_gain,
                 "warmup": tuner.warmup,
                 "seed": tuner.seed,
                 "tolerance": tuner.check if isinstance(tuner.check, int | float) else "a function",
-                "timer": bench.timer,
+                "timer": tuning.timer,
                 "tuner": TUNER_VERSION,
                 SPACE: space_digest(t.stored for t in self.trials) if self.space is None else self.space.space.digest,
                 "measured": sum(trial.known is None and trial.tried for trial in self.trials),
                 **evidence,
                 "seconds": round(time.monotonic() - started, 3),
             },
-            provenance=provenance(device_of(bench.inputs.leaves)),
+            provenance=provenance(device_of(tuning.inputs.leaves)),
             created=time.time(),
         )
 
@@ -380,10 +380,10 @@ class _Contest:
         winner, evidence = self._winner(race)
         if winner is None:
             evidence["failed"] = True
-        if self.bench.no_device_time:
-            evidence["timer"] = f"wall: {self.bench.no_device_time}"
-        if self.bench.no_bounds:
-            evidence["bounds"] = f"not checked: {self.bench.no_bounds}"
+        if self.tuning.no_device_time:
+            evidence["timer"] = f"wall: {self.tuning.no_device_time}"
+        if self.tuning.no_bounds:
+            evidence["bounds"] = f"not checked: {self.tuning.no_bounds}"
         untried = sum(not trial.tried for trial in self.trials)
         if self.by_rules:
             evidence[BY_RULES] = self.by_rules
@@ -391,10 +391,10 @@ class _Contest:
             evidence["searched"] = self.searched
         elif untried:
             evidence["untried"] = untried
-            end = self.bench.ended or f"the budget of {self.bench.tuner.compile_budget:g} s for compiling ended"
+            end = self.tuning.ended or f"the budget of {self.tuning.tuner.compile_budget:g} s for compiling ended"
             reason = f"{untried} candidates were not tried, because {end}"
             evidence["unsure"] = "; ".join(filter(None, (reason, evidence.get("unsure"))))
-        if self.bench.hung:
+        if self.tuning.hung:
             # The next process goes on with the candidates that were not tried.
             evidence[INTERRUPTED] = True
         return winner or self.default, evidence
@@ -404,18 +404,18 @@ class _Contest:
         if proposed := self._proposed(fresh, reference):
             finalists = proposed
             self._compile_and_warm(proposed, reference)
-            self.bench.settle()
-        elif self.space is not None or self.goes_on or len(fresh) > self.bench.tuner.exhaustive:
+            self.tuning.settle()
+        elif self.space is not None or self.goes_on or len(fresh) > self.tuning.tuner.exhaustive:
             finalists = self._search(fresh, reference)
         else:
             finalists = fresh
             self._compile_and_warm(fresh, reference)
-            self.bench.settle()
-        race = Race(self.bench, finalists, reference)
+            self.tuning.settle()
+        race = Race(self.tuning, finalists, reference)
         race.run()
         for trial in fresh:
             if trial.ready:
-                self.bench.progress.candidate(trial.stored, trial.seconds)
+                self.tuning.progress.candidate(trial.stored, trial.seconds)
         return race
 
     def _proposed(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
@@ -435,9 +435,9 @@ class _Contest:
         return [*([] if reference is None or reference in found else [reference]), *found]
 
     def _compile_and_warm(self, trials: list[Trial], reference: Trial | None) -> None:
-        if self.bench.tuner.isolate and trials:
-            self.bench.screen(trials, self.call)
-        self.bench.compile_and_warm(trials, self.build, reference)
+        if self.tuning.tuner.isolate and trials:
+            self.tuning.screen(trials, self.call)
+        self.tuning.compile_and_warm(trials, self.build, reference)
 
     def _search(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
         """Measure some of many candidates, and return the best of them and the default."""
@@ -449,8 +449,8 @@ class _Contest:
             starts=[*([] if reference is None else [reference.stored]), *likely],
             limit=_MOST,
             history=[times for times, _ in history],
-            seed=self.bench.tuner.seed,
-            enough=self.bench.tuner.exhaustive,
+            seed=self.tuning.tuner.seed,
+            enough=self.tuning.tuner.exhaustive,
         )
         # The first record that has a configuration says where it comes from.
         told = {text: origin for times, origin in reversed(history) for text in times} | dict(self.likely)
@@ -465,15 +465,15 @@ class _Contest:
                 trial.origin = origins.get(text, trial.origin)
             self._compile_and_warm(list(batch.values()), reference)
             for trial in batch.values():
-                if trial.ready and not self.bench.ended:
+                if trial.ready and not self.tuning.ended:
                     like = like or min(trial.warm)
-                    self.bench.sample(trial, like=like)
+                    self.tuning.sample(trial, like=like)
             search.tell({text: trial.seconds if trial.works else math.inf for text, trial in batch.items()})
             self.searched = len(search.times)
             self.keep_part()
-            if self.bench.ended or self.bench.out_of_compile_time():
+            if self.tuning.ended or self.tuning.out_of_compile_time():
                 break
-        self.bench.settle()
+        self.tuning.settle()
         leaders = sorted((trial for trial in self.trials if trial.works), key=lambda trial: trial.seconds)[:_FINALISTS]
         if self.goes_on and (again := [trial for trial in leaders if trial.known is not None]):
             # A race compares times of one process.
@@ -494,7 +494,7 @@ class _Contest:
             by_text[text] = Trial(stored, stored)
             self.trials.append(by_text[text])
             fresh.append(by_text[text])
-            self.bench.journal.add(stored)
+            self.tuning.journal.add(stored)
         return by_text[text]
 
     def _winner(self, race: Race) -> tuple[Trial | None, dict[str, Any]]:
@@ -506,31 +506,31 @@ class _Contest:
             evidence["unsure"] = race.unsure
         if self.default is None or not self.default.works:
             del evidence["gain"]
-            unsure = "; ".join(filter(None, (race.unsure, self.bench.reference_failed)))
+            unsure = "; ".join(filter(None, (race.unsure, self.tuning.reference_failed)))
             winners = [*race.better, *(trial for trial in working if trial not in race.better)]
-            winner = next((each for each in winners if each.known is not None or self.bench.still_right(each)), None)
+            winner = next((each for each in winners if each.known is not None or self.tuning.still_right(each)), None)
             return winner, evidence | ({"unsure": unsure} if unsure else {})
         if self.default.known is not None:
             # Nothing is new, so the times of the record decide.
             gain = 1.0 - working[0].seconds / self.default.seconds
-            won = gain >= self.bench.tuner.min_gain
+            won = gain >= self.tuning.tuner.min_gain
             return (working[0], evidence | {"gain": round(gain, 4)}) if won else (self.default, evidence)
         for rival in race.better[:_CONFIRMED]:
             again = self._confirmed(rival, race.gain(rival))
-            if again is not None and self.bench.still_right(rival):
+            if again is not None and self.tuning.still_right(rival):
                 return rival, evidence | again
         return self.default, evidence
 
     def _confirmed(self, rival: Trial, gain: float) -> dict[str, Any] | None:
         """Evidence for the record, or None if the rival loses the second race."""
-        if not self.bench.tuner.confirm:
+        if not self.tuning.tuner.confirm:
             return {"gain": round(gain, 4), "confirmed": False}
         assert self.default is not None  # noqa: S101 (for the type checker)
         challenger, default = rival.again(), self.default.again()
-        race = Race(self.bench, [challenger, default], default)
+        race = Race(self.tuning, [challenger, default], default)
         race.run()
         rival.status, rival.error, rival.transient = challenger.status, challenger.error, challenger.transient
-        if self.bench.ended and rival.ready:
+        if self.tuning.ended and rival.ready:
             # The first race was won, and there is no time for a second one.
-            return {"gain": round(gain, 4), "confirmed": False, "unsure": self.bench.ended}
+            return {"gain": round(gain, 4), "confirmed": False, "unsure": self.tuning.ended}
         return {"gain": round(race.gain(challenger), 4), "confirmed": True} if race.better else None

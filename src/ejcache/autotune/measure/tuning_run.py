@@ -60,7 +60,7 @@ class DeviceBusyError(UsageError):
     """An earlier candidate still runs on the device, so that nothing can be measured."""
 
 
-class Bench:
+class TuningRun:
     """Compiles and runs the candidates of one tuning, and knows how much time is left.
 
     Args:
