@@ -44,6 +44,9 @@ OUTPUTS: Final = frozenset({"outputs", "runs", "logs", "wandb", "mlruns", "light
 _CUSTOMIZE: Final = frozenset({"sitecustomize", "usercustomize"})
 _MOST: Final = 20_000
 _LIBRARY: Final = "library/"
+_OWN: Final = "ejcache:"
+_HERE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
+"""The directory that ejcache is in: where it belongs to no index, its code counts, and not where it lies."""
 _INSTALLED: Final = ("site-packages/", "dist-packages/")
 
 
@@ -454,6 +457,8 @@ def _stamp(status: os.stat_result, *, is_linked: bool) -> tuple[int, ...]:
 
 def from_label(name: str, base: str) -> str:
     """The path of a `label`, in this process."""
+    if name.startswith(_OWN):
+        return os.path.normpath(os.path.join(_HERE, name.removeprefix(_OWN)))  # noqa: PTH118
     if not name.startswith(_LIBRARY):
         return os.path.normpath(os.path.join(base, name))  # noqa: PTH118
     rest = name.removeprefix(_LIBRARY)
@@ -483,9 +488,12 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 def label(path: str, base: str) -> str:
-    """A path as records have it: from the main file's directory, or from the library's directory that it is in."""
+    """A path as records have it: from the main file's directory, or from the library's or ejcache's that it is in."""
     root = root_of(path)
-    return f"{_LIBRARY}{path[len(root) :]}" if root is not None else os.path.relpath(path, base)
+    if root is not None:
+        return f"{_LIBRARY}{path[len(root) :]}"
+    is_own = path == _HERE or path.startswith(f"{_HERE}{os.sep}")
+    return f"{_OWN}{os.path.relpath(path, _HERE)}" if is_own else os.path.relpath(path, base)
 
 
 def difference(recorded: Project, now: Project) -> tuple[str, str] | None:
