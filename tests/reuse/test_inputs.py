@@ -501,7 +501,7 @@ def test_ejcache_s_own_code_counts_where_no_index_has_it(monkeypatch, project):
     """An editable installation, or a copy on the search path, wherever the project lies."""
     _, read = project
     own = {name for name in read(ejcache.__file__).code if name.startswith("ejcache:")}
-    path = next(from_label(name, "/elsewhere") for name in own if name.endswith("reuse/calls.py"))
+    path = next(from_label(name, "/elsewhere") for name in own if name.endswith("ejcache/reuse/calls.py"))
     assert Path(path).samefile(Path(ejcache.__file__).with_name("reuse") / "calls.py")
 
 

@@ -64,16 +64,16 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
-    submit(_prepare)
+    submit(_make_ready)
     calls = ReusingCalls(jitted, name or function_name(fun), declared, by_setting=wanted is None)
     return seam.reusing_function(jitted, calls.miss)
 
 
 @functools.cache
-def _prepare() -> None:
+def _make_ready() -> None:
     """Do in the background what the first reuse needs and no call decides."""
     read_packages_ahead()
-    lowering.prepare()
+    lowering.make_context_ahead()
 
 
 def function_name(fun: Any) -> str:

@@ -341,11 +341,11 @@ class ProjectReader:
         return is_younger(status, linked=is_linked)
 
     def _beginning(self, directory: str) -> str:
-        """How the `label` of each file in a directory begins."""
+        """Return the beginning of the `label` of each file in a directory."""
         found = self._beginnings.get(directory)
         if found is None:
             here = label(directory, self.base)
-            found = self._beginnings[directory] = "" if here == "." else f"{here}/"
+            found = self._beginnings[directory] = "" if here == "." else here if here == _OWN else f"{here}/"
         return found
 
     def _file(self, path: str) -> Project:
@@ -492,8 +492,9 @@ def label(path: str, base: str) -> str:
     root = root_of(path)
     if root is not None:
         return f"{_LIBRARY}{path[len(root) :]}"
-    is_own = path == _HERE or path.startswith(f"{_HERE}{os.sep}")
-    return f"{_OWN}{os.path.relpath(path, _HERE)}" if is_own else os.path.relpath(path, base)
+    if path == _HERE or path.startswith(f"{_HERE}{os.sep}"):
+        return f"{_OWN}{path[len(_HERE) + 1 :]}"
+    return os.path.relpath(path, base)
 
 
 def difference(recorded: Project, now: Project) -> tuple[str, str] | None:

@@ -270,7 +270,7 @@ _ready: Final[deque[Any]] = deque(maxlen=1)
 """A context that was made ahead, for the first module."""
 
 
-def prepare() -> None:
+def make_context_ahead() -> None:
     """Import what JAX imports when it lowers, and needs for a module that is read, too; make a context for one."""
     import_module(_OF_BUILTIN)
     _ready.append(_make_context())
