@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-import random
-import statistics
 import sys
 import tracemalloc
 from collections import Counter
@@ -17,7 +14,6 @@ from autotune_helpers import QUICK, key
 from cli_helpers import ejcache
 
 from ejcache.autotune import AutotuneStore, ConfigurationError, Space, Tuner, TuningPolicy, autotuned, powers_of_two
-from ejcache.autotune.measure.listed_space import ListedSpace
 from ejcache.autotune.measure.search import Search
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Timing, decode_record, encode_record, pinned
@@ -37,12 +33,6 @@ def large(values, checked):
         default=dict.fromkeys(axes, 1),
         constraints=[first, lambda config, rows: config["axis1"] + config["axis2"] > 1],
     )
-
-
-def every(space):
-    """All configurations of axes that are not nested."""
-    names = [path[0] for path in space.axes]
-    return (dict(zip(names, values, strict=True)) for values in itertools.product(*space.axes.values()))
 
 
 def searched(space, limit):
@@ -75,54 +65,6 @@ def test_a_thousand_million_points_cost_what_a_thousand_do():
     assert counts[1] < 1.25 * counts[0], counts
     assert peaks[1] < 1.35 * peaks[0], peaks
     assert min(search.times.values()) < 0.5 * search.times[canonical_json(space.space.default)]
-
-
-HIDDEN = Space(
-    {
-        "x": range(16),
-        "y": range(5),
-        "tile": range(5),
-        "step": range(5),
-        "cached": [False, True],
-        "shared": [False, True],
-    },
-    default={"x": 0, "y": 0, "tile": 0, "step": 0, "cached": False, "shared": False},
-)
-
-
-def seconds(config):
-    """Two of sixteen values of one axis are good, and two switches are used together or not at all."""
-    slow = 0.8 * (config["x"] not in (5, 11)) + 0.5 * abs(config["y"] - 2)
-    slow += 0.15 * abs(config["tile"] - 3) + 0.15 * abs(config["step"] - 3)
-    return math.exp(slow + (0.5 if config["cached"] != config["shared"] else 0.2 * config["cached"]))
-
-
-def test_a_search_that_a_record_leads_no_further_mixes_the_best_with_others():
-    """Half of what it then tries is near to nothing that was measured, and good as far as the record says."""
-    known = [*random.Random(1).sample(list(every(HIDDEN)), 200), min(every(HIDDEN), key=seconds)]
-    record = {canonical_json(config): seconds(config) for config in known}
-    search = Search(HIDDEN.of_call((), {}), starts=[HIDDEN.default], limit=64, history=[record], patience=False)
-    measured, mixed = [], []
-    while asked := search.ask():
-        if len(measured) >= 24 and len(asked) == 4:
-            for config in asked[-2:]:
-                assert min(sum(config[name] != other[name] for name in config) for other in measured) >= 2
-            mixed += map(seconds, asked[-2:])
-        measured += asked
-        search.tell({canonical_json(config): seconds(config) for config in asked})
-    assert len(mixed) >= 16
-    assert statistics.median(mixed) < 0.6 * statistics.median(seconds(config) for config in every(HIDDEN))
-
-
-@pytest.mark.parametrize("space", [HIDDEN.of_call((), {}), ListedSpace(list(every(HIDDEN)))], ids=["axes", "list"])
-def test_a_mixture_has_the_values_of_one_of_the_best_on_some_axes(space):
-    """Of each, on about half of them; and it lies in the space."""
-    best = HIDDEN.default | {"x": 15}
-    mixed = list(space.mixed([best], random.Random(1), 200))
-    shared = [sum(config[name] == best[name] for name in best) for config, _ in mixed]
-    assert len(mixed) == 200
-    assert 3 < sum(shared) / 200 < 5
-    assert all(space.place(config) == place for config, place in mixed)
 
 
 BLOCKS = Space(

@@ -54,16 +54,6 @@ class ListedSpace:
         found = generator.sample(self._located, min(count, len(self._located)))
         return [(configuration, self._share(point)) for configuration, point in found]
 
-    def mixed(self, configurations: Sequence[Any], generator: random.Random, count: int) -> list[Located]:
-        """Those of so many mixtures of one of these and a random one that are in the list."""
-        points = [self._points[canonical_json(configuration)] for configuration in configurations]
-        found = []
-        for _ in range(count):
-            _, other = generator.choice(self._located)
-            point = mixture(generator.choice(points), other, generator)
-            found += [(each, self._share(point)) for each in self._at.get(point, ())]
-        return found
-
     def _share(self, point: Point) -> tuple[float, ...]:
         return tuple(step / (size - 1) for step, size in zip(point, self._sizes, strict=True))
 
@@ -80,11 +70,6 @@ def around(point: Sequence[int], sizes: Sequence[int]) -> Iterator[Point]:
                 moved[one] += step
                 moved[other] += step_other
                 yield tuple(moved)
-
-
-def mixture(one: Sequence[int], other: Sequence[int], generator: random.Random) -> Point:
-    """The point that has the step of the one or the other on each axis, at random."""
-    return tuple(generator.choice(steps) for steps in zip(one, other, strict=True))
 
 
 def flattened(value: Any, name: str = "") -> dict[str, Any]:

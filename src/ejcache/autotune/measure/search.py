@@ -9,8 +9,6 @@ Of each record a model of its own says what it expects of any configuration. Wha
 the model of this search begins, and how they differ is a part of its covariance: a record that expects what is
 measured here soon counts more than the others. How far records are trusted at all is what makes the times measured here
 likeliest. Some of what is tried is chosen without them, and most of it when what they say leads no further.
-Then the records that agree with what was measured say where else to look: among mixtures of the best configurations and
-random ones, of which nothing near was measured.
 """
 
 from __future__ import annotations
@@ -62,22 +60,6 @@ _ALONE: Final = 16
 _MOSTLY_ALONE: Final = 3
 """So many of a batch, and not one, when the batch before has found nothing faster."""
 
-_LATE: Final = 24
-"""When so many are measured, and nothing faster is found, some mixtures are chosen, too."""
-
-_MIXED: Final = 300
-_PARENTS: Final = 3
-"""So many mixtures of so many of the best configurations are looked at when records lead no further."""
-
-_APART: Final = 2
-"""A mixture is tried if it has other values than each measured configuration on so many axes."""
-
-_FAR: Final = 2
-"""So many of a batch, and not those chosen without records, are mixtures."""
-
-_SAME: Final = 1e-9
-"""The difference of equal coordinates."""
-
 _REACH: Final = 0.4
 """How far a time says something of others, in axes of the space."""
 
@@ -112,9 +94,6 @@ class Landscape(Protocol):
 
     def drawn(self, generator: random.Random, count: int) -> Iterable[Located]:
         """Up to so many random configurations, some of them twice."""
-
-    def mixed(self, configurations: Sequence[Any], generator: random.Random, count: int) -> Iterable[Located]:
-        """Up to so many with the values of one of these on about half of the axes, and random values on the others."""
 
 
 def portfolio(history: Sequence[Times], *, most: int = PORTFOLIO) -> list[str]:
@@ -256,14 +235,8 @@ class Search:
         for near in self._near.values():
             pool |= near
         pool |= {text: self._places[text] for text in self._model.best}
-        idle = self._since >= _BATCH
-        mixed: dict[str, Place] = {}
-        if idle and self._model.best and len(self.times) >= _LATE:
-            parents = [self._configurations[leader] for leader in leaders[:_PARENTS]]
-            mixed = _by_text(self._space.mixed(parents, self._random, _MIXED))
         for text in (*self.times, *self._asked):
             pool.pop(text, None)
-            mixed.pop(text, None)
         if not pool or not self.times:
             return self._kept(dict(islice(pool.items(), _BATCH)))
         known = [*self.times]
@@ -273,10 +246,9 @@ class Search:
             [slow.get(text, _WORST) for text in known],
             pool,
             cautious=2 * self._since >= self._most_idle,
-            alone=_MOSTLY_ALONE if idle else 1,
-            mixed=mixed,
+            alone=_MOSTLY_ALONE if self._since >= _BATCH else 1,
         )
-        return self._kept({text: (pool | mixed)[text] for text in chosen})
+        return self._kept({text: pool[text] for text in chosen})
 
     def _neighbours(self, leaders: Sequence[str]) -> dict[str, dict[str, Place]]:
         """The neighbours of the leaders, found for one more of them: a round costs the same in every space."""
@@ -352,19 +324,13 @@ class _Model:
         *,
         cautious: bool,
         alone: int,
-        mixed: Mapping[str, Place],
     ) -> list[str]:
         """Choose from `among` those with the lowest confidence bounds, given the slowdowns of the known.
 
-        So many, `alone`, are chosen without records, but for some that are `mixed`.
+        So many, `alone`, are chosen without records.
         """
         import numpy as np
 
-        far = self._elsewhere(_array([*known.values()]), np.asarray(slow), mixed) if mixed and self._records else []
-        if far:
-            among = {text: place for text, place in among.items() if text not in far}
-        if not among:
-            return far
         places, others, measured = _array([*known.values()]), _array([*among.values()]), np.asarray(slow)
         count, everything = len(known), np.vstack([places, others])
         # A column for each record.
@@ -389,7 +355,7 @@ class _Model:
         short = sorted({index for view in views for index in view.lowest()})
         models = [view.bounds(short) for view in views]
         picked: list[int] = []
-        for number in range(min(_BATCH - len(far), len(others))):
+        for number in range(min(_BATCH, len(others))):
             by_itself = not self._records or (count >= _ALONE and number >= _BATCH - alone)
             model, how = (models[0], boldness[number % len(boldness)]) if by_itself else (models[-1], _INFORMED)
             score = model.bound(how)
@@ -398,27 +364,7 @@ class _Model:
             for model in models:
                 model.take(picked[-1])
         texts = [*among]
-        return [*(texts[short[index]] for index in picked), *far]
-
-    def _elsewhere(self, places: Any, measured: Any, mixed: Mapping[str, Place]) -> list[str]:
-        """The best of `mixed` as the records say, and most of all those that agree with what was measured.
-
-        None of them is near to a measured one.
-        """
-        import numpy as np
-
-        others = _array([*mixed.values()])
-        unlike = np.asarray([(measured - record.expected(places)).std() for record in self._records])
-        weights = 1 / (unlike**2 + _NOISE_OF_RECORDS) ** 2
-        expected = np.asarray([record.expected(others) for record in self._records])
-        texts, chosen = [*mixed], []
-        for index in (weights @ expected).argsort().tolist():
-            if (np.abs(places - others[index]) > _SAME).sum(1).min() >= _APART:
-                chosen.append(texts[index])
-                places = np.vstack([places, others[index]])
-            if len(chosen) == _FAR:
-                break
-        return chosen
+        return [texts[short[index]] for index in picked]
 
 
 class _Fit:

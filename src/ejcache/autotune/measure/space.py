@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.listed_space import around, mixture, order
+from ejcache.autotune.measure.listed_space import around, order
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.errors import UsageError
 
@@ -118,29 +118,21 @@ class CallSpace:
 
     def near(self, configuration: Any, generator: random.Random, count: int) -> Iterator[Located]:
         """Up to two steps on each axis, and one on each pair of axes: so many of these, at random."""
-        inside = list(around(self._nearest(configuration), self._sizes))
+        found = _values(configuration, dict(self._axes)) or []
+        point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
+        inside = list(around(point, self._sizes))
         generator.shuffle(inside)
         return self._located(inside, count)
 
     def drawn(self, generator: random.Random, count: int) -> Iterator[Located]:
         """Up to so many random configurations."""
-        return self._located((self._point(generator) for _ in range(_TRIES * count)), count)
-
-    def mixed(self, configurations: Sequence[Any], generator: random.Random, count: int) -> Iterator[Located]:
-        """Up to so many mixtures of one of these and a random one."""
-        given = [self._nearest(configuration) for configuration in configurations]
-        points = (
-            mixture(generator.choice(given), self._point(generator), generator) for _ in range(_TRIES * count)
-        )  # fmt: skip
+        number = math.prod(self._sizes)
+        points = (self._point(generator.randrange(number)) for _ in range(_TRIES * count))
         return self._located(points, count)
 
-    def _nearest(self, configuration: Any) -> list[int]:
-        found = _values(configuration, dict(self._axes)) or []
-        return [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
-
-    def _point(self, generator: random.Random) -> list[int]:
-        """A random point: one number is enough for all axes."""
-        number, point = generator.randrange(math.prod(self._sizes)), []
+    def _point(self, number: int) -> list[int]:
+        """The point with this number: one random number is enough for all axes."""
+        point = []
         for size in self._sizes:
             number, step = divmod(number, size)
             point.append(step)
