@@ -250,6 +250,42 @@ def test_operations_in_a_loop_are_apart_from_those_around_it():
     assert "lines 7 to 8 of main" in found.message
 
 
+PREPARED = """
+import jax.numpy as jnp
+
+def main(shape, rate):
+    scale = rate * 2
+    x = jnp.sin(shape)
+    y = jnp.cos(x) + jnp.tanh(x)
+    y = y * jnp.exp(x) - jnp.log(y)
+    z = jnp.abs(y) / jnp.sqrt(x) * scale
+    print(z)
+    return x, z
+"""
+
+
+def test_operations_are_put_into_one_function_in_the_names_of_the_program():
+    """It takes what the lines read, and returns what is read after them."""
+    lines = [6, 7, 7, 8, 8, 8, 9, 9, 9]
+    found = advised(operations(*map(str, lines)), lines_of=lambda _: PREPARED.splitlines())
+    (code,) = [(each.before, each.after) for each in found]
+    assert code[0].splitlines()[0] == "x = jnp.sin(shape)"
+    assert len(code[0].splitlines()) == 4
+    assert code[1].splitlines() == [
+        "@jax.jit",
+        "def prepare(shape, scale):",
+        "    \N{HORIZONTAL ELLIPSIS}  # lines 6 to 9",
+        "    return x, z",
+        "x, z = prepare(shape, scale)",
+    ]
+
+
+def test_operations_that_a_function_returns_are_returned_by_one():
+    source = PREPARED.replace("    print(z)\n    return x, z", "    return x + z")
+    found = advised(operations(*map(str, [6, 7, 7, 8, 8, 8, 9, 9, 9, 10])), lines_of=lambda _: source.splitlines())
+    assert [each.after.splitlines()[-1] for each in found] == ["return prepare(shape, scale)"]
+
+
 def test_without_the_source_no_block_of_lines_is_advised_on():
     assert advised(operations(*[str(n) for n in range(8)]), lines_of=lambda _: ()) == []
     assert advised(operations(*[str(n) for n in range(8)]), lines_of=lambda _: ["x = ("] * 20) == []

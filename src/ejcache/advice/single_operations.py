@@ -34,6 +34,13 @@ _PURE: Final = frozenset(
 """Libraries whose functions may run under `jit`; of the operations of others nothing is said."""
 
 
+_EXAMPLE: Final = (
+    "x = jnp.ones(shape)\ny = jnp.sin(x) * 2\nz = y / y.sum()",
+    "@jax.jit\ndef prepare(x):\n    y = jnp.sin(x) * 2\n    return y / y.sum()\nz = prepare(x)",
+)
+"""Code before and after where the lines cannot be shown."""
+
+
 class _Run(NamedTuple):
     """Operations of one function, or of one line that makes or calls a model, with no other program between them.
 
@@ -61,7 +68,7 @@ def single_operations(asks: Sequence[Ask], statements: Statements) -> Iterator[A
     for run in _runs(asks, statements):
         programs = len({ask.program.key for ask in run.asks})
         if programs >= _OPERATIONS:
-            yield _of_model(run, programs) if run.line else _of_function(run, programs)
+            yield _of_model(run, programs) if run.line else _of_function(run, programs, statements)
 
 
 def _runs(asks: Sequence[Ask], statements: Statements) -> list[_Run]:
@@ -101,21 +108,16 @@ def _lines(ask: Ask) -> set[Caller]:
     return {each for each in (ask.caller, read_maker(ask.program.caller)) if each.file}
 
 
-def _of_function(run: _Run, programs: int) -> Advice:
+def _of_function(run: _Run, programs: int, statements: Statements) -> Advice:
     """Advise on single operations that a function calls."""
     first, last = min(ask.caller.line for ask in run.asks), max(ask.caller.line for ask in run.asks)
     name = _NESTED.sub("", run.function)
     where = "the top level" if name == "<module>" else name
-    called = f"jax.jit({name})(…)" if name.isidentifier() else "prepare(…)"
     span = f"lines {first} to {last}" if first < last else f"line {first}"
-    return _advice(
-        run,
-        first,
-        programs,
-        change=f"put the operations of {span} of {where} under one jax.jit",
-        before="x = jnp.ones(shape)\ny = jnp.sin(x) * 2\nz = y / y.sum()",
-        after=f"@jax.jit\ndef prepare(…):\n    …  # {span}\nz = {called}",
-    )
+    change = f"put the operations of {span} of {where} under one jax.jit"
+    code = statements.one_function(run.file, first, last, name="prepare", span=span)
+    before, after = code or _EXAMPLE
+    return _advice(run, first, programs, change=change, before=before, after=after)
 
 
 def _of_model(run: _Run, programs: int) -> Advice:

@@ -7,6 +7,8 @@ import functools
 import warnings
 from typing import TYPE_CHECKING, Final
 
+from ejcache.advice.one_function import made_one_function
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -40,12 +42,7 @@ class Statements:
 
     def maker(self, file: str, line: int) -> int:
         """The line that gives the function which this line calls its name, in the same function; 0 if there is none."""
-        tree = self._tree(file)
-        scope = max(
-            (each for each in ast.walk(tree) if isinstance(each, _DEFINITIONS) and _holds(each, line)),
-            key=lambda each: each.lineno,
-            default=tree,
-        )
+        scope = self._scope(file, line)
         inside = [each for each in ast.walk(scope) if isinstance(each, ast.stmt)]
         called = {
             call.func.id
@@ -62,6 +59,22 @@ class Statements:
         ]
         return made[0].lineno if len(made) == 1 and isinstance(made[0].value, ast.Call) else 0
 
+    def one_function(self, file: str, first: int, last: int, *, name: str, span: str) -> tuple[str, str] | None:
+        """Return the code of these lines, and the same as a function of this name; None unless they are one block."""
+        number = self.block(file, first)
+        if not number or number != self.block(file, last):
+            return None
+        scope = self._scope(file, first)
+        found = [
+            [each for each in body if each.lineno <= last and _end(each) >= first]
+            for body in _bodies(scope)
+            if any(_holds(each, first) for each in body)
+        ]
+        innermost = found[-1] if found else []
+        if not innermost or any(self.block(file, each.lineno) != number for each in innermost):
+            return None
+        return made_one_function(innermost, scope, name=name, span=span, lines=self._lines(file))
+
     def loops(self, file: str, line: int) -> list[int]:
         """The lines of the loops in the function whose definition begins here, without those in another loop."""
         defined = (each for each in ast.walk(self._tree(file)) if isinstance(each, ast.FunctionDef))
@@ -72,6 +85,15 @@ class Statements:
             for statement in each.body
             for loop in _outermost_loops(statement)
         ]
+
+    def _scope(self, file: str, line: int) -> ast.AST:
+        """The innermost function or class that has a line, or the module."""
+        tree = self._tree(file)
+        return max(
+            (each for each in ast.walk(tree) if isinstance(each, _DEFINITIONS) and _holds(each, line)),
+            key=lambda each: each.lineno,
+            default=tree,
+        )
 
     def _parsed(self, file: str) -> ast.Module:
         try:
