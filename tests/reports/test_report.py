@@ -350,7 +350,7 @@ def test_what_to_change_comes_first(capsys):
     page = html_page(report)
     assert page.index('<h2 id="change">') < page.index('<h2 id="first">')
     (row,) = rows_of(page, "change")
-    assert (row["change"], row["saves"], row["what to do"]) == ("/home/me/train.py:7", "2.000", "pad <it>")
+    assert (row["change"], row["would save"], row["what to do"]) == ("/home/me/train.py:7", "2.000", "pad <it>")
     assert "<details open><summary>before and after" in page
     assert "<pre><i class=new>+ is &lt;1&gt;</i></pre>" in page
     assert "<p>counted: the seconds were spent, and the programs that remain were counted.</p>" in page

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from ejcache.reports.program_differences import Pair
     from ejcache.reports.sections import Section
 
+_WORDS: Final = {
+    "hit": "a program that was loaded from the cache",
+    "miss": "a program that was not in the cache, so that XLA compiled it",
+    "lost": "seconds for storage that failed",
+    "net": "seconds of compiling that hits saved, less those for keys, waiting and failing storage; a start that finds "
+    "nothing is below zero",
+}
+"""Words of the page's tables that are no phase."""
 _ROWS: Final = 200
 _DIFF_LINES: Final = 60
 _WIDEST: Final = 240
@@ -59,7 +67,7 @@ def html_page(report: Report, differences: Mapping[Pair, Explanation] = _NONE) -
     program = report.starts[0].program if report.starts else ""
     body = [
         f"<header><h1>{worth}</h1>{''.join(f'<p>{each}</p>' for each in summed)}<dl>{facts}</dl>",
-        f"{_phases(report.sums.phases)}{_meanings(report.sums.phases)}",
+        f"<p>Seconds of all starts together:</p>{_phases(report.sums.phases)}{_meanings(report.sums.phases)}",
         f"<nav>{links}</nav></header><main>",
         *(_section(each, report, differences) for each in shown),
         f"{_timelines(report)}</main>",
@@ -88,16 +96,15 @@ def _phases(phases: Mapping[str, float]) -> str:
 
 def _meanings(phases: Mapping[str, float]) -> str:
     kept = [phase for phase in PHASES if phases.get(phase)]
-    said = "".join(f"<li><b>{phase}</b>: {MEANINGS[phase]}" for phase in kept)
+    words = {phase: MEANINGS[phase] for phase in kept} | _WORDS
+    said = "".join(f"<li><b>{word}</b>: {meaning}" for word, meaning in words.items())
     return f"<details><summary>what these words mean</summary><ul>{said}</ul></details>"
 
 
 def _more(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> Sequence[tuple[str, str]]:
     """Make what unfolds below each row, with its title: of a change, the code; of a cause, its functions."""
     if section.anchor == "change":
-        return [
-            ("before and after, in short", _code(each.before, "-") + _code(each.after, "+")) for each in report.findings
-        ]
+        return [("before and after", _code(each.before, "-") + _code(each.after, "+")) for each in report.findings]
     if section.anchor == "first":
         return [_functions_of(cause, report, differences) for cause in report.causes]
     return ()
@@ -277,7 +284,7 @@ def _timeline(timeline: Timeline) -> str:
         for name, bars in timeline.lanes.items()
     )
     more = f" {plural(timeline.left_out, 'shorter program')} left out." if timeline.left_out else ""
-    ahead = " A bar of half the height was loaded before the program asked for it." if timeline.sums.preloaded else ""
+    ahead = " Programs that were loaded before they were called have low bars." if timeline.sums.preloaded else ""
     title = _text(f"Start {timeline.number}: {timeline.title}.")
     said = f"<p>{title} It took {duration(length)} until its last program was ready.{ahead}{more}</p>"
     return f"{said}{_phases(timeline.sums.phases)}{axis(length)}{lanes}{_longest(timeline)}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ejcache.reports.model import Report, Sums
 
-SECONDS: Final = frozenset({"spent", "costs", "saves", "compiled", "saved", "waited", "lost", "net"})
+SECONDS: Final = frozenset({"spent", "costs now", "would save", "compiled", "saved", "waited", "lost", "net"})
 """Columns of seconds."""
 NUMBERS: Final = SECONDS | {"hits", "misses", "size", "entries"}
 """Columns that are aligned to the right."""
@@ -113,7 +113,7 @@ def _advice(report: Report, most: int) -> Section:
         [each.place, each.title, f"{each.saves:.3f}", f"{each.seconds:.3f}", each.basis, each.message, each.function]
         for each in report.findings[:most]
     ]
-    columns = ("change", "because", "saves", "costs", "how we know", "what to do", "function")
+    columns = ("change", "because", "would save", "costs now", "how we know", "what to do", "function")
     known = (f"{basis}: {means}." for basis, means in BASES.items() if any(row[4] == basis for row in rows))
     notes = ["The seconds are those of one start.", *known, *_hidden(len(report.findings) - most, "change")]
     if not rows:
