@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_plug_ins_of_other_platforms_do_not_count(installed):
         after = {platform: digest(platform) for platform in before}
         assert {platform for platform in before if before[platform] != after[platform]} == concerned, name
         before = after
+
+
+def test_the_versions_of_compilers_are_read_without_opening_a_file(installed, monkeypatch):
+    """A GPU's machine may have hundreds of packages, and to parse their metadata takes tenths of a second."""
+    installed("nvidia-cudnn-cu12==9.1")
+    before = digest("cuda")
+    monkeypatch.setattr(importlib.metadata, "distributions", None)
+    assert digest("cuda") == before
+    installed("nvidia_cublas==13.1.0.3")
+    assert digest("cuda") != before
 
 
 def test_the_content_of_the_platforms_own_plug_in_counts(installed):

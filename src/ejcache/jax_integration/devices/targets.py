@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import importlib.metadata
 import json
 import re
 import time
@@ -29,7 +28,7 @@ from ejcache.jax_integration.devices.gpu_models import GPUS, target_config
 from ejcache.jax_integration.devices.topologies import device_memory, gathered_topology
 from ejcache.jax_integration.lowering.components import device_components, environment_components
 from ejcache.jax_integration.lowering.key import AbsentHost, described
-from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, native_libraries
+from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, installed_packages, native_libraries
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import topologies
 from ejcache.jax_integration.seam.coordination_service import coordination_client
@@ -315,8 +314,7 @@ def save_target(name: str, url: str) -> DeviceTarget:
 
 
 def _packages() -> dict[str, str]:
-    found = ((str(each.metadata["Name"] or "").lower(), each.version) for each in importlib.metadata.distributions())
-    return dict(sorted((name, version) for name, version in found if name.startswith(_PACKAGES)))
+    return dict(sorted(installed_packages(_PACKAGES)))
 
 
 def _gather(own: bytes, platform: str) -> bytes:

@@ -8,11 +8,13 @@ Nothing here imports JAX, which takes seconds: a command asks, too, what this ho
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import pkgutil
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,7 +29,7 @@ from ejcache.util.log import log
 from ejcache.util.threads import cores, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 _PLUGINS: Final = (
@@ -149,11 +151,25 @@ def _is_of(name: str, platform: str) -> bool:
 def _compiler_versions(platform: str) -> list[str]:
     families = set(_COMPILERS) if _families(platform) == {""} else _families(platform)
     beginnings = tuple(beginning for family in families for beginning in _COMPILERS[family])
-    return sorted(
-        f"{name}=={distribution.version}"
-        for distribution in (importlib.metadata.distributions() if beginnings else ())
-        if (name := (distribution.metadata["Name"] or "").lower()).startswith(beginnings)
-    )
+    return sorted({f"{name}=={version}" for name, version in installed_packages(beginnings)}) if beginnings else []
+
+
+def installed_packages(beginnings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield name and version of each installed distribution whose name begins with one of these.
+
+    They are read from the names of the directories: `importlib.metadata` opens and parses a file of each distribution,
+    which takes a start tenths of a second where hundreds are installed.
+
+    Args:
+        beginnings: of names, in small letters and with hyphens.
+    """
+    for place in dict.fromkeys(sys.path):
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(place or "."):  # noqa: PTH208 (names are enough)
+                if entry.endswith(".dist-info"):
+                    name, _, version = entry.removesuffix(".dist-info").rpartition("-")
+                    if (name := name.lower().replace("_", "-")).startswith(beginnings):
+                        yield name, version
 
 
 def components_of_cpu() -> dict[str, str]:
