@@ -445,6 +445,29 @@ class TestEnd:
         assert sorted(names) == ["entries", "entries", "used"]
 
 
+    def test_an_error_that_nobody_awaits_is_not_printed(self, server, run_client):
+        """A client may read in several tasks, and raise what the first one says: the others' errors are nobody's."""
+        program = """
+            import asyncio, gc
+            from ejcache.stores.opening import open_store
+
+            async def fail():
+                raise ConnectionError("lost")
+
+            async def forget(_):
+                asyncio.ensure_future(fail())
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                gc.collect()
+
+            store = open_store("gs://bucket/p")
+            store.bucket._run_on_loop(forget, 60)
+            print(store.put("k", b"x"))
+        """
+        finished = run_client(program, env={"STORAGE_EMULATOR_HOST": server.url})
+        assert (finished.stdout, finished.stderr) == ("True\n", "")
+
+
 class TestRetryPolicy:
     def test_tries_until_it_succeeds(self):
         """Transient failures are tried again; what is returned at last counts."""

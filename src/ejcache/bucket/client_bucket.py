@@ -38,6 +38,7 @@ from ejcache.errors import (
     StoreUnavailableError,
 )
 from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, run_exit_phases_first, track_forks
+from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.threads import DaemonPool, submit
 from ejcache.util.time_budget import current_budget
@@ -343,6 +344,7 @@ class _Loop:
             if self.current is None and not is_ending():
                 loop, threads = asyncio.new_event_loop(), _CallThreads()
                 loop.set_default_executor(threads)
+                loop.set_exception_handler(_log_what_nobody_awaits)
                 # The program may begin to end at any moment.
                 if threads.has_any and _loop_thread.later(0.0, partial(self._run, loop)):
                     self.current = loop
@@ -351,6 +353,13 @@ class _Loop:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         self.thread = threading.get_ident()
         loop.run_forever()
+
+
+def _log_what_nobody_awaits(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Keep off stderr the errors of tasks that a library has forgotten: asyncssh reads a file in several at once, and
+    if the connection is lost, it raises the error of the first one, and asyncio would print the others.
+    """
+    log.debug("ejcache: a client of storage: %s", context.get("message"), exc_info=context.get("exception"))
 
 
 _loop_thread: Final = Scheduler(threads=1, name="ejcache-io")
