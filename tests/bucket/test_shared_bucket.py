@@ -444,7 +444,6 @@ class TestEnd:
         names = [name.split("/")[2] for name in server.objects()]
         assert sorted(names) == ["entries", "entries", "used"]
 
-
     def test_an_error_that_nobody_awaits_is_not_printed(self, server, run_client):
         """A client may read in several tasks, and raise what the first one says: the others' errors are nobody's."""
         program = """
