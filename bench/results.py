@@ -65,7 +65,8 @@ _HEAD: Final = """\
 
 This page is written by `python -m bench --page` from `results.json`, which has every table of the last runs.
 Contestants take turns on one machine, so that ratios are worth more than times. A bar is what the project promises;
-"NO" is one that was missed. An interval is that of 95 %.
+"NO" is one that was missed. An interval is that of 95 %. All of it is on CPU: [a page of its own](../bench/GPU.md) has
+what one H200 showed, where a warm start is slower than with JAX's cache.
 
 | what | comparison | value | bar | met | measured |
 |---|---|---:|---:|---:|---|

@@ -34,6 +34,7 @@ ROOT_PAGES: Final = {
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
+    "bench/GPU.md": "gpu.md",
     "bench/RESULTS.md": "results.md",
     "tests/keys/key_pairs.md": "key_pairs.md",
 }
