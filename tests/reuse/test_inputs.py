@@ -461,6 +461,23 @@ def test_a_package_that_was_changed_since_the_program_began_is_a_change(monkeypa
     assert changed_package()
 
 
+def test_byte_code_in_a_namespace_of_a_package_is_no_change(monkeypatch, library, tmp_path):
+    """Python writes it into a fresh environment while the first program imports; such a start records."""
+    monkeypatch.setattr(installed, "_changed", {})
+    monkeypatch.setattr(installed, "_examined", {})
+
+    def spaced(root):
+        (root / "alpha/spaced").mkdir()
+        record = root / "alpha-1.0.dist-info/RECORD"
+        record.write_text(f"{record.read_text()}alpha/spaced/part.py,,\n")
+
+    library(spaced)
+    time.sleep(0.02)
+    (tmp_path / "library0/alpha/spaced/__pycache__").mkdir()
+    assert sort_files([f"{tmp_path}/library0/alpha/spaced/"]) == ([], {})
+    assert not changed_package()
+
+
 def test_metadata_count_where_there_is_no_record(monkeypatch, tmp_path):
     """Operating systems install packages without one."""
     seen = []

@@ -352,6 +352,9 @@ def _examine(path: str) -> tuple[str, str] | None:
     if owner is None or owner.is_project:
         return None
     name = _name_in(owner, path)
+    if path.endswith(os.sep):
+        # Of a namespace package. Python writes byte code into it; the code that lies there is looked at by itself.
+        return name, ""
     now = content(path, status) if _is_edited(owner.directory, name, path, status) else ""
     if now:
         _note_change(path, status)
