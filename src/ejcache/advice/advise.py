@@ -62,7 +62,7 @@ def advise(
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
     statements = Statements(lines_of)
-    # What is said of the programs of one function is the first of these that applies.
+    # Of the programs of one function, the first of these that applies is reported.
     of_one = functools.partial(made_anew, statements=statements), shape_varies, weak_type, compiled_twice, static_number
     found: list[Advice] = []
     looked_at = [each for each in every if each.process.began >= since and only in ("", each.process.id)]

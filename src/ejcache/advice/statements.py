@@ -97,7 +97,7 @@ class Statements:
 
     def _parsed(self, file: str) -> ast.Module:
         try:
-            with warnings.catch_warnings():  # what Python says of its own to whoever imports the file
+            with warnings.catch_warnings():  # Python warns of these itself when the program imports the file
                 warnings.simplefilter("ignore")
                 return ast.parse("\n".join(self._lines(file)))
         except (SyntaxError, ValueError, RecursionError):  # an older file, or one of another Python

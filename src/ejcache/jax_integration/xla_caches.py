@@ -40,7 +40,7 @@ from ejcache import entry
 from ejcache.cache.opening import find_xla_caches
 from ejcache.errors import EntryError, InvalidKeyError, StoreError, UsageError
 from ejcache.jax_integration.lowering.key import compiler_environment
-from ejcache.keys.protobuf import join, split
+from ejcache.keys.protobuf import BYTES, join, split
 from ejcache.stores.documents import check_path
 from ejcache.util.files import (
     UnsafeFileError,
@@ -466,9 +466,6 @@ def _stamp(path: Path) -> str | None:
     return f"{path.name}@{status.st_mtime_ns}-{status.st_size}"
 
 
-_BYTES: Final = 2
-
-
 def merge_kernels(stored: bytes | None, ours: bytes) -> bytes | None:
     """The file with the kernels of both, or None if there is nothing to add to what is stored.
 
@@ -502,8 +499,8 @@ def _read(data: bytes) -> tuple[dict[tuple[bytes, bytes], Field], list[Field]] |
             if field.number != 1:
                 others.append(field)
                 continue
-            pair = {part.number: part.value for part in split(field.value) if part.kind == _BYTES}
-            entry = {part.number: part.value for part in split(pair.get(2, b"")) if part.kind == _BYTES}
+            pair = {part.number: part.value for part in split(field.value) if part.kind == BYTES}
+            entry = {part.number: part.value for part in split(pair.get(2, b"")) if part.kind == BYTES}
             kernels[pair.get(1, b""), entry.get(1, b"")] = field
     except ValueError:
         return None

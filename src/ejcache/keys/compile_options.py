@@ -21,7 +21,8 @@ from ejcache.keys.protobuf import BYTES, edit, join, split
 _DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
 _TOPOLOGY: Final = (9, 2)
-_GPU: Final = (*_TOPOLOGY, 8, 1)
+GPU: Final = (*_TOPOLOGY, 8, 1)
+"""Where a topology has the description of a GPU."""
 
 _REMEMBERED: Final = 32
 """Results to remember: reading options takes half the time of a key. The programs of a process share one topology and
@@ -80,7 +81,7 @@ def canonical_gpu_topology(serialized: bytes) -> bytes:
     Raises:
         ValueError: it is not such a message.
     """
-    return edit(_topology_without(serialized, field=9), _GPU, _with_sorted_maps)
+    return edit(_topology_without(serialized, field=9), GPU, _with_sorted_maps)
 
 
 def _with_sorted_maps(message: bytes) -> bytes:

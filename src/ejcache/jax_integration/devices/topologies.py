@@ -6,11 +6,11 @@ import contextlib
 from typing import Final
 
 from ejcache.errors import EjcacheError
-from ejcache.keys.compile_options import canonical_gpu_topology
+from ejcache.keys.compile_options import GPU, canonical_gpu_topology
 from ejcache.keys.protobuf import Field, edit, join, split
 
-_GPU_MEMORY: Final = (9, 2, 8, 1, 14)
-"""Where a topology has the bytes of a GPU: topology, its value, target configuration, device, its memory."""
+_GPU_MEMORY: Final = (*GPU, 14)
+"""Where a topology has the bytes of a GPU's memory."""
 _CPU_DEVICES: Final = 1
 _CPU_TOPOLOGY: Final = (9, 2)
 

@@ -30,7 +30,7 @@ def content(path: str, status: os.stat_result | None = None, *, largest: int | N
         largest: bytes; None where a file counts by its content however large it is.
 
     Raises:
-        RefusedError: it is a pipe. Whoever reads one takes away what the program needs, or waits for ever.
+        RefusedError: it is a pipe. To read one takes away what the program needs, or never ends.
     """
     try:
         status = status or os.stat(path)  # noqa: PTH116
@@ -49,6 +49,15 @@ def content(path: str, status: os.stat_result | None = None, *, largest: int | N
         return digest
     except OSError as exc:
         return f"cannot be read: {exc.errno}"
+
+
+def entries_of(directory: str) -> list[os.DirEntry[str]]:
+    """List a directory, in no fixed order; nothing if it cannot be read."""
+    try:
+        with os.scandir(directory) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def is_code(path: str) -> bool:

@@ -19,7 +19,7 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.reuse.inputs.files import content, is_code, is_younger, was_made_since
+from ejcache.reuse.inputs.files import content, entries_of, is_code, is_younger, was_made_since
 from ejcache.reuse.inputs.memo import memo_of_host
 from ejcache.util.tuples import NamedTuple
 
@@ -280,7 +280,8 @@ def _added(directory: str) -> list[str]:
             memo.keep(what, status, said)
     found: list[str] = []
     for path in said.split("\t")[1:]:
-        found += [each.path for each in _entries(path) if is_code(each.name)] if path.endswith(os.sep) else [path]
+        is_directory = path.endswith(os.sep)
+        found += sorted(each.path for each in entries_of(path) if is_code(each.name)) if is_directory else [path]
     for path in found:
         with contextlib.suppress(OSError):
             _note_change(path, os.stat(path))  # noqa: PTH116
@@ -289,7 +290,7 @@ def _added(directory: str) -> list[str]:
 
 def _unlisted(root: str, directory: str) -> Iterator[str]:
     """Yield the files of code and the directories that no `RECORD` names; directories end with a separator."""
-    for entry in _entries(directory):
+    for entry in sorted(entries_of(directory), key=lambda entry: entry.name):
         name = _name_in_root(root, entry.path)
         if entry.name.isidentifier() and entry.name != "__pycache__" and entry.is_dir():
             path, name = os.path.join(entry.path, ""), f"{name}/"  # noqa: PTH118
@@ -299,14 +300,6 @@ def _unlisted(root: str, directory: str) -> Iterator[str]:
             continue
         if not any(name in _listed(each.directory) for each in _installed(root).values()):
             yield path
-
-
-def _entries(directory: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return []
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.reuse.inputs.files import CODE, content, ending, is_code, is_younger, was_made_since
+from ejcache.reuse.inputs.files import CODE, content, ending, entries_of, is_code, is_younger, was_made_since
 from ejcache.reuse.inputs.packages import install_paths, is_in_library, root_of, roots
 from ejcache.settings.start import DIRECTORY, identity
 from ejcache.util.tuples import NamedTuple
@@ -188,7 +188,7 @@ def _searched(search: Iterable[str], directories: Collection[str]) -> Iterator[s
         while waiting:
             here = waiting.pop()
             is_top = here == path and not is_library
-            for entry in _entries(here):
+            for entry in entries_of(here):
                 found += 1
                 if found > _MOST:
                     raise RefusedError(f"{place}, in which Python looks for modules, has more than {_MOST:,} entries")
@@ -373,7 +373,7 @@ class ProjectReader:
             links: dict[str, str] = {}
             young = True
             # In a fixed order: of two names of one directory, the first one counts.
-            for entry in sorted(_entries(directory), key=_name_of):
+            for entry in sorted(entries_of(directory), key=_name_of):
                 self._counted += 1
                 if self._counted > _MOST:
                     raise RefusedError(f"the project in {top} has more than {_MOST:,} entries")
@@ -477,14 +477,6 @@ def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]], ours: Contai
 
 
 _name_of: Final = operator.attrgetter("name")
-
-
-def _entries(directory: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as entries:
-            return list(entries)
-    except OSError:
-        return []
 
 
 def label(path: str, base: str) -> str:
