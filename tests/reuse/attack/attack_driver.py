@@ -326,6 +326,7 @@ def programs() -> dict[str, Callable[[Place], None]]:
     import attack_files
     import attack_found
     import attack_inputs
+    import attack_layouts
     import attack_packages
     import attack_scripts
     import attack_twins
@@ -334,7 +335,7 @@ def programs() -> dict[str, Callable[[Place], None]]:
     found = {}
     for module in (
         *(attack_inputs, attack_files, attack_calls, attack_packages, attack_scripts),
-        *(attack_asked_twice, attack_twins, attack_found, attack_unplanned),
+        *(attack_asked_twice, attack_twins, attack_found, attack_unplanned, attack_layouts),
     ):
         for name, each in vars(module).items():
             if callable(each) and getattr(each, "__module__", "") == module.__name__ and not name.startswith("_"):
