@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import time
@@ -10,17 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from ejcache.advice.advise import advise
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
+from ejcache.cli.commands.advise import findings as findings_of
+from ejcache.cli.commands.advise import measuring
 from ejcache.cli.commands.why import location_of
 from ejcache.cli.listing import list_entries
-from ejcache.cli.options import Dir, Json, age, flag, option
+from ejcache.cli.options import Dir, Json, Measured, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.misses.log import recall_programs
-from ejcache.misses.program_text import SourceFiles
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
@@ -55,6 +56,7 @@ def report(
         tuple[str, str] | None,
         option("--compare", "A B", "Compare two sets of starts: record files, jax=0.12, program=train.py, or 2d..1d."),
     ] = None,
+    measure: Measured = False,
     as_json: Json = False,
 ) -> int:
     """Show where the time of the starts went, what still compiles and why, and what to do about it.
@@ -70,8 +72,8 @@ def report(
         return _compare(compare, records, as_json=as_json)
     if not records:
         raise NotFoundError("no start was recorded, or none of that time and cache")
-    sources = SourceFiles(until=time.time())
-    findings = advise(records, recall_programs, lines_of=sources.lines)
+    with measuring() if measure else contextlib.nullcontext() as measured:
+        findings = findings_of(records, measure=measured)
     found = build(
         records, disk=_disk(rows), tuned=report_rows(directory), findings=findings, limits=_limits(records, *limit)
     )

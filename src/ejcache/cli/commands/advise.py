@@ -16,7 +16,7 @@ from ejcache.advice.texts import BlockTimes
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
-from ejcache.cli.options import Json, argument, flag, option
+from ejcache.cli.options import Json, Measured, argument, flag, option
 from ejcache.errors import NotFoundError, UsageError
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
@@ -46,12 +46,7 @@ def advise(
         str | None, option("--dir", "URL", "The cache that PROGRAM uses. Default: as `ejcache config` shows.")
     ] = None,
     fresh: Annotated[bool, flag("--fresh", "Run PROGRAM with an empty cache, which is removed afterwards.")] = False,
-    measure: Annotated[
-        bool,
-        flag(
-            "--measure", "Compile programs in which a block repeats with a loop in its place, and say what that saves."
-        ),
-    ] = False,
+    measure: Measured = False,
     ignore: Annotated[
         list[str] | None, option("--ignore", "KIND", "Leave out findings of this kind; may be given again.")
     ] = None,
