@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 import time
@@ -71,7 +72,7 @@ CHANGES: Final = {
     "repeated_block-plain": (
         ("    for w in layers:\n        x = jnp.tanh(x @ w) + jnp.sin(x)  # <-\n    return x",
          "    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w) + jnp.sin(x), None), x, layers)[0]"),
-        ("forward(layers,", "forward(np.stack(layers),"),
+        ("\nforward(layers,", "\nforward(np.stack(layers),"),
     ),
     "repeated_block-trainer": (
         ("        for layer in layers:\n            x = self.block(layer, x)  # <-\n        return x.sum()",
@@ -121,8 +122,8 @@ def changed(title: str, text: str, said: Advice) -> str:
     for old, new in CHANGES[title]:
         assert old in text, (title, old)
         text = text.replace(old, new)
-    sizes = said.after.partition("sizes = ")[2].partition("\n")[0]
-    return f"SIZES = {sizes or []}; " + text
+    sizes = re.search(r"for each in (\[[\d, ]+\]) if", said.after)
+    return f"SIZES = {sizes[1] if sizes else []}; " + text
 
 
 def measure(title: str, text: str, place: Path, *, rounds: int) -> tuple[Advice, float, float, float]:
