@@ -226,6 +226,38 @@ def test_operations_for_a_plot_or_a_print_are_not_advised_on():
     assert advised(called, lines_of=lambda _: PLOTS.splitlines()) == []
 
 
+DRAWN = """\
+import jax.numpy as jnp, time
+from matplotlib import pyplot as plt
+from model import Net, energy
+def main(x):
+    fig, ax = plt.subplots()
+    im = ax.imshow(x[0])
+    grid = fig.add_subplot(x.shape[0] // 2).contourf(
+        x[1],
+        jnp.abs(x[2]),
+    )
+    began = time.time(), x.sum()
+    for left in fig.axes:
+        line = left.plot(x[3])
+    model = Net(x[4])
+    y = energy(model, jnp.sin(x[5]) + jnp.cos(x[6]))
+    z = model.scores(jnp.exp(y))
+"""
+
+
+def test_a_library_that_takes_results_out_of_jax_parts_lines():
+    """What it returned, such as axes, does so too. A module of the program itself does not."""
+    files = {"/home/me/train.py": DRAWN.splitlines(), "/home/me/model.py": ["class Net: ..."]}
+    lines_of = {"lines_of": lambda path: files.get(path, [])}
+    assert advised(operations(*[f"{n} in main" for n in (6, 6, 8, 9, 11, 13, 6, 8, 13)]), **lines_of) == []
+    around = operations(*[f"{n} in main" for n in (14, 14, 15, 15, 15, 15, 16, 16, 16)])
+    (found,) = advised(around, **lines_of)
+    assert "lines 14 to 16 of main" in found.message
+    del files["/home/me/model.py"]
+    assert advised(around, **lines_of) == []
+
+
 LOOP = """\
 def main():
     w = init()
@@ -299,16 +331,27 @@ class Trainer:
     def evaluate(self, x):
         step = jax.jit(self.loss) if x else other
         return step(self.w, x)
+    def evaluate_all(self, xs):
+        return [self.fast(self.w, x) for x in xs]
+    def __init__(self):
+        self.fast = jax.jit(self.loss)
+        self.twice = jax.jit(self.loss)
+    def again(self, x):
+        self.twice = jax.jit(self.update)
+        return self.twice(self.w, x)
+class Other:
+    def __init__(self):
+        self.fast = jax.jit(self.loss)
 """
 
 
-@pytest.mark.parametrize(("called_at", "line"), [(4, 3), (7, 7)])
+@pytest.mark.parametrize(("called_at", "line"), [(4, 3), (7, 7), (9, 11), (15, 15)])
 def test_a_function_that_is_made_anew_is_named_where_it_is_made(called_at, line):
     caller = f"/home/me/train.py:{called_at} in Trainer.train_batch"
     asked = (program("k", at=n, caller=caller, outcome=HIT if n else STORED) for n in range(4))
     (found,) = advised(start(*asked), lines_of=lambda _: TRAINER.splitlines())
     assert (found.kind, found.line) == ("made_anew", line)
-    assert ("called at train.py:4" in found.message) is (line == 3)
+    assert (f"called at train.py:{called_at}" in found.message) is (line != called_at)
 
 
 def test_a_comprehension_is_named_by_its_function():
@@ -400,6 +443,66 @@ def test_a_loop_of_which_nothing_remains(traced, lowered, source, line):
     made = made._replace(components={"computation": "digest"})
     found = advise([start(made)], lambda _: {"digest": NOTHING_LEFT}, lines_of=lambda _: source.splitlines())
     assert [(each.kind, each.line) for each in found] == [("repeated_block", line)] * bool(line)
+
+
+CAPTURED = """\
+import numpy as np
+WIDTH = 4
+table = np.ones((1000, 1000))
+teacher = {"embed": table, "out": table}
+def step(x):
+    y = forward(teacher, x)
+    return y + look_up(x) + scaled(table, x)
+def forward(params, x):
+    x = x @ params["embed"]
+    return x @ params["out"]
+def look_up(x):
+    x = x * 2
+    return x @ table
+def scaled(params, x):
+    return WIDTH * params
+"""
+
+
+def captured(*chains):
+    """The text of `step`, with a large constant for each of these lines of functions, the innermost first."""
+    head = [
+        f"    %c{n} = stablehlo.constant dense_resource<__elided__> : tensor<1000x1000xf32> loc(#loc)"
+        for n, _ in enumerate(chains)
+    ]
+    uses, places, count = [], ["#loc = loc(unknown)"], 0
+    for n, chain in enumerate(chains):
+        outer = ""
+        for line, function in reversed(chain):
+            count += 3
+            places.append(f'#loc{count} = loc("/home/me/train.py":{line}:1 to :9)')
+            places.append(f'#loc{count + 1} = loc("{function}"(#loc{count}))')
+            if outer:
+                places.append(f"#loc{count + 2} = loc(callsite(#loc{count + 1} at #{outer}))")
+            outer = f"loc{count + 2 if outer else count + 1}"
+        uses.append(f"    %{n} = stablehlo.add %c{n}, %c{n} : tensor<1000x1000xf32> loc(#{outer})")
+    body = ["module @jit_step {", "  func.func public @main() {", *head, *uses, "    return loc(#loc)", "  }", "}"]
+    return "\n".join([*body, *places])
+
+
+@pytest.mark.parametrize(
+    ("chains", "line"),
+    [
+        ([[(9, "forward"), (6, "step")], [(10, "forward"), (6, "step")]], 6),  # a tree of arrays is passed on
+        ([[(9, "forward"), (6, "step")]], 6),  # the line reads arguments only
+        ([[(13, "look_up"), (7, "step"), (99, "main")]], 13),
+        ([[(15, "scaled"), (7, "step")]], 7),  # what it reads from outside is a number
+        ([[(13, "look_up"), (7, "step")], [(9, "forward"), (6, "step")]], 13),  # two arrays, the larger one
+    ],
+)
+def test_a_large_constant_is_named_where_the_function_takes_it_in(chains, line):
+    made = program("k", defined="/home/me/train.py:5 step")._replace(components={"computation": "digest"})
+    text = captured(*chains).replace(
+        "%c0 = stablehlo.constant dense_resource<__elided__> : tensor<1000x1000",
+        "%c0 = stablehlo.constant dense_resource<__elided__> : tensor<1000x1001",
+    )
+    found = advise([start(made)], lambda _: {"digest": text}, lines_of=lambda _: CAPTURED.splitlines())
+    assert [(each.kind, each.line) for each in found] == [("large_constant", line)]
 
 
 def test_silenced_by_its_kind():

@@ -77,7 +77,7 @@ def advise(
                 if these:
                     break
             if number < _FUNCTIONS:
-                found += [*large_constant(group, texts), *repeated_block(group, texts, measure)]
+                found += [*large_constant(group, texts, statements), *repeated_block(group, texts, measure)]
                 found += unused_loop(group, texts, statements)
         found += single_operations(asks, statements)
     found += slower_since(every, by_key) if not only else ()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.evidence import read_library, read_maker
 from ejcache.advice.findings import ESTIMATED, SINGLE_OPERATIONS, Advice
+from ejcache.advice.statements import PURE
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -26,12 +27,6 @@ _APART: Final = 8
 """Lines between two operations from which on they are not one block of lines."""
 _KEPT: Final = 0.25
 """The part of the seconds that one program of all of them costs, at least: it has all of their operations."""
-
-
-_PURE: Final = frozenset(
-    "chex diffrax distrax einops equinox flax haiku jaxopt lineax optax optimistix rlax".split()  # noqa: SIM905
-)
-"""Libraries whose functions may run under `jit`; of the operations of others nothing is said."""
 
 
 _EXAMPLE: Final = (
@@ -83,7 +78,7 @@ def _runs(asks: Sequence[Ask], statements: Statements) -> list[_Run]:
             for same in [each for each in latest if (each[0], each[1]) in {caller[::2], maker[::2]}]:
                 del latest[same]
             continue
-        is_known = read_library(ask.program.caller) in {"", *_PURE}
+        is_known = read_library(ask.program.caller) in {"", *PURE}
         is_small = ask.function not in _BODIES
         if not (caller.file and is_known and is_small and jitted.isdisjoint(_lines(ask))) or caller.is_library:
             continue

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Measure = Callable[[str, Mapping[str, str]], "BlockTimes | str"]
     """Compiles the program of a text, with the details of its compilation, as it is and with loops; or says why not."""
+    _LargeConstant = tuple[int, str, str, list[str], int]
+    """Size, type, name, the lines of the text, and the line number of a constant."""
 
 _NUMBERS: Final = 3
 """Programs of a function that differ in one number."""
@@ -44,10 +46,8 @@ _MOST_TRACING: Final = 20
 """How many times as long it takes otherwise, at most: 22 in 120 programs of users, and 1 to 5 in most."""
 _REMAIN: Final = 50
 """Operations of a program of which little remains, at most."""
-_CONSTANT: Final = re.compile(
-    r"^\s*(%[\w#]+) = \S*constant\b.*: tensor<((?:\d+x)+)([a-z]+)(\d+)[^ ]*> loc\(#(loc\d+)\)"
-)
-_USE_LOCATION: Final = re.compile(r" loc\(#(loc\d+)\)$")
+_CONSTANT: Final = re.compile(r"^\s*(%[\w#]+) = \S*constant\b.*: tensor<((?:\d+x)+)([a-z]+)(\d+)[^ ]*> loc\(#loc\d*\)")
+_USE_LOCATION: Final = re.compile(r" loc\(#(loc\d*)\)$")
 
 
 def static_number(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
@@ -243,7 +243,7 @@ def _operations(raw: str) -> Iterator[str]:
             yield line
 
 
-def large_constant(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
+def large_constant(group: Sequence[Ask], texts: Texts, statements: Statements) -> Iterator[Advice]:
     """Elements of more than 1 MB in the text: an array that the function captured."""
     ask = max(group, key=lambda each: each.seconds)
     if ask.is_of_jax:
@@ -252,13 +252,10 @@ def large_constant(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     found = list(_large_constants(raw)) if raw else []
     if not found:
         return
-    size, shape, name, lines, at = max(found)
+    size, shape, *_ = max(found)
     chains = CallChains(raw)
-    used = next((line for line in lines[at + 1 :] if re.search(rf"{re.escape(name)}\b(?!#)", line)), lines[at])
-    match = _USE_LOCATION.search(used)
-    chain = chains.of(match[1]) if match else ()
     function = texts.qualified_name(ask)
-    place = next(iter(chain), None)
+    place = _entrance([_use_of(each, chains) for each in sorted(found, reverse=True)], function, statements)
     if place is None:
         if not ask.is_of_user:
             return
@@ -287,7 +284,34 @@ def large_constant(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     )
 
 
-def _large_constants(raw: str) -> Iterator[tuple[int, str, str, list[str], int]]:
+def _use_of(found: _LargeConstant, chains: CallChains) -> tuple[Place, ...]:
+    """The lines of the user's program from which the operation that uses a constant comes, the innermost first."""
+    _, _, name, lines, at = found
+    used = next((line for line in lines[at + 1 :] if re.search(rf"{re.escape(name)}\b(?!#)", line)), lines[at])
+    match = _USE_LOCATION.search(used)
+    return chains.of(match[1]) if match else ()
+
+
+def _entrance(uses: Sequence[tuple[Place, ...]], function: str, statements: Statements) -> Place | None:
+    """The line at which a function takes in the first of these constants, which may pass it on to what it calls.
+
+    It is the innermost line that reads a variable from outside of the function in which it is. The arrays of one tree
+    are taken in at a line from which all of them come.
+
+    Args:
+        uses: for each constant, the lines from which the operation that uses it comes, the innermost first.
+        function: the qualified name of the jitted function; lines that call it are not within it.
+        statements: of the program.
+    """
+    ends = [number for number, place in enumerate(uses[0], 1) if place.function == function]
+    within = uses[0][: ends[0] if ends else 1]
+    shared = [place for place in within if all(place in use for use in uses)]
+    candidates = shared or within
+    reads = [place for place in candidates if statements.reads_from_outside(place.file, place.line)]
+    return next(iter(reads or candidates), None)
+
+
+def _large_constants(raw: str) -> Iterator[_LargeConstant]:
     """Size, type, name, the lines of the text, and the line number of each large constant."""
     lines = raw.splitlines()
     for number, line in enumerate(lines):
