@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from cli_helpers import ejcache
 
 
@@ -24,16 +27,29 @@ def test_one_host_has_one_key(run_python, run_forked, tmp_path):
     assert ejcache("key", "--lock", tmp_path / "moved.lock").out.strip() != locked["key"]
 
 
-def test_without_an_accelerator_it_does_not_import_jax(run_python, tmp_path):
-    """A job in CI asks for it before its tests, and to import JAX takes longer than all other commands of the job."""
+@pytest.mark.parametrize(
+    ("packages", "variables", "imported"),
+    [
+        ((), {"JAX_PLATFORMS": "cpu"}, "False"),
+        (("libtpu", "jax_cuda13_plugin"), {}, "False"),
+        (("libtpu",), {"JAX_FORCE_TPU_INIT": "1"}, "True"),
+        (("libneuronxla",), {}, "True"),
+    ],
+    ids=["variable", "no-device", "forced", "unknown"],
+)
+def test_without_an_accelerator_it_does_not_import_jax(run_python, tmp_path, packages, variables, imported):
+    """A job in CI asks for it before its tests, and to import JAX takes longer than all other commands of the job.
+
+    A plug-in that finds no device on the host, as in an image that runs with and without one, changes nothing.
+    """
+    if any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/accel0")):
+        pytest.skip("needs a host without an accelerator")
     command = "import sys; from ejcache.cli.main import main; main(sys.argv[1:]); print('jax' in sys.modules)"
-    platforms = {"JAX_PLATFORMS": "cpu"}
-    alone = run_python(command, "key", env=platforms).stdout.split()
-    (tmp_path / "libtpu").mkdir()
-    (tmp_path / "libtpu" / "__init__.py").touch()
-    asked = run_python(command, "key", env={"PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": ""}).stdout.split()
-    assert (alone[1], asked[1]) == ("False", "True")
-    assert alone[0] == asked[0]
+    for package in packages:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    said = run_python(command, "key", env={"PYTHONPATH": str(tmp_path), "JAX_PLATFORMS": ""} | variables).stdout.split()
+    assert said == [ejcache("key").out.strip(), imported]
 
 
 def test_a_lock_file_that_does_not_exist():

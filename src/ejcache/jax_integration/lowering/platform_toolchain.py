@@ -54,6 +54,13 @@ whose programs and libraries take part in compiling for them. They have hundreds
 used instead of their content. What is under "" counts for other platforms only, of which nothing is known."""
 
 
+_NVIDIA_DEVICES: Final = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
+"""Without any of them JAX does not ask CUDA for GPUs."""
+
+_PCI_DEVICES: Final = "/sys/bus/pci/devices"
+_PCI_GOOGLE: Final = "0x1ae0"
+"""The vendor of the chips of a TPU, which are on the PCI bus of a host that has them."""
+
 library_digests: Final = LibraryDigests()
 """What this process knows of the content of its native libraries."""
 
@@ -186,7 +193,7 @@ def components_of_cpu() -> dict[str, str]:
 
 
 def has_cpu_alone() -> bool:
-    """True if JAX compiles for the CPU here whatever its plug-ins find, because it has none, or a variable says so."""
+    """True if JAX compiles for the CPU here, because no plug-in can find a device, or because a variable says so."""
     chosen = environment_variable("JAX_PLATFORMS") or environment_variable("JAX_PLATFORM_NAME")
     if chosen:
         return chosen.strip().lower() == "cpu"
@@ -194,4 +201,23 @@ def has_cpu_alone() -> bool:
         return False
     points = {point.name for point in importlib.metadata.entry_points(group="jax_plugins")}
     installed = {name for name in _PLUGINS if importlib.util.find_spec(name) is not None}
-    return {*points, *installed, *_in_namespace()} <= {"ejcache"}
+    return all(_finds_nothing(name) for name in {*points, *installed, *_in_namespace()} - {"ejcache"})
+
+
+def _finds_nothing(plugin: str) -> bool:
+    """True if this host lacks the files by which JAX knows that a device for this plug-in is there.
+
+    Of a plug-in that JAX does not look for in this way, nothing is known.
+    """
+    if _families(plugin) == {"cuda"}:
+        return not any(Path(path).exists() for path in _NVIDIA_DEVICES)
+    if plugin == "libtpu" and environment_variable("JAX_FORCE_TPU_INIT") is None:
+        return not any(_is_of_google(path) for path in Path(_PCI_DEVICES).glob("*/vendor"))
+    return False
+
+
+def _is_of_google(vendor: Path) -> bool:
+    try:
+        return vendor.read_text().strip() == _PCI_GOOGLE
+    except OSError:
+        return True  # it cannot be known: JAX has to say
