@@ -1,7 +1,8 @@
-"""The workflow for GitHub's runners, run step by step against a cache service that behaves as theirs does."""
+"""The workflows for CI, run step by step against cache services that behave as those that they are for."""
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -11,9 +12,10 @@ from helpers import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from ci_jobs import Service, run_job
+from ci_jobs import Service, run_buildkite_steps, run_gitlab_job, run_job
 
-WORKFLOW = yaml.safe_load((ROOT / "examples" / "github_tests.yml").read_text())
+EXAMPLES = ROOT / "examples"
+WORKFLOW = yaml.safe_load((EXAMPLES / "github_tests.yml").read_text())
 PART = """
 import jax
 
@@ -25,15 +27,25 @@ def test_own():
 """
 
 
-def run(service, job, workspace, *, run_id, part=None, options=""):
-    """Run a job on a fresh machine."""
+FAILING = """
+import jax
+
+def test_that_fails():
+    assert jax.jit(lambda x: x * 7.5)(2.0) == 0
+"""
+PASSING = FAILING.replace("== 0", "== 15").replace("fails", "fails_no_more")
+WARM = "--ejcache-fail-on-compile"
+
+
+def run(service, job, workspace, *, run_id, more="", **options):
+    """Run a job on a fresh machine, with `more` in the first file of tests."""
     workspace.mkdir()
     (workspace / "requirements.lock").write_text("jax")
     for number in (1, 2):
         (workspace / "tests" / f"part{number}").mkdir(parents=True)
-        text = PART.replace("NUMBER", str(number))
+        text = PART.replace("NUMBER", str(number)) + (more if number == 1 else "")
         (workspace / "tests" / f"part{number}" / f"test_part{number}.py").write_text(text)
-    return run_job(service, WORKFLOW, job, workspace, run_id=run_id, part=part, options=options)
+    return run_job(service, WORKFLOW, job, workspace, run_id=run_id, **options)
 
 
 @pytest.mark.timeout(600)
@@ -53,7 +65,7 @@ def test_jobs_of_a_matrix_share_one_cache(tmp_path):
     }
     service.end_run()
     for part in (1, 2):
-        run(service, "tests", tmp_path / f"warm{part}", run_id="2", part=part, options="--ejcache-fail-on-compile")
+        run(service, "tests", tmp_path / f"warm{part}", run_id="2", part=part, options=WARM)
     run(service, "merge", tmp_path / "nothing", run_id="2")
     assert service.requests == {"tests1": ["restore"], "tests2": ["restore"], "merge": []}
     service.end_run()
@@ -65,6 +77,70 @@ def test_jobs_of_a_matrix_share_one_cache(tmp_path):
     part.write_bytes(part.read_bytes()[:-2000])
     run(service, "merge", tmp_path / "mended", run_id="3")
     assert service.requests["merge"] == ["download", "upload"]
+
+
+@pytest.mark.timeout(600)
+def test_what_compiled_before_a_test_failed_is_kept(tmp_path):
+    """The job that fails uploads its part, the merge takes it, and the next run compiles nothing.
+
+    The same holds if the failed jobs are run again, which is the same run to the service.
+    """
+    service = Service(tmp_path)
+    failed = run(service, "tests", tmp_path / "fails", run_id="1", part=1, more=FAILING, may_fail="pytest")
+    assert len(failed.failed) == 1
+    run(service, "merge", tmp_path / "merge", run_id="1", needed=[failed])
+    assert service.requests == {"tests1": ["restore", "upload"], "merge": ["download", "upload"]}
+    more = PASSING + "\ndef test_one_more():\n    assert jax.jit(lambda x: x * 8.5)(2.0) == 17\n"
+    run(service, "tests", tmp_path / "again", run_id="1", attempt=2, part=1, more=more)
+    run(service, "merge", tmp_path / "merge_again", run_id="1", attempt=2)
+    service.end_run()
+    run(service, "tests", tmp_path / "warm", run_id="2", part=1, more=more, options=WARM)
+    assert service.requests == {"tests1": ["restore"]}
+
+
+@pytest.mark.timeout(600)
+def test_a_pull_request_reads_and_uploads_nothing(tmp_path):
+    """So does one of a fork, which has no right to write: its tests begin warm, and its new programs stay with it."""
+    service = Service(tmp_path)
+    run(service, "tests", tmp_path / "main", run_id="1", part=1)
+    run(service, "merge", tmp_path / "merge", run_id="1")
+    service.end_run()
+    asked = run(service, "tests", tmp_path / "request", run_id="2", part=1, more=PASSING, event="pull_request")
+    run(service, "merge", tmp_path / "none", run_id="2", needed=[asked], event="pull_request")
+    assert service.requests == {"tests1": ["restore"]}
+    assert re.search(r"[1-9] hits?, [1-9]", asked.printed)
+
+
+def checkout(place, text):
+    place.mkdir()
+    (place / "requirements.lock").write_text("jax")
+    (place / "test_part.py").write_text(text)
+    return place
+
+
+@pytest.mark.timeout(600)
+def test_gitlab_keeps_what_compiled_before_a_test_failed(tmp_path):
+    """The next pipeline compiles nothing, and its job is as red as its tests."""
+    job = yaml.safe_load((EXAMPLES / "gitlab_ci.yml").read_text())["tests"]
+    (kept := tmp_path / "kept").mkdir()
+    jobs = [
+        run_gitlab_job(kept, job, checkout(tmp_path / name, PART.replace("NUMBER", "1") + FAILING), may_fail="pytest")
+        for name in ("cold", "warm")
+    ]
+    assert [len(each.failed) for each in jobs] == [1, 1]
+    assert [" 0 misses" in each.printed for each in jobs] == [False, True]
+
+
+@pytest.mark.timeout(600)
+def test_buildkite_keeps_what_compiled_before_a_test_failed(tmp_path):
+    """The volume forgets what the failed step has written, and the step after it puts the file there."""
+    steps = yaml.safe_load((EXAMPLES / "buildkite.yml").read_text())["steps"]
+    (volume := tmp_path / "volume").mkdir()
+    place = checkout(tmp_path / "checkout", PART.replace("NUMBER", "1") + FAILING)
+    cold, warm = (run_buildkite_steps(volume, steps, tmp_path / name, place) for name in ("cold", "warm"))
+    assert [[len(step.failed) for step in build] for build in (cold, warm)] == [[1, 0], [1, 0]]
+    assert [" 0 misses" in each.printed for each in (cold[0], warm[0])] == [False, True]
+    assert not (tmp_path / "warm" / "artifacts" / "cache.tar").exists()
 
 
 ON_A_CPU = """

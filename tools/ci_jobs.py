@@ -1,7 +1,8 @@
-"""Runs the jobs of a workflow for GitHub's runners here, step by step, against a cache service that behaves as theirs.
+"""Runs the jobs of workflows here, step by step, against cache services that behave as those of GitHub and others.
 
-A name in the service is never changed, the newest one that begins as asked is found, a minute takes 200 uploads, and
-10 GB are kept. Artifacts belong to a run. An action that the service does not know ends the job.
+A name in GitHub's service is never changed, unless an artifact may be overwritten, the newest one that begins as asked
+is found, a minute takes 200 uploads, and 10 GB are kept. Artifacts belong to a run. An action that the service does not
+know ends the job.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["Job", "Service", "run_job"]
+__all__ = ["Job", "Service", "run_buildkite_steps", "run_gitlab_job", "run_job"]
 
 _MOST_BYTES: Final = 10 << 30
 _UPLOADS_A_MINUTE: Final = 200
@@ -55,7 +56,10 @@ class Service:
                 shutil.copy(self.saved[names[-1]], workspace / inputs["path"])
         elif action in ("actions/cache/save", "actions/upload-artifact"):
             asked.append("upload")
-            self._save(inputs.get("key") or f"{_ARTIFACT}{inputs['name']}", workspace / inputs["path"])
+            name = inputs.get("key") or f"{_ARTIFACT}{inputs['name']}"
+            if inputs.get("overwrite", "").lower() == "true":
+                self.saved.pop(name, None)
+            self._save(name, workspace / inputs["path"])
         elif action == "actions/download-artifact":
             pattern = _ARTIFACT + inputs["pattern"].rstrip("*")
             for name in [name for name in self.saved if name.startswith(pattern)]:
@@ -107,7 +111,10 @@ def run_job(
     workspace: Path,
     *,
     run_id: str,
+    attempt: int = 1,
+    event: str = "push",
     part: int | None = None,
+    needed: Sequence[Job] = (),
     options: str = "",
     env: Mapping[str, str] | None = None,
     may_fail: str = "",
@@ -120,42 +127,38 @@ def run_job(
         job: its name.
         workspace: the checkout.
         run_id: of the run.
+        attempt: of the run.
+        event: that has started the run.
         part: of the matrix.
+        needed: jobs that came before.
         options: of pytest, which runs without workers of its own.
         env: more variables.
-        may_fail: a command that begins so may end with 1, as that of tests which fail.
+        may_fail: a command that begins so may end with 1, as that of tests which fail; the job then goes on with the
+            steps that run after a failure.
 
     Raises:
         RuntimeError: a command failed.
     """
     files = {name: workspace / f".{name.lower()}" for name in ("GITHUB_ENV", "GITHUB_OUTPUT")}
-    names = {"github.run_id": run_id, "matrix.part": str(part)}
-    variables = {**os.environ, **(env or {}), **{name: str(path) for name, path in files.items()}}
-    variables |= {"XDG_CACHE_HOME": str(workspace / ".cache"), "XDG_STATE_HOME": str(workspace / ".state")}
-    variables["PATH"] = f"{Path(sys.executable).parent}:{variables['PATH']}"
+    names = {"github.run_id": run_id, "github.run_attempt": str(attempt), "github.event_name": event}
+    names["matrix.part"] = str(part)
+    variables = _variables(workspace, env) | {name: str(path) for name, path in files.items()}
     done = Job()
 
     def filled(text: str) -> str:
         return re.sub(r"\$\{\{ ([\w.]+) \}\}", lambda found: names[found[1]], text)
 
-    for step in workflow["jobs"][job]["steps"]:
-        if "if" in step and not names.get(step["if"]):
+    chosen = workflow["jobs"][job]
+    if not _holds(chosen.get("if", ""), names, failed=any(each.failed for each in needed)):
+        return done
+    for step in chosen["steps"]:
+        if not _holds(step.get("if", ""), names, failed=bool(done.failed)):
             continue
         if "uses" in step:
             inputs = {name: filled(str(value)) for name, value in step.get("with", {}).items()}
             service.do(f"{job}{part or ''}", step["uses"].partition("@")[0], inputs, workspace)
         elif not step["run"].startswith("pip "):
-            command = filled(step["run"]).replace("pytest -n auto", f"pytest -p no:cacheprovider {options}")
-            began = _processor_seconds()
-            ended = subprocess.run(
-                ["bash", "-e", "-c", command], cwd=workspace, env=variables, capture_output=True, text=True, check=False
-            )
-            done.seconds[command.splitlines()[0]] = _processor_seconds() - began
-            done.printed += ended.stdout
-            if ended.returncode == 1 and may_fail and command.startswith(may_fail):
-                done.failed.append(command)
-            elif ended.returncode != 0:
-                raise RuntimeError(f"{command} ended with {ended.returncode}:\n{ended.stdout}\n{ended.stderr}")
+            _run(filled(step["run"]), workspace, variables, done, options=options, may_fail=may_fail)
             for name, path in files.items():
                 prefix = "env." if name == "GITHUB_ENV" else f"steps.{step.get('id')}.outputs."
                 for line in path.read_text().splitlines() if path.exists() else ():
@@ -163,6 +166,126 @@ def run_job(
                     names[prefix + key] = value
                 path.unlink(missing_ok=True)
     return done
+
+
+def _holds(condition: str, names: Mapping[str, str], *, failed: bool) -> bool:
+    """True if a step or a job with this condition runs: without a word about failures, only if nothing has failed."""
+    parts = re.sub(r"^\$\{\{ (.*) \}\}$", r"\1", condition).split(" && ") if condition else []
+    statuses = {"success()": not failed, "failure()": failed, "!cancelled()": True, "always()": True}
+    if not statuses.keys() & set(parts):
+        parts.append("success()")
+
+    def true(part: str) -> bool:
+        if part in statuses:
+            return statuses[part]
+        found = re.fullmatch(r"([\w.]+)(?: == '(\w+)')?", part)
+        if found is None:
+            raise ValueError(f"the condition {part} is not understood")
+        value = names.get(found[1], "")
+        return bool(value) if found[2] is None else value == found[2]
+
+    return all(map(true, parts))
+
+
+def run_gitlab_job(kept: Path, job: Mapping[str, Any], workspace: Path, *, may_fail: str = "") -> Job:
+    """Run a job as GitLab does: its script, what comes after the script in any case, and then its cache is kept.
+
+    Args:
+        kept: where the service keeps the files of its cache.
+        job: as it was read from YAML.
+        workspace: the checkout.
+        may_fail: as for `run_job`.
+
+    Raises:
+        RuntimeError: a command failed.
+    """
+    cache, done = job["cache"], Job()
+    _copy(kept, workspace, cache["paths"])
+    for command in job["script"]:
+        if not command.startswith("pip ") and not done.failed:
+            _run(command, workspace, _variables(workspace), done, may_fail=may_fail)
+    for command in job.get("after_script", ()):
+        _run(command, workspace, _variables(workspace), done, may_fail=may_fail)
+    if cache.get("when", "on_success") in ("always", "on_failure" if done.failed else "on_success"):
+        _copy(workspace, kept, cache["paths"])
+    return done
+
+
+_AGENT: Final = """#!/bin/sh
+case "$2" in
+upload) cp "$3" "$ARTIFACTS" ;;
+download) cp "$ARTIFACTS/$3" "$4" ;;
+*) exit 2 ;;
+esac
+"""
+
+
+def run_buildkite_steps(volume: Path, steps: Sequence[Mapping[str, Any]], place: Path, checkout: Path) -> list[Job]:
+    """Run the steps of a build as Buildkite does, each on a machine of its own with its own copy of the volume.
+
+    A step that fails loses what it has written into its copy. Steps after a `wait` run if nothing has failed, or if
+    the wait says so.
+
+    Args:
+        volume: the directory that the service mounts, and keeps.
+        steps: as they were read from YAML.
+        place: for the machines and the artifacts.
+        checkout: what each machine begins with.
+    """
+    (programs := place / "programs").mkdir(parents=True)
+    (artifacts := place / "artifacts").mkdir()
+    (programs / "buildkite-agent").write_text(_AGENT)
+    (programs / "buildkite-agent").chmod(0o755)
+    jobs: list[Job] = []
+    for number, step in enumerate(steps):
+        if "wait" in step:
+            if any(job.failed for job in jobs) and not step.get("continue_on_failure"):
+                break
+            continue
+        workspace = Path(shutil.copytree(checkout, place / str(number)))
+        (path,) = step["cache"]["paths"]
+        shutil.copytree(volume, workspace / path)
+        variables = _variables(workspace, {"ARTIFACTS": str(artifacts)})
+        variables["PATH"] = f"{programs}:{variables['PATH']}"
+        commands = step.get("commands") or [step["command"]]
+        text = "\n".join(command for command in commands if not command.startswith("pip ")).replace("$$", "$")
+        jobs.append(Job())
+        _run(text, workspace, variables, jobs[-1], may_fail=text)
+        if not jobs[-1].failed:
+            shutil.rmtree(volume)
+            shutil.copytree(workspace / path, volume)
+    return jobs
+
+
+def _copy(source: Path, target: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if (source / name).exists():
+            shutil.copy(source / name, target / name)
+
+
+def _variables(workspace: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of a machine, whose caches are in its checkout."""
+    variables = {**os.environ, **(more or {})}
+    variables |= {"XDG_CACHE_HOME": str(workspace / ".cache"), "XDG_STATE_HOME": str(workspace / ".state")}
+    variables["PATH"] = f"{Path(sys.executable).parent}:{variables['PATH']}"
+    return variables
+
+
+def _run(
+    command: str, workspace: Path, variables: Mapping[str, str], done: Job, *, options: str = "", may_fail: str = ""
+) -> None:
+    """Run a command, or several lines of them, and note what came of it."""
+    text = command.replace("pytest -n auto", f"pytest -p no:cacheprovider {options}")
+    began = _processor_seconds()
+    ended = subprocess.run(
+        ["bash", "-e", "-c", text], cwd=workspace, env=variables, capture_output=True, text=True, check=False
+    )
+    done.seconds[text.splitlines()[0]] = _processor_seconds() - began
+    done.printed += ended.stdout + ended.stderr
+    if ended.returncode == 1 and may_fail and command.startswith(may_fail):
+        done.failed.append(command)
+    elif ended.returncode != 0:
+        raise RuntimeError(f"{command} ended with {ended.returncode}:\n{ended.stdout}\n{ended.stderr}")
 
 
 def _processor_seconds() -> float:
