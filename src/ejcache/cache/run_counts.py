@@ -102,5 +102,6 @@ def read_counts(path: str, *, also_append_to: str | None = None) -> RunTotal:
         for line in file:
             total.add(line)
             if also_append_to:
-                append_regular(also_append_to, line, create=False)
+                with contextlib.suppress(OSError):  # the outer run has ended, or its disk is full
+                    append_regular(also_append_to, line, create=False)
     return total
