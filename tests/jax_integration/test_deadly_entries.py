@@ -13,7 +13,9 @@ from helpers import ROOT
 
 import ejcache
 from ejcache import entry
+from ejcache.jax_integration.load_journal import LoadJournal
 from ejcache.keys.key import is_side_key
+from ejcache.settings.directories import state_directory
 
 sys.path.insert(0, str(ROOT / "tools"))
 
@@ -52,6 +54,26 @@ def executable_of(directory):
     with ejcache.open_store(str(directory)) as store:
         (key,) = [info.key for info in store.entries() if info.key.startswith("jit_") and not is_side_key(info.key)]
         return entry.decode(store.peek(key))
+
+
+def test_a_trace_that_cannot_be_read(tmp_path, monkeypatch):
+    """What is no journal, or was removed by another process meanwhile, costs neither the other traces nor the own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    loading = state_directory() / "loading"
+    loading.mkdir(parents=True, mode=0o700)
+    (loading / "1-000000000000").mkdir()
+    (loading / "2-000000000000").write_bytes(b"0 1.5 jit_f\0")
+    (loading / "3-000000000000").write_bytes(b"1 1.5 jit_f\0")
+    journal = LoadJournal()
+    header = entry.Header(key="jit_f", created=1.5)
+    place = journal.begin(header)
+    try:
+        assert place == 0
+        assert journal.is_suspected(header)
+    finally:
+        journal.end(place, header, is_loaded=True)
+        journal.close()
+    assert [path.name for path in loading.iterdir()] == ["1-000000000000"]
 
 
 @pytest.fixture(params=["0", "1"], ids=["asked for", "preloaded"])

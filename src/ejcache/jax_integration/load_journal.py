@@ -106,7 +106,8 @@ class LoadJournal:
                 with contextlib.suppress(OSError):
                     make_private(directory)
                     for path in dead_presences(directory):
-                        self._read(path)
+                        with contextlib.suppress(OSError):  # another process has just removed it, or it is no journal
+                            self._read(path)
                     self._presence = Presence(directory)
             finally:
                 self._is_open = True  # not before: other threads then ask without the lock
