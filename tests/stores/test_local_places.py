@@ -269,6 +269,28 @@ def test_no_room(tmp_path):
         LocalStore(tmp_path / "other").close()
 
 
+@pytest.mark.parametrize("others", [True, False], ids=["among other files", "in a directory of its own"])
+def test_made_on_a_full_disk(tmp_path, others):
+    """A store that a full disk kept from being made has its limit and its tag when there is room, not empty ones."""
+    path = tmp_path / "s"
+    if others:
+        path.mkdir()
+        (path / "notes").touch()
+    with limited(resource.RLIMIT_FSIZE, 0):
+        for _ in range(2):
+            with pytest.raises(StoreError, match="no room"):
+                LocalStore(path, max_size=None)
+    with LocalStore(path, max_size=None) as store:
+        limit = store.max_size
+    assert limit > 0
+    with LocalStore(path, max_size=None) as store:
+        assert store.max_size == limit
+    tag = path / "CACHEDIR.TAG"
+    assert tag.exists() is not others
+    assert others or tag.read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
+    assert list(path.rglob("*.tmp")) == []
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_no_room_after_all_was_removed(tmp_path, number):
     """If a full disk has no room for a new index, all is removed and the next put makes one; another error is told."""

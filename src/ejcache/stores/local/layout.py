@@ -37,7 +37,14 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.util.directory_access import Access, decide_access, why_untrusted
-from ejcache.util.files import UnsafeFileError, directory_below, make_below, open_like_directory, read_regular
+from ejcache.util.files import (
+    UnsafeFileError,
+    directory_below,
+    make_below,
+    open_like_directory,
+    read_regular,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,9 +68,9 @@ QUARANTINED_ENTRIES: Final = 8
 QUARANTINED_BYTES: Final = 64 * 2**20
 
 _TAG: Final = (
-    "Signature: 8a477f597d28d172789f06886806bc55\n"
-    "# This file is a cache directory tag created by ejcache.\n"
-    "# For information about cache directory tags see https://bford.info/cachedir/\n"
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# This file is a cache directory tag created by ejcache.\n"
+    b"# For information about cache directory tags see https://bford.info/cachedir/\n"
 )
 _NUMBER_BYTES: Final = 64
 _LONGEST_ROOT: Final = 512 - len("/v1/local/g-0123456789abcdef/cache.db-journal") - 1
@@ -173,15 +180,16 @@ class Layout:
         Raises:
             OSError: it cannot be created.
         """
-        tag = not self.local.is_dir() and (not self.root.is_dir() or self._holds_caches_only())
+        is_new = not os.path.lexists(self.local / "format")
+        tag = is_new and (not self.root.is_dir() or self._holds_caches_only())
         self.access.make("v1/local/present")
-        if tag:
-            _write_once(self.root / "CACHEDIR.TAG", _TAG)
-        if not os.path.lexists(self.local / "format"):
-            _write_once(self.local / "limit", f"{self._default_limit()}\n")
+        if tag and not os.path.lexists(self.root / "CACHEDIR.TAG"):
+            write_atomically(self.root / "CACHEDIR.TAG", _TAG)
+        if is_new:
+            # Atomically: a disk that is full now would leave an empty file, and the cache without a limit for good.
+            write_atomically(self.local / "limit", b"%d\n" % self._default_limit())
         if self._format() is None:
-            (self.local / "format").unlink(missing_ok=True)
-            _write_once(self.local / "format", f"{FORMAT}\n")
+            write_atomically(self.local / "format", b"%d\n" % FORMAT)
 
     def keep_reserve(self) -> None:
         """Write the reserve if it is missing or incomplete, and the disk is large enough and has room for it."""
@@ -366,13 +374,6 @@ def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
             where = f" (mode {stat.S_IMODE(about.st_mode):04o}{owner})"
         return StoreUnavailableError(f"{path} cannot be used as a cache directory: {reason}{where}")
     return StoreUnavailableError(f"{path} cannot be used as a cache directory: {reason}")
-
-
-def _write_once(path: Path, text: str, *, exist_ok: bool = True) -> None:
-    with contextlib.suppress(*(FileExistsError,) if exist_ok else ()):
-        fd = open_like_directory(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(fd, "w") as file:  # noqa: PTH123 (a descriptor)
-            file.write(text)
 
 
 def modification_time(path: Path) -> float:
