@@ -34,6 +34,7 @@ from ejcache.reuse.inputs.project import (
     from_label,
     link_that_changed,
     module_files,
+    place_ahead,
     project_places,
 )
 from ejcache.reuse.values import lenient_text, plain_text
@@ -625,3 +626,30 @@ def test_links_are_sought_by_directory_where_files_do_not_count(monkeypatch):
     assert len(library) > 50
     assert not set(library) & set(looked)
     assert len(looked) == len(set(looked))
+
+
+def test_a_module_s_file_that_goes_after_it_was_placed_is_a_change(monkeypatch, tmp_path):
+    """Where it lies is found out before the first question, and what it held is not known any more."""
+    module, archive = tmp_path / "late.py", tmp_path / "late.zip"
+    module.write_text("")
+    archive.write_bytes(b"")
+    link = tmp_path / "link.py"
+    link.symlink_to(module)
+    paths = [str(module), f"{archive}/inside.py", str(link)]
+    _began_now(monkeypatch)
+    place_ahead(paths)
+    assert link_that_changed(paths) == ""
+    module.unlink()
+    archive.unlink()
+    assert [link_that_changed([path]) for path in paths] == paths
+
+
+def test_what_is_imported_late_is_read_with_the_directory_that_it_is_in(project):
+    """A record would name both, and each later start would read the files twice."""
+    base, _ = project
+    (base / "package/below").mkdir(parents=True)
+    for name in ("package/a.py", "package/below/b.py"):
+        (base / name).write_text("")
+    reader = ProjectReader(str(base / "main.py"))
+    before = reader.places([str(base / "package/a.py")])
+    assert reader.places([str(base / "package/below/b.py")], before) == before

@@ -28,7 +28,7 @@ from ejcache.reuse.call import call_text
 from ejcache.reuse.declared import check_declared, declared_texts
 from ejcache.reuse.inputs import known_starts
 from ejcache.reuse.log import note
-from ejcache.reuse.process import ProcessInputs, number, proven_by_this, read_packages_ahead, same_program, stay_plain
+from ejcache.reuse.process import ProcessInputs, number, proven_by_this, read_ahead, same_program, stay_plain
 from ejcache.reuse.records import LARGEST_MODULE, RecordedFunction, read_module, witness, write_module
 from ejcache.reuse.trees import TreeCodec
 from ejcache.reuse.votes import vote_on
@@ -72,7 +72,7 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
 @functools.cache
 def _make_ready() -> None:
     """Do in the background what the first reuse needs and no call decides."""
-    read_packages_ahead()
+    read_ahead()
     lowering.make_context_ahead()
 
 
@@ -92,11 +92,22 @@ class _Use(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """A call of this function, and what this process and earlier ones know of it."""
+    """A call of this function, and what this process and earlier ones know of it.
+
+    Attributes:
+        digest: of all that counts of the call.
+        call: its arguments, as JAX sees them.
+        inputs: of this process.
+        has_read_inputs: True if this call has read them.
+        use: the cache and the settings.
+        backend: the PJRT client.
+        vote: of the ranks that the call spans.
+    """
 
     digest: str
     call: ParsedCall
     inputs: ProcessInputs
+    has_read_inputs: bool
     use: _Use
     backend: Any
     vote: Vote
@@ -195,7 +206,8 @@ class ReusingCalls:
                 return None
             call = seam.parse_call(self._jitted, args, kwargs)
             backend = _backend_of(call)
-            inputs = seam.why_plain(call) or _inputs_of(use, backend)
+            why = seam.why_plain(call)
+            inputs, has_read = (why, False) if why else _inputs_of(use, backend)
             if isinstance(inputs, str):
                 self._say(use, "plain", inputs)
                 return None
@@ -203,7 +215,7 @@ class ReusingCalls:
             choices = use.settings.autotune_policy, use.settings.autotune_dir
             about = [self.name, call_text(call, lowering.DevicePlaces(backend)), declared, since, choices]
             digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
-            return _Question(digest, call, inputs, use, backend, vote)
+            return _Question(digest, call, inputs, has_read, use, backend, vote)
         except RefusedError as exc:
             self._say(use, "plain", exc.reason)
         except Exception as exc:
@@ -217,7 +229,7 @@ class ReusingCalls:
         policy, settings = question.use
         inputs = question.inputs
         try:
-            why = inputs.why_changed()
+            why = inputs.why_changed(is_just_read=question.has_read_inputs)
             module = None if why else read_module(known.module, policy, settings)
             if module is not None:
                 tree = TreeCodec(question.call).decode_tree(known.tree)
@@ -366,9 +378,11 @@ def _backend_of(call: ParsedCall) -> Any:
     return device.client if isinstance(device, jax.Device) else jax.devices()[0].client
 
 
-def _inputs_of(use: _Use, backend: Any) -> ProcessInputs | str:
+def _inputs_of(use: _Use, backend: Any) -> tuple[ProcessInputs | str, bool]:
+    """The inputs, or why they cannot be read, and True if this call has read them."""
     with _lock:
         known = _inputs.get(id(use.policy))
+        is_new = known is None
         if known is None:
             found: ProcessInputs | str
             try:
@@ -377,4 +391,4 @@ def _inputs_of(use: _Use, backend: Any) -> ProcessInputs | str:
                 stay_plain(exc.reason)
                 found = exc.reason
             known = _inputs[id(use.policy)] = (use.policy, found)
-        return known[1]
+        return known[1], is_new

@@ -33,6 +33,7 @@ from ejcache.reuse.inputs.project import (
     label,
     link_that_changed,
     module_files,
+    place_ahead,
 )
 from ejcache.reuse.records import (
     ReuseRecord,
@@ -68,10 +69,11 @@ def number(variable: str, default: float) -> float:
         return default
 
 
-def read_packages_ahead() -> None:
-    """Read the packages and the loaded modules before the first question."""
+def read_ahead() -> None:
+    """Read the packages, and find out to what the loaded modules belong, before the first question."""
     packages()
-    sort_files(module_files())
+    own, _ = sort_files(module_files())
+    place_ahead(own)
 
 
 class ProcessInputs:
@@ -142,9 +144,14 @@ class ProcessInputs:
 
     # -- inputs ------------------------------------------------------------------------------------------------------
 
-    def why_changed(self) -> str:
-        """Why this process neither records nor reuses any more, as a sentence; empty if it may."""
-        changed = self._changed or self._reader.changed_since() or changed_package()
+    def why_changed(self, *, is_just_read: bool = False) -> str:
+        """Why this process neither records nor reuses any more, as a sentence; empty if it may.
+
+        Args:
+            is_just_read: True if the call that asks has read these inputs itself. What a reuse gives is what a trace at
+                that moment would have given, so the project is not looked at a second time.
+        """
+        changed = self._changed or ("" if is_just_read else self._reader.changed_since()) or changed_package()
         return f"{changed} was changed after this process began" if changed else known_starts.why_moved()
 
     def changed_environment(self) -> str:
@@ -198,11 +205,7 @@ class ProcessInputs:
         late = set(fresh).difference(own)
         self._late.update(dict.fromkeys(label(path, base) for path in fresh if path in late))
         self._edited.update(edited)
-        now = self._reader.places(own)
-        self._places = ProjectPlaces(
-            tuple(sorted({*self._places.directories, *now.directories})),
-            tuple(sorted({*self._places.alone, *now.alone})),
-        )
+        self._places = self._reader.places(own, self._places)
         self._changed = self._changed or self._reader.read(self._places).changed
         self._files = files
 
@@ -227,12 +230,11 @@ class ProcessInputs:
         for name in sorted(edited.keys() | recorded.edited.keys()):
             if edited.get(name) != recorded.edited.get(name):
                 return _Difference(3, f"the file {name} of a package changed")
-        directories, alone = recorded.places
-        places = ProjectPlaces(
-            tuple(dict.fromkeys((*self._places.directories, *(from_label(each, base) for each in directories)))),
-            tuple(dict.fromkeys((*self._places.alone, *(from_label(each, base) for each in alone)))),
+        here = {label(each, base): each for each in (*self._places.directories, *self._places.alone)}
+        there = ProjectPlaces(
+            *[tuple(here.get(each) or from_label(each, base) for each in some) for some in recorded.places]
         )
-        changed = difference(recorded.project, self._reader.read(places))
+        changed = difference(recorded.project, self._reader.read(self._places.joined(there)))
         return None if changed is None else _Difference(4, *changed)
 
     # -- what is known -----------------------------------------------------------------------------------------------

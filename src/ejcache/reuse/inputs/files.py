@@ -34,9 +34,9 @@ def content(path: str, status: os.stat_result | None = None, *, largest: int | N
     """
     try:
         status = status or os.stat(path)  # noqa: PTH116
-        if stat.S_ISFIFO(status.st_mode):
-            raise RefusedError(f"{path} is a pipe")
         if not stat.S_ISREG(status.st_mode):
+            if stat.S_ISFIFO(status.st_mode):
+                raise RefusedError(f"{path} is a pipe")
             return f"no file {stat.S_IFMT(status.st_mode)} {status.st_rdev}"
         if largest is not None and status.st_size > largest:
             return f"{status.st_size} bytes {status.st_mtime_ns}"
@@ -67,8 +67,8 @@ def is_code(path: str) -> bool:
 
 def ending(path: str) -> str:
     """Return the ending of a file's name in small letters, ".json" of ".json" too; empty if it has none."""
-    _, dot, last = os.path.basename(path).rpartition(".")  # noqa: PTH119
-    return f"{dot}{last}".lower() if dot else ""
+    _, dot, last = path[path.rfind(os.sep) + 1 :].rpartition(".")  # for each file of a project
+    return f".{last}".lower() if dot else ""
 
 
 def _began() -> float:
@@ -95,7 +95,7 @@ def is_younger(status: os.stat_result, *, linked: bool = False) -> bool:
         linked: only its content counts: installers link the files of one package into many environments, and each
             link changes the file's status.
     """
-    return (status.st_mtime if linked else max(status.st_mtime, status.st_ctime)) > BEGAN
+    return status.st_mtime > BEGAN or (not linked and status.st_ctime > BEGAN)
 
 
 def was_made_since(status: os.stat_result, *, surely: bool = False) -> bool:

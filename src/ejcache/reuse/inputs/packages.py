@@ -247,7 +247,7 @@ def sort_files(files: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         if found is None:
             others.append(path)
             continue
-        directories[os.path.join(os.path.dirname(path), "")] = None  # noqa: PTH118, PTH120
+        directories[path[: path.rindex(os.sep) + 1]] = None
         if found[1]:
             edited[found[0]] = found[1]
     for directory in directories:

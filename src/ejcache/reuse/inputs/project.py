@@ -11,6 +11,8 @@ docs/reuse.md has the endings, and which directories are left out.
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
 import functools
 import glob
 import operator
@@ -18,7 +20,6 @@ import os
 import re
 import stat
 import sys
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +37,6 @@ CONFIGURATION: Final = frozenset({
     *(".properties", ".xml", ".csv", ".tsv", ".gin", ".txt", ".pbtxt", ".textproto", ".j2", ".jinja", ".model"),
     ".vocab",
 })  # fmt: skip
-_ENDINGS_OF_CODE: Final = tuple(CODE)
-_ENDINGS_OF_CONFIGURATION: Final = tuple(CONFIGURATION)
 _ARCHIVES: Final = (".zip", ".egg", ".pyz")
 NOT_DESCENDED: Final = frozenset({"__pycache__", "node_modules"})
 OUTPUTS: Final = frozenset({"outputs", "runs", "logs", "wandb", "mlruns", "lightning_logs", "checkpoints", "results"})
@@ -73,11 +72,14 @@ def module_files() -> list[str]:
     directories alone, and others have added some.
     """
     found: dict[object, None] = {}
+    nothing: dict[str, Any] = {}
     for module in tuple(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
+        names = getattr(module, "__dict__", nothing)
         path = names.get("__file__")
         found[path] = None
         places: Any = names.get("__path__")
+        if places is None:
+            continue
         if isinstance(places, (list, tuple)) or type(places).__name__ == "_NamespacePath":
             own = os.path.dirname(path) if type(path) is str else None  # noqa: PTH120
             others = [each for each in places if type(each) is str and each != own]
@@ -90,72 +92,128 @@ def module_files() -> list[str]:
     ]
 
 
-def project_places(main: str, files: Iterable[str], given: str = "") -> tuple[list[str], list[str]]:
+class _Placement(NamedTuple):
+    """What the file of a module adds to the project.
+
+    Attributes:
+        directory: that is read; empty if none is.
+        alone: files that count alone.
+    """
+
+    directory: str = ""
+    alone: tuple[str, ...] = ()
+
+
+_NOWHERE: Final = _Placement()
+
+
+@functools.cache
+def _placement(path: str, roots_then: tuple[str, ...], *, is_main: bool = False) -> _Placement:
+    """Find what a module's file adds to the project, once in a process: as it was when it was first looked at.
+
+    If a link on the way to the file is changed later, or the file goes, `link_that_changed` finds it.
+
+    Args:
+        path: of the file.
+        roots_then: see `packages.roots`.
+        is_main: True for the main module's.
+
+    Raises:
+        RefusedError: a module was loaded from what is neither a file nor an archive.
+    """
+    del roots_then  # which `root_of` looks at
+    root = root_of(path)
+    if root is not None:
+        if path.endswith(os.sep):
+            return _NOWHERE  # of a namespace package: its modules are looked at
+        top = f"{root}{path[len(root) :].partition(os.sep)[0]}"
+        other = () if is_code(path) else (path,)
+        if top != path:
+            return _Placement(top, other)
+        beside = is_main and not root.endswith(_INSTALLED)  # somebody put packages beside a program
+        return _Placement(os.path.dirname(path) if beside else "", (top, *other))  # noqa: PTH120
+    if is_in_library(path):
+        counts = "customize" in path and os.path.basename(path).partition(".")[0] in _CUSTOMIZE  # noqa: PTH119
+        return _Placement("", (path,)) if counts else _NOWHERE
+    real = _real(path)  # a path may go through links, or up again with `..`
+    directory = os.path.dirname(real)  # noqa: PTH120
+    if directory == _scripts():
+        return _Placement("", (real,))
+    if os.path.isfile(real):  # noqa: PTH113
+        return _Placement(directory, () if is_code(real) else (real,))  # somebody's own loader, or a script
+    if os.path.isdir(real):  # noqa: PTH112
+        return _Placement(real)  # of a namespace package
+    archive = _archive_of(real)
+    return _Placement(os.path.dirname(archive) if is_main else "", (archive,))  # noqa: PTH120
+
+
+@functools.cache
+def _scripts() -> str:
+    return os.path.realpath(install_paths()["scripts"])
+
+
+def place_ahead(files: Iterable[str]) -> None:
+    """Find out where the files of modules lie, before the first question.
+
+    Args:
+        files: of loaded modules that belong to no distribution from an index.
+    """
+    now = tuple(roots())
+    for path in files:
+        _first_looked(path)
+        with contextlib.suppress(RefusedError):
+            _placement(path, now)
+
+
+def project_places(
+    main: str, files: Iterable[str], given: str = "", known: Iterable[str] = ()
+) -> tuple[list[str], list[str]]:
     """The directories of the project, none below another, and the files that count alone.
 
     Args:
         main: the file of the main module.
         files: of loaded modules that belong to no distribution from an index.
         given: the main file as the command line has it, which may be a link from another directory.
+        known: directories that belong to the project, too.
 
     Raises:
         RefusedError: a module was loaded from what is neither a file nor an archive.
     """
-    directories: set[str] = set()
-    alone: set[str] = set()
-    scripts = os.path.realpath(install_paths()["scripts"])
-    known: dict[str, str] = {}
-    for path in (main, *files):
-        root = root_of(path)
-        if root is not None and path.endswith(os.sep):
-            continue  # of a namespace package: its modules are looked at
-        if root is not None:
-            top = f"{root}{path[len(root) :].partition(os.sep)[0]}"
-            (alone if top == path else directories).add(top)
-            if path == main == top and not root.endswith(_INSTALLED):
-                directories.add(os.path.dirname(path))  # noqa: PTH120  # somebody put packages beside a program
-            if not is_code(path):
-                alone.add(path)
-            continue
-        if is_in_library(path):
-            if "customize" in path and os.path.basename(path).partition(".")[0] in _CUSTOMIZE:  # noqa: PTH119
-                alone.add(path)
-            continue
-        real = _real(path, known)  # a path may go through links, or up again with `..`
-        if os.path.dirname(real) == scripts:  # noqa: PTH120
-            alone.add(real)
-        elif os.path.isfile(real):  # noqa: PTH113
-            directories.add(os.path.dirname(real))  # noqa: PTH120
-            if not is_code(real):
-                alone.add(real)  # somebody's own loader, or a script without an ending
-        elif os.path.isdir(real):  # noqa: PTH112
-            directories.add(real)  # of a namespace package
-        else:
-            archive = _archive_of(real)
-            alone.add(archive)
-            if path == main:
-                directories.add(os.path.dirname(archive))  # noqa: PTH120
+    now = tuple(roots())
+    placements = {_placement(main, now, is_main=True), *[_placement(path, now) for path in files]}
+    directories = {*known, *[each.directory for each in placements if each.directory]}
+    alone = {path for each in placements for path in each.alone}
     beside = os.path.realpath(os.path.dirname(given)) if given else ""  # noqa: PTH120
-    if beside and beside != scripts and root_of(os.path.join(beside, "")) is None and not is_in_library(beside):  # noqa: PTH118
+    if beside and beside != _scripts() and root_of(os.path.join(beside, "")) is None and not is_in_library(beside):  # noqa: PTH118
         directories.add(beside)
-    kept = sorted(each for each in directories if not any(_is_reached(each, other) for other in directories))
+    kept = outermost(directories)
     alone.update(_searched(sys.path, kept))
     return kept, sorted(alone)
 
 
-def _real(path: str, known: dict[str, str]) -> str:
-    """`os.path.realpath`, which looks at each directory once for all files in it.
+def outermost(directories: Collection[str]) -> list[str]:
+    """Leave out the directories that are read with another one of them."""
+    found = []
+    for each in sorted(directories):
+        below, above = each, os.path.dirname(each)  # noqa: PTH120
+        while below != above and not (above in directories and _is_reached(each, above)):
+            below, above = above, os.path.dirname(above)  # noqa: PTH120
+        if below == above:
+            found.append(each)
+    return found
 
-    Args:
-        path: absolute.
-        known: what was found out about directories; it is added to.
-    """
+
+def _real(path: str) -> str:
+    """`os.path.realpath`, which looks at each directory once for all files in it."""
     directory, _, name = path.rpartition(os.sep)
     if name in {"", ".", ".."} or os.path.islink(path):  # noqa: PTH114
         return os.path.realpath(path)
-    if directory not in known:
-        known[directory] = os.path.realpath(f"{directory}{os.sep}")
-    return os.path.join(known[directory], name)  # noqa: PTH118
+    return os.path.join(_real_directory(directory), name)  # noqa: PTH118
+
+
+@functools.cache
+def _real_directory(directory: str) -> str:
+    return os.path.realpath(f"{directory}{os.sep}")
 
 
 def _searched(search: Iterable[str], directories: Collection[str]) -> Iterator[str]:
@@ -205,22 +263,35 @@ def _is_package(entry: os.DirEntry[str]) -> bool:
 def link_that_changed(paths: Iterable[str]) -> str:
     """A link on the way to one of these files that was made after this process began; empty if there is none.
 
-    A release is often changed by a link to its directory. The process has loaded files of the one before then. Of
-    Python's library and of ejcache, whose files do not count, only the directories are looked at.
+    A release is often changed by a link to its directory. The process has loaded files of the one before then. A file
+    that is gone counts as changed, too. Of Python's library and of ejcache, whose files do not count, only the
+    directories are looked at.
     """
     looked: set[str] = set()
     for path in paths:
-        above = os.path.dirname(path) if is_in_library(path) else path  # noqa: PTH120
+        above = _first_looked(path)
         while above not in looked and len(above) > 1:
             looked.add(above)
             try:
                 status = os.lstat(above)
-            except OSError:
+                if stat.S_ISLNK(status.st_mode):
+                    if is_younger(status):
+                        return above
+                    if above == path:
+                        os.stat(above)  # noqa: PTH116  # what it leads to may be gone
+            except FileNotFoundError:
+                if above == path and os.path.isabs(path):  # noqa: PTH117
+                    return path
                 break
-            if stat.S_ISLNK(status.st_mode) and is_younger(status):
-                return above
+            except OSError:
+                break  # it is in an archive
             above = os.path.dirname(above)  # noqa: PTH120
     return ""
+
+
+@functools.cache
+def _first_looked(path: str) -> str:
+    return os.path.dirname(path) if is_in_library(path) else path  # noqa: PTH120
 
 
 def _archive_of(path: str) -> str:
@@ -237,7 +308,7 @@ def _is_reached(path: str, other: str) -> bool:
     if path == other or not path.startswith(os.path.join(other, "")):  # noqa: PTH118
         return False
     above = other.rstrip(os.sep)
-    for name in Path(path).relative_to(other).parts:
+    for name in path[len(above) + 1 :].split(os.sep):  # noqa: PTH206 (pathlib takes ten times as long)
         above = f"{above}{os.sep}{name}"
         if not _is_descended(name, above):
             return False
@@ -261,6 +332,14 @@ class ProjectPlaces(NamedTuple):
     directories: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
 
+    def joined(self, other: ProjectPlaces) -> ProjectPlaces:
+        """Both, and no directory twice."""
+        directories = outermost({*self.directories, *other.directories})
+        return ProjectPlaces(tuple(directories), tuple(sorted({*self.alone, *other.alone})))
+
+
+_NO_PLACES: Final = ProjectPlaces()
+
 
 class ProjectReader:
     """Reads a project's files, each directory once in a process.
@@ -277,20 +356,24 @@ class ProjectReader:
         self._given = given
         self._ours = {identity(each) for each in ours}
         self.base = os.path.dirname(main)  # noqa: PTH120
-        self._ignored = tuple(ignored)
+        self._ignored = re.compile("|".join(map(fnmatch.translate, ignored)) or "(?!)").match
         self._read: dict[str, Project] = {}
-        self._stamps: dict[str, tuple[tuple[int, ...], bool]] = {}
+        self._counted_as: dict[str, tuple[os.stat_result, bool]] = {}
         self._counted = 0
         self._beginnings: dict[str, str] = {}
 
-    def places(self, files: Iterable[str]) -> ProjectPlaces:
+    def places(self, files: Iterable[str], known: ProjectPlaces = _NO_PLACES) -> ProjectPlaces:
         """Find the directories and single files that make up the project, given the files of loaded modules.
+
+        Args:
+            files: of loaded modules that belong to no distribution from an index.
+            known: places that were found before, and are the project's, too.
 
         Raises:
             RefusedError: a module was loaded from what is neither a file nor an archive.
         """
-        directories, alone = project_places(self._main, files, self._given)
-        return ProjectPlaces(tuple(directories), tuple(alone))
+        directories, alone = project_places(self._main, files, self._given, known.directories)
+        return known.joined(ProjectPlaces(tuple(directories), tuple(alone)))
 
     def searched(self, search: Iterable[str]) -> Project:
         """Read the code that an import finds in these entries of the search path, as it is now.
@@ -313,30 +396,35 @@ class ProjectReader:
             if directory not in self._read:
                 self._read[directory] = self._directory(directory)
         found = [self._read[place] for place in (*places.alone, *places.directories)]
+        code: dict[str, str] = {}
+        configuration: dict[str, str] = {}
+        for each in found:
+            code.update(each.code)
+            configuration.update(each.configuration)
         return Project(
-            {name: digest for each in found for name, digest in each.code.items()},
-            {name: digest for each in found for name, digest in each.configuration.items()},
+            code,
+            configuration,
             frozenset(name for each in found for name in each.directories),
             next((each.changed for each in found if each.changed), ""),
         )
 
     def changed_since(self) -> str:
         """A counted file that was changed since it was read; empty if none was."""
-        for path, (stamp, is_linked) in self._stamps.items():
+        for path, (before, is_linked) in self._counted_as.items():
             try:
-                now = _stamp(os.stat(path), is_linked=is_linked)  # noqa: PTH116
+                is_same = _stamp(os.stat(path), is_linked=is_linked) == _stamp(before, is_linked=is_linked)  # noqa: PTH116
             except OSError:
-                now = ()
-            if now != stamp:
+                is_same = False
+            if not is_same:
                 return label(path, self.base)
         return ""
 
     def _count(self, path: str, name: str, into: dict[str, str], status: os.stat_result) -> bool:
         """Digest a file; True if it was changed after this process began."""
-        if any(fnmatchcase(name, pattern) for pattern in self._ignored):
+        if self._ignored(name):
             return False
         is_linked = name.startswith(_LIBRARY)
-        self._stamps[path] = _stamp(status, is_linked=is_linked), is_linked
+        self._counted_as[path] = status, is_linked
         into[name] = content(path, status)
         return is_younger(status, linked=is_linked)
 
