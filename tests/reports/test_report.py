@@ -391,10 +391,34 @@ def test_from_a_cause_to_the_difference_of_two_texts():
     )
     assert "<p>From the program of start 1 on host0 to that of start 1 on host0:</p>" in unfolded
     assert page.count("id=d-0>") == 1
-    assert '<a href="#d-0">its code changed' in page.partition('<h2 id="cost">')[2]
+    assert '<a href="#d-0">a constant changed: 2 -&gt; 3' in page.partition('<h2 id="cost">')[2]
     assert "<li>a constant changed: 2 -&gt; 3" in unfolded
     assert "<i class=old>-    %cst = stablehlo.constant dense&lt;2.0&gt; : tensor&lt;f32&gt;</i>" in unfolded
     assert "<i class=new>+    %cst = stablehlo.constant dense&lt;3.0&gt; : tensor&lt;f32&gt;</i>" in unfolded
+
+
+@pytest.mark.parametrize(
+    ("versions", "constants", "words"),
+    [
+        (["0.12", "0.12"], ["1.0", "2.0"], "a constant changed: 1 -> 2"),
+        (["0.10", "0.11", "0.12"], ["1.0", "1.0", "1.0"], "0.11 -> 0.12"),  # of one kind, and other words
+    ],
+)
+def test_the_reason_of_a_function_is_what_changed_last(versions, constants, words):
+    """The table of functions and what unfolds below the cause say it in the same words."""
+    programs = []
+    for at, (version, constant) in enumerate(zip(versions, constants, strict=True)):
+        made = versioned("jit_step", 1_000.0 + at, MODULE.replace("{}> :", f"{constant}> :"), jax=version)
+        computation = f"digest{1_000.0 + at}" if len(set(constants)) > 1 else "same"
+        programs.append(made._replace(components={"computation": computation, "jaxlib": version}))
+    records = [start(programs=programs)]
+    report = build(records)
+    page = html_page(report, compare_pairs(report.causes, records, recall_programs))
+    (row,) = rows_of(page, "cost")
+    (link,) = re.findall(r'<a href="#(d-\d+)">', page.partition('<h2 id="cost">')[2])
+    told = page.partition(f"id={link}>")[2].partition("</ul>")[0]
+    assert row["compiled because"] == html.unescape(re.findall("<li>([^<]*)", told)[0])
+    assert words in row["compiled because"]
 
 
 def test_what_is_not_known_of_two_programs_is_not_shown():

@@ -16,10 +16,13 @@ from ejcache.misses.log import identity_of
 from ejcache.misses.reasons import why_not_found, why_not_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ejcache.cache.start_records import ProgramRecord
+    from ejcache.misses.explanation import Explanation
 
+Pair = tuple[str, str]
+"""The keys of an earlier and of a later program."""
 NEW: Final = "new"
 _SIGNATURE: Final = "signature"
 _GONE: Final = "gone"
@@ -69,7 +72,7 @@ class Cause:
     misses: int = 0
     seconds: float = 0.0
     seconds_by_function: dict[str, float] = field(default_factory=dict)
-    pairs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    pairs: dict[str, Pair] = field(default_factory=dict)
 
     @property
     def ranked(self) -> list[str]:
@@ -131,12 +134,27 @@ def changed_components(before: ProgramRecord, after: ProgramRecord) -> list[str]
     return sorted(name for name in names if before.components.get(name) != after.components.get(name))
 
 
+def reason(cause: str, pair: Pair | None, differences: Mapping[Pair, Explanation]) -> str:
+    """Say why a program was compiled: what its text shows, if it was compared with an earlier one, or else its cause.
+
+    Args:
+        cause: its `Cause.label`.
+        pair: of `Cause.pairs`, if there is one.
+        differences: what changed within the pairs that were compared.
+    """
+    told = differences[pair].differences if pair in differences else ()
+    return told[0].sentence if told else cause
+
+
 def group_misses(causes: Iterable[tuple[ProgramRecord, Cause]], shown: Callable[[str], str]) -> list[Cause]:
-    """Return the causes, the costliest first; `shown` returns the name under which a program is shown."""
-    found: dict[str, Cause] = {}
+    """Return the causes, the costliest first; `shown` returns the name under which a program is shown.
+
+    Causes of one kind with other words, such as other versions, are apart: the words hold for each program of a group.
+    """
+    found: dict[tuple[str, str], Cause] = {}
     for program, cause in causes:
         name = shown(program.name)
-        group = found.setdefault(cause.kind, Cause(cause.kind, cause.label, cause.advice))
+        group = found.setdefault((cause.kind, cause.label), Cause(cause.kind, cause.label, cause.advice))
         group.misses += 1
         group.seconds += program.compile_seconds
         took = group.seconds_by_function

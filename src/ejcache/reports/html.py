@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from ejcache.cache.start_records import HIT, PHASES
+from ejcache.reports.causes import reason
 from ejcache.reports.program_differences import SHOWN
 from ejcache.reports.sections import MEANINGS, NUMBERS, SECONDS, duration, headline, sections
 from ejcache.util.printable import printable
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ejcache.misses.explanation import Explanation
-    from ejcache.reports.causes import Cause
+    from ejcache.reports.causes import Cause, Pair
     from ejcache.reports.model import Bar, Report, Timeline
-    from ejcache.reports.program_differences import Pair
     from ejcache.reports.sections import Section
 
 _WORDS: Final = {
@@ -59,7 +59,7 @@ def html_page(report: Report, differences: Mapping[Pair, Explanation] = _NONE) -
         report: what it shows.
         differences: what changed within the pairs of programs that its causes name.
     """
-    shown = [each for each in sections(report, rows=_ROWS) if each.rows or each.notes]
+    shown = [each for each in sections(report, rows=_ROWS, differences=differences) if each.rows or each.notes]
     worth, *summed, _ = map(_text, headline(report))
     links = "".join(f'<a href="#{each.anchor}">{_text(each.question)}</a>' for each in shown if each.question)
     links += '<a href="#timeline">Where did a start spend its time?</a>'
@@ -115,12 +115,7 @@ def _links(section: Section, report: Report, differences: Mapping[Pair, Explanat
     found: dict[tuple[int, str], str] = {}
     costs = {each.name for each in report.functions[:_ROWS]}
     numbers = {pair: n for n, pair in enumerate(differences)}
-    pairs = {
-        (name, cause.label): numbers[pair]
-        for cause in report.causes
-        for name, pair in cause.pairs.items()
-        if pair in numbers and name in cause.ranked[:SHOWN]
-    }
+    shown = {pair for cause in report.causes for name, pair in cause.pairs.items() if name in cause.ranked[:SHOWN]}
     timelines = {str(each.number) for each in report.timelines}
     for n, row in enumerate(section.rows):
         cells = dict(zip(section.columns, row, strict=True))
@@ -129,9 +124,9 @@ def _links(section: Section, report: Report, differences: Mapping[Pair, Explanat
         for column, name in (("most of it", cells.get("most of it")), ("function", f"jit_{cells.get('function')}")):
             if name in costs and section.anchor in {"first", "change"}:
                 found[n, column] = f"#f-{quote(name)}"
-        pair = (cells.get("function", ""), cells.get("compiled because", ""))
-        if pair in pairs:
-            found[n, "compiled because"] = f"#d-{pairs[pair]}"
+        pair = report.functions[n].pair if section.anchor == "cost" else None
+        if pair in shown and pair in numbers:
+            found[n, "compiled because"] = f"#d-{numbers[pair]}"
     return found
 
 
@@ -162,7 +157,7 @@ def _functions_of(cause: Cause, report: Report, differences: Mapping[Pair, Expla
         link, took = f"#f-{_text(quote(name))}", duration(cause.seconds_by_function[name])
         if pair in numbers:
             title = f"{_text(name)} {took}: what changed"
-            told = _difference(name, pair, differences[pair], report.compiled_in)
+            told = _difference(name, cause, differences, report.compiled_in)
             cost = f'<a href="{link}">what {_text(name)} cost</a>'
             is_open = "" if compared else " open"
             row = f"<details{is_open}><summary>{title}</summary><div id=d-{numbers[pair]}>{told}{cost}</div></details>"
@@ -176,9 +171,14 @@ def _functions_of(cause: Cause, report: Report, differences: Mapping[Pair, Expla
     return title, f"<ul>{''.join(rows)}</ul>{more}"
 
 
-def _difference(name: str, pair: Pair, found: Explanation, compiled_in: Mapping[str, str]) -> str:
+def _difference(
+    name: str, cause: Cause, differences: Mapping[Pair, Explanation], compiled_in: Mapping[str, str]
+) -> str:
     """Show what changed from one program to another: in words, and in the lines of their texts."""
-    said = "".join(f"<li>{_text(each.sentence)}" for each in found.differences[:SHOWN])
+    pair = cause.pairs[name]
+    found = differences[pair]
+    why = [reason(cause.label, pair, differences), *(each.sentence for each in found.differences[1:SHOWN])]
+    said = "".join(f"<li>{_text(each)}" for each in why)
     before, after = (compiled_in.get(key, "") for key in pair)
     which = f"<p>From the program of {_text(before)} to that of {_text(after)}:</p>" if before and after else ""
     lines = found.diff.splitlines()

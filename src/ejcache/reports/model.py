@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ejcache.advice.findings import Advice
     from ejcache.cache.start_records import Process, ProgramRecord, StartRecord
+    from ejcache.reports.causes import Pair
 
 _NOTHING: Final[Mapping[str, int]] = {}
 _TOGETHER: Final = 60.0
@@ -79,11 +80,20 @@ class Sums:
 
 @dataclass(slots=True)
 class Function:
-    """All programs of one name: `source` is the line that called it most, `cause` why it was compiled last."""
+    """All programs of one name.
+
+    Attributes:
+        name: of the programs.
+        source: the line that called it most.
+        cause: why it was compiled last.
+        pair: the keys of the program that was compiled last, and before it of the one that it is compared with.
+        sums: of its programs.
+    """
 
     name: str
     source: str = ""
     cause: str = ""
+    pair: Pair | None = None
     sums: Sums = field(default_factory=Sums)
 
 
@@ -253,7 +263,8 @@ def build(
         name = shown(program.name)
         function = functions.setdefault(name, Function(name))
         function.sums.add(program)
-        function.cause = cause.label or function.cause
+        if cause.label:
+            function.cause, function.pair = cause.label, cause.pairs.get(name)
         callers.setdefault(name, Counter())[program.caller] += 1
         days.setdefault(time.strftime("%Y-%m-%d", time.localtime(program.time)), Sums()).add(program)
     for name, counted in callers.items():

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     from ejcache.cache.start_records import ProgramRecord, StartRecord
     from ejcache.misses.explanation import Explanation
-    from ejcache.reports.causes import Cause
+    from ejcache.reports.causes import Cause, Pair
 
-Pair = tuple[str, str]
-"""The keys of an earlier and of a later program."""
 SHOWN: Final = 8
 """Functions of a cause that a page shows."""
 _PAIRS: Final = 24

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.findings import BASES, shown_path
 from ejcache.cache.start_records import PHASES
 from ejcache.cli import output
+from ejcache.reports.causes import reason
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from ejcache.misses.explanation import Explanation
+    from ejcache.reports.causes import Pair
     from ejcache.reports.model import Report, Sums
 
 SECONDS: Final = frozenset({"spent", "costs now", "would save", "compiled", "saved", "waited", "lost", "net"})
@@ -33,6 +37,7 @@ MEANINGS: Final = {
 }
 """What each phase of a program is."""
 _PATH: Final = re.compile(r"/[^:]*(?=:\d+ in )")
+_NONE: Final[Mapping[Pair, Explanation]] = MappingProxyType({})
 _COMMIT: Final = 10
 """Characters of a commit that a table shows."""
 
@@ -93,12 +98,18 @@ def headline(report: Report) -> list[str]:
     ]
 
 
-def sections(report: Report, *, rows: int) -> list[Section]:
-    """Return the sections, with at most so many rows each."""
+def sections(report: Report, *, rows: int, differences: Mapping[Pair, Explanation] = _NONE) -> list[Section]:
+    """Return the sections, with at most so many rows each.
+
+    Args:
+        report: what they show.
+        rows: the most of each.
+        differences: what changed within the pairs of programs that were compared.
+    """
     found = [
         _advice(report, rows),
         _causes(report, rows),
-        _functions(report, rows),
+        _functions(report, rows, differences),
         _ranks(report, rows),
         _days(report, rows),
         _disk(report),
@@ -131,12 +142,13 @@ def _causes(report: Report, most: int) -> Section:
     return Section("first", "What still compiles, and why", "What still compiles?", columns, rows, notes)
 
 
-def _functions(report: Report, most: int) -> Section:
+def _functions(report: Report, most: int, differences: Mapping[Pair, Explanation]) -> Section:
     rows = []
     for each in report.functions[:most]:
         seconds = (f"{number:.3f}" for number in (each.sums.cost, each.sums.compile_seconds, each.sums.seconds_saved))
         source = _PATH.sub(lambda found: shown_path(found[0]), each.source)
-        rows.append([each.name, *seconds, f"{each.sums.hits:,}", f"{each.sums.misses:,}", source, each.cause])
+        why = reason(each.cause, each.pair, differences)
+        rows.append([each.name, *seconds, f"{each.sums.hits:,}", f"{each.sums.misses:,}", source, why])
     columns = ("function", "spent", "compiled", "saved", "hits", "misses", "called from", "compiled because")
     notes = _hidden(len(report.functions) - most, "function")
     return Section("cost", "Functions by cost", "What cost most?", columns, rows, notes)
