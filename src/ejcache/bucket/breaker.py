@@ -110,8 +110,8 @@ class CircuitBreaker:
 
     def after_fork_in_child(self) -> None:
         """Start with a free lock: a thread of the parent may have held it, or have been asking or probing."""
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()
+        self._lock = threading.RLock()
+        self._turn = threading.RLock()
         self._first = Budget(self._first.seconds)
         self._probing_until: float | None = None
 

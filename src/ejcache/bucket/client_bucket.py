@@ -80,7 +80,7 @@ class ClientBucket(Bucket):
         self._options = dict(options or {})
         self._made: _ClientStartup | None = None
         self._closer: weakref.finalize[[Any, Any], ClientBucket] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         _clients.add(self)
         track_forks(self)
 
@@ -89,7 +89,7 @@ class ClientBucket(Bucket):
         _abandoned.append(self._made)
         if self._closer is not None:
             self._closer.detach()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._made = self._closer = None
 
     def prepare(self) -> None:
@@ -332,7 +332,7 @@ class _Loop:
 
     def after_fork_in_child(self) -> None:
         """Make another loop when one is needed: the thread of the parent's does not exist here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if getattr(self, "current", None) is not None:
             _abandoned.append(self.current)  # closing it would close descriptors that the parent uses
         self.current: Any = None

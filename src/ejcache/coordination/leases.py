@@ -73,9 +73,9 @@ class HeldLease(ABC):
         self.lost = False
         self._interval = interval
         self._scheduler = scheduler
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._is_released = self._ended = False
+        self._is_released = self._ended = self._is_gone = False
         self._may_show_at = scheduler.clock() + QUIET_SECONDS
         _held.add(self)
         scheduler.later(interval, self._renew_and_repeat)
@@ -109,6 +109,7 @@ class HeldLease(ABC):
             if not self._ended:
                 self._ended = True
                 self._delete()
+                self._is_gone = True
 
     def _renew_and_repeat(self) -> None:
         if self.renew():
@@ -188,9 +189,9 @@ _held: Final[weakref.WeakSet[HeldLease]] = weakref.WeakSet()
 def end_leases(*, released_only: bool = False) -> None:
     """Release the leases of this process now, for a bounded time; with `released_only`, those whose work is done."""
     for lease in list(_held):
-        # A release that has begun holds the lock. The exit waits for it, too, or the lease would stay.
-        is_there = not lease._ended or lease._lock.locked()  # noqa: SLF001 (the other half of the class)
-        if lease._pid == os.getpid() and is_there and (lease._is_released or not released_only):  # noqa: SLF001
+        # The exit waits for a release that has begun, too, or the lease would stay.
+        is_there = lease._pid == os.getpid() and not lease._is_gone  # noqa: SLF001 (the other half of the class)
+        if is_there and (lease._is_released or not released_only):  # noqa: SLF001
             lease_scheduler.submit(lease.end)
     lease_scheduler.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
 

@@ -49,7 +49,7 @@ class WaitingBudget:
     """The seconds that a process has waited for others without getting an entry. Safe for threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.spent = 0.0
 
     def spend(self, seconds: float) -> None:
@@ -143,7 +143,7 @@ class SingleFlight:
 
     def after_fork_in_child(self) -> None:
         """Forget the threads of the parent, which do not exist here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._working: dict[str, tuple[int, threading.Event]] = {}
 
     def run(

@@ -30,7 +30,7 @@ class ExecutableOrigins:
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, tuple[CachePolicy, Settings, str]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def loaded(self, executable: Any, compilation: Compilation, key: str) -> None:
         """Remember that an executable was loaded from the entry under `key`."""

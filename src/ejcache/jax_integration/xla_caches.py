@@ -83,7 +83,7 @@ class XlaCaches:
         self._settings = settings
         self._report_failure = report_failure
         self._mirrors: dict[tuple[str, str], Mirror | None] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process = os.getpid()
 
     def paths(self, backend: Any) -> dict[str, str]:
@@ -108,7 +108,8 @@ class XlaCaches:
                 self._mirrors, self._process = {}, os.getpid()
             wanted = (url, compiler_environment(backend, settings))
             if wanted not in self._mirrors:
-                self._mirrors[wanted] = self._made(*wanted, settings)
+                made = self._made(*wanted, settings)
+                self._mirrors.setdefault(wanted, made)  # a signal handler may have compiled meanwhile
             return self._mirrors[wanted]
 
     def _made(self, url: str, environment: str, settings: Settings) -> Mirror | None:
@@ -164,7 +165,7 @@ class Mirror:
         self.directory = root / below / self._presence.token
         make_below(self.directory)
         self._known: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._scheduler = Scheduler(threads=1, name="ejcache-xla")
         self._is_due = False
         _open.add(self)

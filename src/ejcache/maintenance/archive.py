@@ -126,7 +126,7 @@ class ArchiveWriter(Closing):
         self._path = path
         # `write_atomically` has all of its bytes in memory, and an archive may be larger than that.
         self._partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         try:
             self._file = self._partial.open("xb")
         except OSError as exc:

@@ -75,7 +75,7 @@ class Scheduler:
 
     def after_fork_in_child(self) -> None:
         """Forget the parent's threads and tasks; recurring tasks stay."""
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._tasks: collections.deque[Task] = collections.deque()
         self._running = 0
         self._done = 0

@@ -110,7 +110,7 @@ class DaemonPool:
     def after_fork_in_child(self) -> None:
         """Start without threads: the parent's do not exist here."""
         self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.threads = 0
         self.idle = 0
 

@@ -38,7 +38,7 @@ class Budget:
         self.is_said = False
         self._within = within
         self._ends = time.monotonic() + seconds if every_second else math.inf
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waits = 0
         self._since = 0.0
 

@@ -358,7 +358,7 @@ class EntryReader:
         self._expected: list[str] = []
         self._places: dict[str, int] = {}
         self._held: dict[str, bytes | entry.Entry] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def expect(self, keys: Sequence[str], *, at_once: bool) -> None:
         """Note that the entries under these keys will be read, in about this order.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _watchers: list[Callable[[Any], object]] = []
 
 

@@ -41,7 +41,7 @@ class FlagReader:
         self._calls_noted = 0
         self._directory = FlagValue(self._initial[_DIRECTORY], Origin.ENVIRONMENT)
         self._directory = self.read(_DIRECTORY) or self._directory
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._hooks: dict[str, Any] = {}
 
     def watch(self) -> None:

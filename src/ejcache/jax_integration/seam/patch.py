@@ -160,7 +160,7 @@ def _nothing() -> None:
 # -- replacing -----------------------------------------------------------------------------------------------------
 
 _originals: dict[str, Any] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 _XLA_CACHE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
     # JAX lets process 0 alone write, because the directory is shared; here each process has its own.

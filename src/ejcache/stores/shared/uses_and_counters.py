@@ -64,8 +64,8 @@ class Usage:
 
     def after_fork_in_child(self) -> None:
         """Leave what was used and counted to the parent, and write journals of another name."""
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._lock = threading.RLock()
+        self._writing = threading.RLock()
         self._name = process_name()
         self._number = 0
         # Only single operations on these two, which the interpreter makes atomic: `note` is on the path of a hit.

@@ -54,7 +54,7 @@ class PendingUploads:
         """Leave the markers to the parent."""
         if self._presence is not None:
             self._presence.forget()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._presence = None
 
     def add(self, key: str, how: str) -> bool:
@@ -109,11 +109,16 @@ class PendingUploads:
 
     def _own_folder(self) -> Path:
         with self._lock:
-            if self._presence is None:
+            presence = self._presence
+            if presence is None:
                 present = self._directory / "present"
                 make_below(present)
-                self._presence = Presence(present)
-            return self._directory / self._presence.token
+                presence = Presence(present)
+                if self._presence is not None:  # a signal handler has stored something meanwhile
+                    presence.leave(clean=True)
+                    presence = self._presence
+                self._presence = presence
+            return self._directory / presence.token
 
     def _write(self, marker: Path, key: str, how: str) -> None:
         text = json.dumps({"key": key, "how": how}).encode()

@@ -93,7 +93,7 @@ class Uploads:
 
     def after_fork_in_child(self) -> None:
         """Leave the uploads to the parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pending: dict[str, _Upload] = {}
         self._lately: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
         self._announced: dict[str, bool] = {}  # whether there is a marker

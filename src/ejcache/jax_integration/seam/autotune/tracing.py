@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _UNSET: Final = jax_config.config_ext.unset
-_lock = threading.Lock()
+_lock = threading.RLock()
 _context: Any = None
 
 
