@@ -142,7 +142,7 @@ def reason(cause: str, pair: Pair | None, differences: Mapping[Pair, Explanation
         pair: of `Cause.pairs`, if there is one.
         differences: what changed within the pairs that were compared.
     """
-    told = differences[pair].differences if pair in differences else ()
+    told = differences[pair].differences if pair is not None and pair in differences else ()
     return told[0].sentence if told else cause
 
 

@@ -251,31 +251,21 @@ def build(
         (program, causes.of(program))
         for program in sorted((each for record in found for each in record.programs), key=lambda each: each.time)
     ]
-    functions: dict[str, Function] = {}
     days: dict[str, Sums] = {}
-    callers: dict[str, Counter[str]] = {}
     operations = {program.name for program, _ in explained if is_of_jax(definition_of(program.details))}
 
     def shown(name: str) -> str:
         return _OPERATIONS if name in operations else name
 
-    for program, cause in explained:
-        name = shown(program.name)
-        function = functions.setdefault(name, Function(name))
-        function.sums.add(program)
-        if cause.label:
-            function.cause, function.pair = cause.label, cause.pairs.get(name)
-        callers.setdefault(name, Counter())[program.caller] += 1
+    for program, _ in explained:
         days.setdefault(time.strftime("%Y-%m-%d", time.localtime(program.time)), Sums()).add(program)
-    for name, counted in callers.items():
-        functions[name].source = counted.most_common(1)[0][0]
     labels = {id(program): cause.label for program, cause in explained}
     starts = sorted(_together(found), key=lambda members: -members[0].process.began)
     grouped = group_misses((each for each in explained if not each[0].is_hit), shown)
     return Report(
         sums=_sums(program for program, _ in explained),
         causes=grouped,
-        functions=sorted(functions.values(), key=lambda each: -each.sums.cost),
+        functions=_functions(explained, shown),
         starts=_numbered(starts, labels, limits),
         days=dict(sorted(days.items(), reverse=True)),
         timelines=[
@@ -289,6 +279,22 @@ def build(
         findings=findings,
         compiled_in=_compiled_in(starts, {key for cause in grouped for pair in cause.pairs.values() for key in pair}),
     )
+
+
+def _functions(explained: Iterable[tuple[ProgramRecord, Cause]], shown: Callable[[str], str]) -> list[Function]:
+    """Return the functions of these programs, the costliest first; `shown` returns the name of a program's function."""
+    functions: dict[str, Function] = {}
+    callers: dict[str, Counter[str]] = {}
+    for program, cause in explained:
+        name = shown(program.name)
+        function = functions.setdefault(name, Function(name))
+        function.sums.add(program)
+        if cause.label:
+            function.cause, function.pair = cause.label, cause.pairs.get(name)
+        callers.setdefault(name, Counter())[program.caller] += 1
+    for name, counted in callers.items():
+        functions[name].source = counted.most_common(1)[0][0]
+    return sorted(functions.values(), key=lambda each: -each.sums.cost)
 
 
 def _compiled_in(starts: Sequence[Sequence[StartRecord]], keys: Collection[str]) -> dict[str, str]:
