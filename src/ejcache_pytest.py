@@ -13,6 +13,7 @@ floor is set, there is none.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from pathlib import Path
@@ -35,6 +36,8 @@ _LONG_SECONDS: Final = 1.0
 """A test that compiled for so long is named, however many there are."""
 _SAVES: Final = 0.5
 """Seconds that a change must save in one run to be told."""
+_UPLOAD_SECONDS: Final = 30.0
+"""How long the end of a run waits for uploads, so that the last lines say what became of them."""
 _MARKERS: Final = (
     "no_compile(everywhere=False): with --ejcache, the body of the test fails if it compiles; its fixtures may compile",
     "max_compiles(n): with --ejcache, the test fails if one function is compiled or loaded more than n times",
@@ -83,6 +86,22 @@ def _check_place(wanted: str) -> None:
         raise pytest.UsageError(f"--ejcache-dir: {exc}") from exc
 
 
+class _Warnings(logging.Handler):
+    """Keeps what ejcache warns of, which pytest shows with tests that fail only.
+
+    Attributes:
+        said: each message once, in order.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message, with the name in front that those of ejcache have."""
+        self.said[f"ejcache: {record.getMessage().removeprefix('ejcache: ')}"] = None
+
+
 class _CachedRun:
     """One run of pytest, or of one of its workers, with a cache."""
 
@@ -95,6 +114,8 @@ class _CachedRun:
         """The seconds that each test compiled, and how many programs."""
         self._processes = 0
         self._advice: dict[str, float] = {}
+        self._warnings = _Warnings()
+        logging.getLogger("ejcache").addHandler(self._warnings)
         if wanted.lower() not in _ON and "://" not in wanted:
             # `EJCACHE=name` would be a typing error of a boolean; tests may change the working directory.
             wanted = f"{(config.rootpath / Path(wanted).expanduser()).resolve()}/"
@@ -105,7 +126,8 @@ class _CachedRun:
             os.environ.setdefault(_FLOOR, "0")
 
     def pytest_unconfigure(self) -> None:
-        """Leave the environment as it was."""
+        """Leave the environment and the logger as they were."""
+        logging.getLogger("ejcache").removeHandler(self._warnings)
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -140,8 +162,14 @@ class _CachedRun:
         """Add what this process counted, and fail if nothing should compile; a worker hands it to its controller."""
         self._compiled()
         if self._cache is not None:
-            amounts = dict(self._cache.stats().amounts)
-            counted = {"amounts": amounts, "url": self._cache.url, "tests": self._tests, "advice": _advice()}
+            self._cache.flush(_UPLOAD_SECONDS)
+            counted = {
+                "amounts": dict(self._cache.stats().amounts),
+                "url": self._cache.url,
+                "tests": self._tests,
+                "advice": _advice(),
+                "warnings": list(self._warnings.said),
+            }
             self._add(counted)
             if hasattr(self._config, "workeroutput"):
                 self._config.workeroutput["ejcache"] = counted
@@ -167,6 +195,8 @@ class _CachedRun:
         long = [pair for pair in ordered if pair[0] >= _LONG_SECONDS]
         if slowest := ", ".join(f"{seconds:.2f} s {test}" for seconds, test in long or ordered[:_SHOWN]):
             terminalreporter.write_line(f"ejcache: slowest compilations: {slowest}")
+        for line in [*self._warnings.said][:_SHOWN]:
+            terminalreporter.write_line(line)
         for line in sorted(self._advice, key=lambda line: -self._advice[line])[:_SHOWN]:
             terminalreporter.write_line(f"ejcache: {line}")
         for test in self._failing():
@@ -186,6 +216,7 @@ class _CachedRun:
         self._urls.add(counted["url"])
         self._processes += 1
         self._tests |= counted["tests"]
+        self._warnings.said |= dict.fromkeys(counted["warnings"])
         for line, saves in counted["advice"].items():
             self._advice[line] = max(saves, self._advice.get(line, 0.0))
 

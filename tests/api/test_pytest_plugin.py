@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from buckets import GcsServer
 from forking import Forked
 from helpers import run_program
 
@@ -99,6 +100,22 @@ def test_cold_and_warm(suite, tmp_path):
     hits, misses = re.search(line.format("(?: in 2 processes)?"), warm.stdout).groups()
     assert (int(hits) > 1, int(misses)) == (True, 0)
     assert "slowest" not in warm.stdout
+
+
+@pytest.mark.parametrize("query", ["", "?anonymous"], ids=["refused", "anonymous"])
+def test_a_bucket_that_is_only_read(suite, query):
+    """As in CI of a fork, which has no credentials: the tests pass, and the last lines say that nothing was sent.
+
+    pytest shows the log with tests that fail only.
+    """
+    with GcsServer() as server:
+        storage = {"STORAGE_EMULATOR_HOST": server.url}
+        server.add_fault("status", status=403, method="POST", message="Anonymous caller may not create")
+        done = suite("-k", "slow", "--ejcache", start=Forked, EJCACHE=f"gs://bucket/ci{query}", **storage)
+        assert (done.returncode, "1 passed" in done.stdout) == (0, True), done
+        assert re.search(r"[1-9] stored, [1-9]\d* uploads? refused \(gs://bucket/ci", done.stdout), done
+        warned = "^ejcache: gs://bucket/ci is only read by this process: .*Anonymous caller may not create"
+        assert bool(re.search(warned, done.stdout, re.MULTILINE)) == (not query)
 
 
 SHORT = """

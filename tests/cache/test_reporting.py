@@ -38,8 +38,10 @@ def test_the_line_says_what_is_on_this_host_only():
     tally = CacheTally()
     tally.add(stores=9, kept_here=8, shared_uploads=2)
     assert "9 stored, 8 of them on this host only (gs://b)" in report_line(tally.stats(), ["gs://b"])
-    tally.add(shared_spooled=2, shared_uploads_lost=1)
-    assert "host only, 2 uploads left to the next start, 1 upload lost (gs" in report_line(tally.stats(), ["gs://b"])
+    tally.add(shared_spooled=2, shared_uploads_lost=1, shared_refused=3)
+    assert "host only, 3 uploads refused, 2 uploads left to the next start, 1 upload lost (gs" in report_line(
+        tally.stats(), ["gs://b"]
+    )
 
 
 PROGRAM = """

@@ -173,7 +173,7 @@ def _of_them_here(stats: Stats) -> str:
 def _unsent(stats: Stats) -> list[str]:
     """Say what a shared cache has not got of what was to be sent there."""
     shared = stats.tiers.get("shared", {})
-    words = {"spooled": "left to the next start", "uploads_lost": "lost"}
+    words = {"refused": "refused", "spooled": "left to the next start", "uploads_lost": "lost"}
     return [f"{plural(shared[name], 'upload')} {said}" for name, said in words.items() if name in shared]
 
 

@@ -82,6 +82,7 @@ class TieredStore(Store):
         self.url = shared.url
         self.max_size = shared.max_size
         self.read_only = read_only
+        self._only_reads = shared.read_only  # as was asked for: that the storage refuses writes is found out later
         self.worker = worker or Scheduler()
         self._verify = verify
         self._drain_seconds = drain_seconds
@@ -287,7 +288,10 @@ class TieredStore(Store):
         else:
             self._check_write(data)
         self._wake()
-        if local_only or self.shared.read_only:
+        if local_only:
+            return self._write_local(key, data, how, worth)
+        if self._only_reads:
+            self._shared.count("refused")
             return self._write_local(key, data, how, worth)
         # Otherwise the end of a short program would wait for the client that the upload needs.
         self.shared.prepare()
