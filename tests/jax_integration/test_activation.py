@@ -91,6 +91,25 @@ def test_a_changed_directory_is_used_from_the_next_compilation_on(tmp_path):
             assert len(programs_in(store)) == 1
 
 
+@pytest.mark.parametrize("by", ["call", "flag"])
+def test_a_relative_directory_stays_where_it_was(tmp_path, monkeypatch, by):
+    """A program that changes its working directory, as Hydra does, keeps the cache that it began with."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    after.mkdir()
+    monkeypatch.chdir(before)
+    if by == "flag":
+        jax.config.update("jax_compilation_cache_dir", "cache")
+    cache = ejcache.enable("cache" if by == "call" else None, min_compile_seconds=0)
+    monkeypatch.chdir(after)
+    compile_one()
+    cache.close()
+    compile_one()
+    assert (cache.stats().stores, cache.stats().hits) == (1, 1)
+    assert cache.url == str(before / "cache")
+    assert (list(before.iterdir()), list(after.iterdir())) == ([before / "cache"], [])
+
+
 def test_limits_and_floors_may_change_at_any_time(directory):
     """A program that turns a flag after activation is obeyed at the next compilation."""
     cache = ejcache.enable(directory, min_compile_seconds=60)

@@ -43,7 +43,7 @@ def ejkernel(tmp_path):
 
 
 SET_FLAG = "jax.config.update('jax_compilation_cache_dir', 'called')"
-BLOCK = "with ejcache.enable('block'):\n    ejit(abs)\n    assert ejcache.active().url == 'block'"
+BLOCK = "with ejcache.enable('block'):\n    ejit(abs)\n    assert ejcache.active().url.endswith('/block')"
 PROGRAMS = {
     "EJCACHE=1": ("from ejkernel.callib._ejit import ejit", "home/.cache/ejcache"),
     "EJCACHE names a directory": ("from ejkernel.callib._ejit import ejit", "given"),

@@ -99,10 +99,11 @@ class _Session:
         return self._caches[url]
 
     def make(self, url: str, settings: Settings) -> tuple[CachePolicy, CompilationCache]:
+        place = _place_now(url)
         policy = CachePolicy(
-            url,
-            open_store=lambda: open_cache_store(Location.parse(url), self.settings()),
-            open_single_flight=lambda store: open_single_flight(Location.parse(url), store, self.settings()),
+            str(place),
+            open_store=lambda: open_cache_store(place, self.settings()),
+            open_single_flight=lambda store: open_single_flight(place, store, self.settings()),
         )
         reporting.include(policy, destination=settings.report, disabled_reason=settings.disabled_reason)
         return policy, CompilationCache(policy, settings=self.settings)
@@ -197,7 +198,8 @@ def enable(
             ...
 
     Args:
-        url: a directory or URL; by default, what `ejcache config` shows as `dir`.
+        url: a directory or URL; by default, what `ejcache config` shows as `dir`. A relative directory is one of the
+            working directory at the time of the call.
         max_size: largest total size of the entries, in bytes or as `"10GB"`; -1 for no limit, 0 for no caching.
         read_only: if true, never write.
         settings: any other setting that `ejcache config` shows, by its name or by the name of its JAX flag.
@@ -215,8 +217,7 @@ def enable(
     """
     wanted: dict[str, Any] = dict(settings)
     if url is not None:
-        Location.parse(url)
-        wanted["dir"] = url
+        wanted["dir"] = Location.parse(url).url
     if max_size is not None:
         wanted["max_size"] = max_size
     if read_only is not None:
@@ -416,13 +417,24 @@ def _forget_whether_jax_caches() -> None:
         compilation_cache.reset_cache()
 
 
+def _place_now(url: str) -> Location | str:
+    """Return the location, so that a relative directory stays where it is when the program changes its own.
+
+    A URL that names no cache is returned as it is: opening it says why.
+    """
+    try:
+        return Location.parse(url)
+    except UsageError:
+        return url
+
+
 def _leave_to_jax(values: dict[str, Any]) -> CompilationCache:
     flags = {setting_named(name).flag: value for name, value in values.items() if setting_named(name).flag}
     before = {flag: getattr(jax.config, flag) for flag in flags}
     _set_flags(flags)
     now = resolve(calls=values)
-    url = str(now.dir)
-    policy = CachePolicy(url, open_store=lambda: open_cache_store(Location.parse(url), now))
+    place = _place_now(str(now.dir))
+    policy = CachePolicy(str(place), open_store=lambda: open_cache_store(place, now))
     cache = CompilationCache(policy, settings=lambda: now)
     cache.when_left = functools.partial(_set_flags, before)
     return cache
