@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import fractions
 import hashlib
+import importlib
 import os
 import shutil
 import sys
@@ -28,14 +29,15 @@ from ejcache.reuse.inputs.command_line import command_line
 from ejcache.reuse.inputs.environment import environment
 from ejcache.reuse.inputs.packages import changed_package, is_in_library, packages, sort_files
 from ejcache.reuse.inputs.project import (
-    ProjectPlaces,
     ProjectReader,
     difference,
     from_label,
     link_that_changed,
+    looked_into,
     module_files,
     place_ahead,
     project_places,
+    with_code,
 )
 from ejcache.reuse.values import lenient_text, plain_text
 from ejcache.settings import start
@@ -189,7 +191,7 @@ def project(monkeypatch, tmp_path):
     def read(*modules, ignored=()):
         main = str(base / "main.py")
         reader = ProjectReader(main, ignored)
-        return reader.read(ProjectPlaces(*map(tuple, project_places(main, map(str, modules)))))
+        return reader.read(project_places(main, map(str, modules)))
 
     return base, read
 
@@ -275,7 +277,7 @@ def test_code_with_other_endings_counts(project, tmp_path):
     for text in "12":
         script.write_text(text)
         reader = ProjectReader(str(script))
-        seen.append(reader.read(ProjectPlaces(*map(tuple, project_places(str(script), ())))))
+        seen.append(reader.read(project_places(str(script), ())))
     assert differing_file(*seen) == "./train"
 
 
@@ -296,6 +298,31 @@ def test_code_counts_where_imports_look_for_it(monkeypatch, project, tmp_path, n
     (place / "__pycache__").mkdir()
     (place / "__pycache__/late.pyc").write_text("")
     assert not differing_file(before, read())
+
+
+def test_directories_where_imports_look_are_known(monkeypatch, project, tmp_path):
+    """One that comes later is looked into, however deep its code lies."""
+    base, _ = project
+    for name in ("first/space/notes.txt", "first/my-data/x.txt", "second/other/x.txt", "first/__pycache__/x.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr("sys.path", [str(tmp_path / "first"), str(base)])
+    found = project_places(str(base / "main.py"), (), search=[str(tmp_path / "second")])
+    assert found.beside == (str(tmp_path / "first/space"), str(tmp_path / "second/other"))
+    assert not with_code(found.beside)
+    (tmp_path / "second/other/deep").mkdir()
+    (tmp_path / "second/other/deep/piece.py").write_text("")
+    assert with_code(found.beside) == str(tmp_path / "second/other")
+
+
+def test_where_a_program_has_looked_for_modules_is_known(monkeypatch, tmp_path):
+    """Also when it has taken the directory from the search path again, and found nothing there."""
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        with pytest.raises(ImportError):
+            importlib.import_module("nothing_of_this_name")
+    assert str(tmp_path) not in sys.path
+    assert str(tmp_path) in looked_into()
 
 
 def test_configuration_beside_a_link_to_the_main_file_counts(monkeypatch, project, tmp_path):
@@ -352,7 +379,7 @@ def test_packages_beside_the_main_file_do_not_make_a_library_of_the_project(monk
     (base / "a.yaml").write_text("1")
     monkeypatch.setattr("sys.path", [str(base)])
     main = str(base / "main.py")
-    places = ProjectPlaces(*map(tuple, project_places(main, ())))
+    places = project_places(main, ())
     _began_now(monkeypatch)
     before = ProjectReader(main).read(places)
     (base / "a.yaml").write_text("2")
@@ -421,6 +448,7 @@ def test_code_that_comes_to_a_library_by_hand_counts(library, name):
         (root / name).write_text(content)
 
     found = [library(lambda root, content=content: come(root, content)) for content in "12"]
+    found = [{name: digest for name, digest in each.items() if digest} for each in found]
     assert set(found[0]) == set(found[1]) == {name}
     assert found[0] != found[1]
 
@@ -433,7 +461,18 @@ def test_data_that_come_to_a_library_do_not_count(library):
             (root / name).parent.mkdir(exist_ok=True)
             (root / name).write_text("1")
 
-    assert library(come) == {}
+    assert not any(library(come).values())
+
+
+def test_a_directory_that_comes_to_a_library_is_known(library):
+    """Its code may lie deeper: whoever compares looks for it there."""
+
+    def come(root):
+        for name in ("far/deep/part.py", "alpha/near/deep/part.py"):
+            (root / name).parent.mkdir(parents=True)
+            (root / name).write_text("1")
+
+    assert library(come) == {"far/": "", "alpha/near/": ""}
 
 
 def test_a_package_that_is_installed_anew_while_the_program_runs_is_a_change(monkeypatch, library, tmp_path):

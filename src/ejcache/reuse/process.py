@@ -32,8 +32,13 @@ from ejcache.reuse.inputs.project import (
     from_label,
     label,
     link_that_changed,
+    looked_into,
+    looked_into_since,
+    made_since,
     module_files,
+    path_in_library,
     place_ahead,
+    with_code,
 )
 from ejcache.reuse.records import (
     ReuseRecord,
@@ -116,6 +121,7 @@ class ProcessInputs:
         self._ignored = tuple(e.removeprefix("env:") for e in ignored if e.startswith("env:"))
         self._seen = dict(variables_to_compare())
         self._search = frozenset(sys.path)
+        self._looked_into = looked_into()
         self._marks, self._variables = environment(self._ignored)
         self._packages = packages()
         own, self._edited = sort_files(self._files)
@@ -183,10 +189,7 @@ class ProcessInputs:
             environment=self._marks,
             variables=self._variables,
             project=self._reader.read(self._places),
-            places=(
-                tuple(label(each, base) for each in self._places.directories),
-                tuple(label(each, base) for each in self._places.alone),
-            ),
+            places=ProjectPlaces(*(tuple(label(each, base) for each in places) for places in self._places)),
             packages=self._packages,
             edited=self._edited,
             late=tuple(self._late),
@@ -194,18 +197,22 @@ class ProcessInputs:
         )
 
     def _look_again(self) -> None:
-        """Take in what was imported since: places of the project, and modules of distributions."""
+        """Take in what was imported since, and where it was looked for: places of the project, and of distributions."""
         files = module_files()
         base = self._reader.base
         known = set(self._files)
         fresh = [each for each in files if each not in known]
-        if not fresh:
+        search = looked_into_since(self._looked_into, self._places)
+        if not fresh and not search:
             return
         own, edited = sort_files(fresh)
         late = set(fresh).difference(own)
         self._late.update(dict.fromkeys(label(path, base) for path in fresh if path in late))
         self._edited.update(edited)
-        self._places = self._reader.places(own, self._places)
+        searched = self._places._replace(search=(*self._places.search, *search))
+        now = self._reader.places(own, searched)
+        self._changed = self._changed or with_code(made_since(set(now.beside).difference(self._places.beside)))
+        self._places = now
         self._changed = self._changed or self._reader.read(self._places).changed
         self._files = files
 
@@ -228,14 +235,23 @@ class ProcessInputs:
         late = [from_label(each, base) for each in recorded.late]
         edited = {**self._edited, **sort_files(late)[1]}
         for name in sorted(edited.keys() | recorded.edited.keys()):
-            if edited.get(name) != recorded.edited.get(name):
+            if edited.get(name) == recorded.edited.get(name):
+                continue
+            # A directory counts if it is new and has code.
+            if not name.endswith("/") or (name in edited and with_code([path_in_library(name)])):
                 return _Difference(3, f"the file {name} of a package changed")
-        here = {label(each, base): each for each in (*self._places.directories, *self._places.alone)}
+        here = {label(each, base): each for some in self._places for each in some}
         there = ProjectPlaces(
             *[tuple(here.get(each) or from_label(each, base) for each in some) for some in recorded.places]
         )
-        changed = difference(recorded.project, self._reader.read(self._places.joined(there)))
-        return None if changed is None else _Difference(4, *changed)
+        places = self._places.joined(there)
+        if there.search:
+            places = self._reader.places((), places)
+        changed = difference(recorded.project, self._reader.read(places))
+        if changed is not None:
+            return _Difference(4, *changed)
+        new = with_code(sorted(set(places.beside).difference(there.beside)))
+        return _Difference(4, f"the directory {label(new, base)} is new, and has code") if new else None
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
@@ -339,8 +355,8 @@ def _joined(one: StartInputs, other: StartInputs) -> StartInputs:
         {**one.project.configuration, **other.project.configuration},
         one.project.directories | other.project.directories,
     )
-    places = tuple(tuple(sorted({*before, *after})) for before, after in zip(one.places, other.places, strict=True))
-    return one._replace(project=project, places=(places[0], places[1]), late=tuple(sorted({*one.late, *other.late})))
+    places = ProjectPlaces(*(tuple(sorted({*a, *b})) for a, b in zip(one.places, other.places, strict=True)))
+    return one._replace(project=project, places=places, late=tuple(sorted({*one.late, *other.late})))
 
 
 def same_program(one: RecordedFunction, program: Any, tree: Any, digest: str) -> bool:

@@ -15,7 +15,7 @@ A document holds the records of one main module on one kind of machine, and is s
       variables     digest over all of them
       code configuration   objects: path → digest
       directories   [path, …] that were looked into for configuration
-      places        [[path, …], [path, …]]: the directories of the project, and files that count alone
+      places        [[path, …], [path, …], [path, …], [path, …]]: see `ProjectPlaces`
       packages      an object: distribution → version and digest of its RECORD
       edited        an object: file of a distribution that was changed since → digest
       late          [file, …] of distributions, imported while a function was traced
@@ -52,7 +52,7 @@ from ejcache.errors import MALFORMED
 from ejcache.jax_integration.lowering.key import KEY_FORMAT
 from ejcache.jax_integration.lowering.module_digest import ModuleDigest
 from ejcache.keys.key import reuse_module_key, reuse_record_key
-from ejcache.reuse.inputs.project import Project
+from ejcache.reuse.inputs.project import Project, ProjectPlaces
 from ejcache.settings.environment import fixed_hash_seed
 from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
@@ -93,7 +93,7 @@ class StartInputs(NamedTuple):
     environment: Mapping[str, str]
     variables: str
     project: Project
-    places: tuple[tuple[str, ...], tuple[str, ...]]
+    places: ProjectPlaces
     packages: Mapping[str, str]
     edited: Mapping[str, str]
     late: tuple[str, ...]
@@ -188,7 +188,7 @@ def decode_document(payload: bytes) -> tuple[ReuseRecord, ...]:
 
 def _record(fields: dict[str, Any]) -> ReuseRecord:
     given = fields["inputs"]
-    directories, alone = given["places"]
+    directories, alone, beside, search = map(_all_texts, given["places"])
     inputs = StartInputs(
         command=_all_texts(given["command"]),
         environment=_texts(given["environment"]),
@@ -196,7 +196,7 @@ def _record(fields: dict[str, Any]) -> ReuseRecord:
         project=Project(
             _texts(given["code"]), _texts(given["configuration"]), frozenset(_all_texts(given["directories"]))
         ),
-        places=(_all_texts(directories), _all_texts(alone)),
+        places=ProjectPlaces(directories, alone, beside, search),
         packages=_texts(given["packages"]),
         edited=_texts(given["edited"]),
         late=_all_texts(given["late"]),

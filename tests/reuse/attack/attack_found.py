@@ -193,3 +193,25 @@ def _replaced(q: Place) -> None:
     q.write("out/turn", "0")
     for old, new in (("conf", "between"), ("other", "conf"), ("between", "other")):
         q.path(f"proj/{old}").rename(q.path(f"proj/{new}"))
+
+
+def search_path_grows_in_the_trace(p: Place) -> None:
+    """A trace puts a directory on the search path, asks for modules, and takes it away again."""
+    p.write("late/notes.txt", "")
+    p.write("late/space/notes.txt", "")
+    p.program(f"""
+def optional(name):
+    import importlib
+    try:
+        return getattr(importlib.import_module(name), "k", 0)
+    except ImportError:
+        return 0
+def values():
+    sys.path.insert(0, "../late")
+    found = [optional("piece"), optional("package"), optional("fresh.deep.fast")]
+    sys.path.remove("../late")
+    return found
+{_VECTOR}""")
+    p.must("a piece comes", lambda q: q.write("late/piece.py", "k = 2\n"))
+    p.must("a package comes", lambda q: q.write("late/package/__init__.py", "k = 2\n"))
+    p.must("a namespace comes", lambda q: q.write("late/fresh/deep/fast.py", "k = 2\n"))

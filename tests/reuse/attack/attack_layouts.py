@@ -293,6 +293,7 @@ def generated_by_a_build_step(p: Place) -> None:
     p.write("proj/gen/model_pb2.py", "k = 1\n")
     p.write("proj/gen/version_pb2.py", "k = 1\n")
     os.utime(p.path("proj/schema/model.proto"), (1_600_000_000, 1_600_000_000))
+    p.env["PYTHONDONTWRITEBYTECODE"] = "1"
     p.program(f"""
 here = Path(__file__).parent
 source, made = here / "schema/model.proto", here / "gen/model_pb2.py"
@@ -346,7 +347,10 @@ if how == "the other one turned while it starts":
     turn("../etc/app", "1")
 def values():
     return read + [num("config/more.json")]
-{_VECTOR}""")
+{_VECTOR}
+if how != "none":
+    turn("config" if how == "turned while it starts" else "../etc/app", "2")
+""")
 
     def turned(place: str, how: str = "none", *, k: int = 2):
         def change(q: Place) -> None:
@@ -554,7 +558,9 @@ def every_setting_of_jax(p: Place) -> None:
         "recover",
     )
     names = sorted(
-        n for n, value in jax.config.values.items() if isinstance(value, bool) and not any(u in n for u in unfit)
+        n
+        for n, value in jax.config.values.items()
+        if isinstance(value, bool) and hasattr(jax.config, n) and not any(u in n for u in unfit)
     )
     p.env["LAYOUT_SETTINGS"] = ",".join(names)
     _modes(
@@ -774,7 +780,7 @@ sys.stdout.flush()
 
 
 def lazy_modules(p: Place) -> None:
-    """Modules that `LazyLoader` leaves unloaded until the trace needs them, and modules that name another file as theirs."""
+    """Modules that `LazyLoader` leaves unloaded until the trace needs them, and modules that name no file as theirs."""
     p.write("lazy/heavy.py", "import needed\nk = needed.k\n")
     p.write("needs/needed.py", "k = 1\n")
     p.write("liar/liar.py", "k = 1\n")
@@ -790,7 +796,7 @@ def lazy(name):
     return module
 heavy = lazy("heavy")
 import liar
-liar.__file__ = "/nonexistent/liar.py"
+del liar.__file__
 sys.modules["weird"] = object()
 sys.modules["made"] = types.ModuleType("made")
 sys.modules["made"].__file__ = 7
@@ -800,7 +806,7 @@ def values():
 {_VECTOR}""")
     p.must("what a lazy module needs", _code("needs/needed.py"))
     p.must("a lazy module", lambda q: q.replace("lazy/heavy.py", "needed.k", "needed.k + 4"))
-    p.must("a module that names another file", _code("liar/liar.py"))
+    p.must("a module that names no file", _code("liar/liar.py"))
     p.must("what a lazy module needs is shadowed", _code("lazy/needed.py"))
 
 

@@ -29,10 +29,12 @@ def optional(name):
     except ImportError:
         return 0
 def values():
-    return [optional("space.deep.fast"), optional("fresh.deep.fast"), optional("space.deep.deeper.fast")]
+    return [optional("space.deep.fast"), optional("fresh.deep.fast"), optional("space.deep.deeper.fast"), optional("fresh.deep.deeper.x")]
 {_VECTOR}""")
     p.must("in a directory that is there", _code("lib/space/deep/fast.py"))
-    p.listed(1, "in one that is not", _code("lib/fresh/deep/fast.py"))
+    p.must("in one that is not", _code("lib/fresh/deep/fast.py"))
+    p.must("deeper in one that is not", _code("lib/fresh/deep/deeper/x.py"))
+    p.twin("data deep in one that is not", lambda q: q.write("lib/fresh_data/deep/x.bin", "1"))
     p.must("in one below it", _code("lib/space/deep/deeper/fast.py"))
 
 
@@ -57,7 +59,7 @@ def optional(name):
         return 0
 def values():
     import alpha.late
-    names = ["alpha._fast", "alpha.sub._fast", "alpha.late._fast", "extra", "spaced.two", "bare.part", "extra_space.part"]
+    names = ["alpha._fast", "alpha.sub._fast", "alpha.late._fast", "extra", "spaced.two", "bare.part", "extra_space.part", "far.deep.part", "alpha.far.deep.part"]
     return [optional(n) for n in names] + [len(list(pkgutil.iter_modules(alpha.__path__)))]
 {_VECTOR}""")
     p.must("a module comes to a package", _code(f"{site}/alpha/_fast.py"))
@@ -68,6 +70,9 @@ def values():
     p.must("a part comes to a namespace package", _code(f"{site}/spaced/two.py"))
     p.must("a module comes to a directory without code", _code(f"{site}/bare/part.py"))
     p.must("a namespace package comes", _code(f"{site}/extra_space/part.py"))
+    p.must("a namespace package of several levels comes", _code(f"{site}/far/deep/part.py"))
+    p.must("a namespace package of several levels comes to a package", _code(f"{site}/alpha/far/deep/part.py"))
+    p.twin("a directory of data comes", lambda q: q.write(f"{site}/alpha/cache/deep/x.bin", "x"))
     p.must("a package comes with its metadata", lambda q: _install(q, site, "extra", {"extra/__init__.py": "k = 5\n"}))
     p.twin("byte code comes", lambda q: q.write(f"{site}/alpha/__pycache__/old.cpython-312.pyc", "x"))
     p.twin("data come to a package", lambda q: q.write(f"{site}/alpha/cache.bin", "x"))

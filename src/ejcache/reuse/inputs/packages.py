@@ -234,8 +234,9 @@ _examined: Final[dict[str, tuple[str, str] | None]] = {}
 def sort_files(files: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """Pick the module files that belong to no distribution from an index, and those of the others that were edited.
 
-    The second is the content of those that are not as the `RECORD` of their distribution says, by name. A file is
-    looked at once in a process: what counts is what it was when its module was loaded.
+    The second is the content of those that are not as the `RECORD` of their distribution says, by name. A directory
+    that no `RECORD` names is there with an empty text, and a separator at its end. A file is looked at once in a
+    process: what counts is what it was when its module was loaded.
     """
     others: list[str] = []
     edited: dict[str, str] = {}
@@ -252,7 +253,8 @@ def sort_files(files: Iterable[str]) -> tuple[list[str], dict[str, str]]:
             edited[found[0]] = found[1]
     for directory in directories:
         for path in _added(directory):
-            edited[path[len(root_of(path) or "") :].replace(os.sep, "/")] = content(path)
+            name = path[len(root_of(path) or "") :].replace(os.sep, "/")
+            edited[name] = "" if path.endswith(os.sep) else content(path)
     return others, edited
 
 
@@ -260,7 +262,8 @@ def sort_files(files: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 def _added(directory: str) -> list[str]:
     """Find the code that no `RECORD` names, directly in a directory of a library and directly in directories there.
 
-    Of the library's own directory it is that of the directories there: what lies directly in it counts as a whole.
+    Of the library's own directory it is that of the directories there: what lies directly in it counts as a whole. The
+    directories are found, too, each with a separator behind it.
     """
     root = root_of(directory)
     if root is None:
@@ -280,11 +283,13 @@ def _added(directory: str) -> list[str]:
             memo.keep(what, status, said)
     found: list[str] = []
     for path in said.split("\t")[1:]:
-        is_directory = path.endswith(os.sep)
-        found += sorted(each.path for each in entries_of(path) if is_code(each.name)) if is_directory else [path]
+        found.append(path)
+        if path.endswith(os.sep):
+            found += sorted(each.path for each in entries_of(path) if is_code(each.name))
     for path in found:
         with contextlib.suppress(OSError):
-            _note_change(path, os.stat(path))  # noqa: PTH116
+            if not path.endswith(os.sep):
+                _note_change(path, os.stat(path))  # noqa: PTH116
     return found
 
 

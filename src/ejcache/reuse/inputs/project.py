@@ -20,6 +20,7 @@ import os
 import re
 import stat
 import sys
+from importlib.machinery import FileFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,7 @@ from ejcache.settings.start import DIRECTORY, identity
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Container, Iterable, Mapping
 
 CONFIGURATION: Final = frozenset({
     *(".yaml", ".yml", ".toml", ".json", ".json5", ".jsonc", ".jsonnet", ".libsonnet", ".ini", ".cfg", ".conf"),
@@ -165,16 +166,45 @@ def place_ahead(files: Iterable[str]) -> None:
             _placement(path, now)
 
 
+def looked_into() -> dict[str, None]:
+    """Find where Python looks for modules, and where it has looked: what was on the search path for a while, too.
+
+    The directories of packages are among them.
+    """
+    found = dict.fromkeys(sys.path)
+    for entry, finder in tuple(sys.path_importer_cache.items()):
+        found[finder.path if isinstance(finder, FileFinder) else entry] = None
+    return found
+
+
+def looked_into_since(before: Container[str], places: ProjectPlaces) -> list[str]:
+    """Find where Python has looked for modules since then, but for its library, installed packages and the project.
+
+    Args:
+        before: from `looked_into`.
+        places: of the project.
+    """
+    fresh = [os.path.realpath(each) for each in looked_into() if each not in before]
+    return [
+        each
+        for each in fresh
+        if root_of(each) is None
+        and not is_in_library(os.path.join(each, ""))  # noqa: PTH118
+        and not any(each == known or _is_reached(each, known) for known in (*places.directories, *places.search))
+    ]
+
+
 def project_places(
-    main: str, files: Iterable[str], given: str = "", known: Iterable[str] = ()
-) -> tuple[list[str], list[str]]:
-    """The directories of the project, none below another, and the files that count alone.
+    main: str, files: Iterable[str], given: str = "", *, known: Iterable[str] = (), search: Iterable[str] = ()
+) -> ProjectPlaces:
+    """Find what a project is made of.
 
     Args:
         main: the file of the main module.
         files: of loaded modules that belong to no distribution from an index.
         given: the main file as the command line has it, which may be a link from another directory.
-        known: directories that belong to the project, too.
+        known: further directories of the project.
+        search: further directories in which Python looks for modules.
 
     Raises:
         RefusedError: a module was loaded from what is neither a file nor an archive.
@@ -187,8 +217,8 @@ def project_places(
     if beside and beside != _scripts() and root_of(os.path.join(beside, "")) is None and not is_in_library(beside):  # noqa: PTH118
         directories.add(beside)
     kept = outermost(directories)
-    alone.update(_searched(sys.path, kept))
-    return kept, sorted(alone)
+    around, code = _searched((*sys.path, *search), kept)
+    return ProjectPlaces(tuple(kept), tuple(sorted(alone.union(code))), tuple(sorted(around)), tuple(search))
 
 
 def outermost(directories: Collection[str]) -> list[str]:
@@ -216,11 +246,11 @@ def _real_directory(directory: str) -> str:
     return os.path.realpath(f"{directory}{os.sep}")
 
 
-def _searched(search: Iterable[str], directories: Collection[str]) -> Iterator[str]:
+def _searched(search: Iterable[str], directories: Collection[str]) -> tuple[list[str], list[str]]:
     """The code that an import would find, whether it is loaded or not: a trace may import what no module did before.
 
-    It is what lies directly in a directory of the search path, and directly in the packages there, but for Python's
-    own library and installed packages.
+    It is what lies directly in a directory of the search path, and directly in the directories there, but for Python's
+    own library and installed packages. The first are these directories, the second the files.
 
     Args:
         search: entries of the search path.
@@ -230,6 +260,8 @@ def _searched(search: Iterable[str], directories: Collection[str]) -> Iterator[s
         RefusedError: there are more than 20,000 entries.
     """
     found = 0
+    beside: list[str] = []
+    code: list[str] = []
     for place in dict.fromkeys(search):
         path = os.path.realpath(place)  # of "", the directory in which the program is
         if is_in_library(os.path.join(path, "")):  # noqa: PTH118
@@ -241,7 +273,7 @@ def _searched(search: Iterable[str], directories: Collection[str]) -> Iterator[s
         while not os.path.exists(archive):  # noqa: PTH110
             archive = os.path.dirname(archive)  # noqa: PTH120  # a directory in it can be searched, too
         if os.path.isfile(archive):  # noqa: PTH113  # whatever its ending
-            yield archive
+            code.append(archive)
         waiting = [place if is_library else path]
         while waiting:
             here = waiting.pop()
@@ -251,13 +283,40 @@ def _searched(search: Iterable[str], directories: Collection[str]) -> Iterator[s
                 if found > _MOST:
                     raise RefusedError(f"{place}, in which Python looks for modules, has more than {_MOST:,} entries")
                 if is_code(entry.name):
-                    yield entry.path
+                    code.append(entry.path)
                 elif is_top and entry.path not in directories and _is_package(entry):
                     waiting.append(entry.path)
+                    beside.append(entry.path)
+    return beside, code
+
+
+def made_since(directories: Iterable[str]) -> list[str]:
+    """Those of these directories that were made, or got something new, after this process began."""
+    return [each for each in directories if (about := _status(each)) is not None and was_made_since(about)]
 
 
 def _is_package(entry: os.DirEntry[str]) -> bool:
     return entry.name.isidentifier() and entry.is_dir() and _is_descended(entry.name, entry.path)
+
+
+def with_code(directories: Iterable[str]) -> str:
+    """The first directory in which code lies, however deep; empty if there is none.
+
+    One with more than 20,000 entries is not looked through, and taken for one.
+    """
+    for directory in directories:
+        seen: set[tuple[int, int]] = set()
+        waiting = [directory]
+        found = 0
+        while waiting:
+            for entry in entries_of(waiting.pop()):
+                found += 1
+                if is_code(entry.name) or found > _MOST:
+                    return directory
+                with contextlib.suppress(OSError):
+                    below = _descended(entry, seen, ()) if entry.is_dir() else ""
+                    waiting += [below] if below else []
+    return ""
 
 
 def link_that_changed(paths: Iterable[str]) -> str:
@@ -327,15 +386,21 @@ class ProjectPlaces(NamedTuple):
     Attributes:
         directories: none below another.
         alone: files that count alone.
+        beside: directories in those of the search path: of them the code counts that lies directly there. If there is
+            one more, all of its code counts.
+        search: directories that were on the search path while a function was traced.
     """
 
     directories: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
 
     def joined(self, other: ProjectPlaces) -> ProjectPlaces:
         """Both, and no directory twice."""
         directories = outermost({*self.directories, *other.directories})
-        return ProjectPlaces(tuple(directories), tuple(sorted({*self.alone, *other.alone})))
+        others = [tuple(sorted({*one, *two})) for one, two in zip(self[1:], other[1:], strict=True)]
+        return ProjectPlaces(tuple(directories), *others)
 
 
 _NO_PLACES: Final = ProjectPlaces()
@@ -372,16 +437,19 @@ class ProjectReader:
         Raises:
             RefusedError: a module was loaded from what is neither a file nor an archive.
         """
-        directories, alone = project_places(self._main, files, self._given, known.directories)
-        return known.joined(ProjectPlaces(tuple(directories), tuple(alone)))
+        return known.joined(
+            project_places(self._main, files, self._given, known=known.directories, search=known.search)
+        )
 
     def searched(self, search: Iterable[str]) -> Project:
-        """Read the code that an import finds in these entries of the search path, as it is now.
+        """Read the code that an import finds in these entries of the search path, and the directories, as they are now.
 
         Raises:
             RefusedError: they have more than 20,000 entries.
         """
-        return self.read(ProjectPlaces((), tuple(_searched(search, ()))))
+        beside, alone = _searched(search, ())
+        found = self.read(ProjectPlaces((), tuple(alone)))
+        return found._replace(code={**found.code, **{f"{label(each, self.base)}/": "" for each in beside}})
 
     def read(self, places: ProjectPlaces) -> Project:
         """The files of these places, as they were when each was read first.
@@ -549,9 +617,13 @@ def from_label(name: str, base: str) -> str:
         return os.path.normpath(os.path.join(_HERE, name.removeprefix(_OWN)))  # noqa: PTH118
     if not name.startswith(_LIBRARY):
         return os.path.normpath(os.path.join(base, name))  # noqa: PTH118
-    rest = name.removeprefix(_LIBRARY)
-    paths = [f"{root}{rest}" for root in roots()]
-    return next(filter(os.path.exists, paths), paths[0] if paths else rest)
+    return path_in_library(name.removeprefix(_LIBRARY))
+
+
+def path_in_library(name: str) -> str:
+    """The path of a file that is installed, in the first library that has it."""
+    paths = [f"{root}{name}" for root in roots()]
+    return next(filter(os.path.exists, paths), paths[0] if paths else name)
 
 
 def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]], ours: Container[object]) -> str:
