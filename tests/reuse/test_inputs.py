@@ -233,6 +233,34 @@ def test_a_directory_that_is_replaced_while_the_program_runs_is_a_change(project
     assert read().changed
 
 
+def _volume(place, content, number):
+    """Turn a directory as volumes of Kubernetes are turned: its file is a link, and what that leads to is old."""
+    data = place / f"..data_{number}"
+    data.mkdir(parents=True)
+    (data / "c.yaml").write_text(content)
+    if not (place / "c.yaml").is_symlink():
+        (place / "c.yaml").symlink_to("..data/c.yaml")
+    (place / "..new").symlink_to(data.name)
+    (place / "..new").rename(place / "..data")
+
+
+def test_a_link_behind_a_link_that_is_turned_while_the_program_runs_is_a_change(monkeypatch, project, tmp_path):
+    """In the project, and where an argument names the file."""
+    base, read = project
+    for place in (base / "conf", tmp_path / "etc"):
+        _volume(place, "1", 1)
+    _began_now(monkeypatch)
+    word = str(tmp_path / "etc/c.yaml")
+    monkeypatch.setattr("sys.orig_argv", ["python", word])
+    assert not read().changed
+    assert not command_line(str(base / "main.py"))[1]
+    for place in (base / "conf", tmp_path / "etc"):
+        (place / "..new").symlink_to("..data_1")
+        (place / "..new").rename(place / "..data")
+    assert read().changed == "conf/c.yaml"
+    assert command_line(str(base / "main.py"))[1] == word
+
+
 def test_files_that_come_and_go_in_a_directory_are_no_move(project):
     base, read = project
     (base / "conf/x.log").write_text("")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.reuse.inputs.files import content, is_younger
+from ejcache.reuse.inputs.project import is_new_way
 from ejcache.settings.start import DIRECTORY, variables_at_start
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def command_line(main: str, ignored: Iterable[str] = ()) -> tuple[list[str], str
         for path, status in _files(word, os.path.dirname(main)):  # noqa: PTH120
             if not _is_same(path, main):
                 named.append(f"{word}: {content(path, status)}")
-                changed = changed or (path if is_younger(status) else "")
+                changed = changed or (path if is_younger(status) or is_new_way(path) else "")
     # Where the project lies does not count.
     is_where = [os.path.isabs(word) and _is_same(word, main) for word in words]  # noqa: PTH117
     shown = [os.sep + os.path.basename(word) if cut else word for word, cut in zip(words, is_where, strict=True)]  # noqa: PTH119

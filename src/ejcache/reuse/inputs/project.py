@@ -43,6 +43,8 @@ NOT_DESCENDED: Final = frozenset({"__pycache__", "node_modules"})
 OUTPUTS: Final = frozenset({"outputs", "runs", "logs", "wandb", "mlruns", "lightning_logs", "checkpoints", "results"})
 _CUSTOMIZE: Final = frozenset({"sitecustomize", "usercustomize"})
 _MOST: Final = 20_000
+_MOST_LINKS: Final = 40
+"""On the way to a file; Linux follows no more."""
 _LIBRARY: Final = "library/"
 _OWN: Final = "ejcache:"
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))  # noqa: PTH100, PTH120
@@ -525,7 +527,7 @@ class ProjectReader:
             directory, is_output = waiting.pop()
             beginning = self._beginning(directory)
             here = beginning.removesuffix("/") or "."
-            settings: list[tuple[str, str, os.stat_result, bool]] = []
+            settings: list[tuple[os.DirEntry[str], str, os.stat_result]] = []
             links: dict[str, str] = {}
             young = True
             # In a fixed order: of two names of one directory, the first one counts.
@@ -535,7 +537,6 @@ class ProjectReader:
                     raise RefusedError(f"the project in {top} has more than {_MOST:,} entries")
                 try:
                     name = f"{beginning}{entry.name}"
-                    is_new = entry.is_symlink() and is_younger(entry.stat(follow_symlinks=False))
                     if entry.is_dir():
                         to = os.path.relpath(os.path.realpath(entry.path), self.base) if entry.is_symlink() else ""
                         is_written = is_output or not OUTPUTS.isdisjoint((entry.name, *Path(to).parts))
@@ -544,7 +545,7 @@ class ProjectReader:
                             waiting.append((below, is_written))
                         elif to and not is_written and _is_descended(entry.name, entry.path):
                             links[name] = f"a link to {to}"  # which is read under another name
-                        if is_new and not is_written and (below or name in links):
+                        if not is_written and (below or name in links) and _is_new_link(entry):
                             changed = changed or name
                         continue
                     status = entry.stat()
@@ -553,10 +554,10 @@ class ProjectReader:
                 young = young and was_made_since(status, surely=True)
                 last = ending(entry.name)
                 if last in CODE:
-                    if self._count(entry.path, name, code, status) or is_new:
+                    if self._count(entry.path, name, code, status) or _is_new_link(entry):
                         changed = changed or name
                 elif last in CONFIGURATION or entry.name.lower().startswith(".env"):
-                    settings.append((entry.path, name, status, is_new))
+                    settings.append((entry, name, status))
             if is_output:
                 continue
             about = _status(directory)  # after its entries: it may be replaced while they are read
@@ -567,8 +568,8 @@ class ProjectReader:
             if not changed and about is not None and _was_moved(about):
                 changed = here
             configuration.update(links)
-            for path, name, status, is_new in settings:
-                if self._count(path, name, configuration, status) or is_new:
+            for entry, name, status in settings:
+                if self._count(entry.path, name, configuration, status) or _is_new_link(entry):
                     changed = changed or name
         return Project(code, configuration, frozenset(looked), changed)
 
@@ -578,6 +579,45 @@ def _status(path: str) -> os.stat_result | None:
         return os.stat(path)  # noqa: PTH116
     except OSError:
         return None
+
+
+def _is_new_link(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and is_new_way(entry.path)
+
+
+def is_new_way(path: str) -> bool:
+    """True if a link on the way to a file was made, or a directory got its name, after this process began.
+
+    The file that the process has read may be another one then: volumes and releases are changed by a link, which leads
+    to files that are old.
+    """
+    here = os.sep
+    waiting = os.path.join(os.getcwd(), path).split(os.sep)[::-1]  # noqa: PTH109, PTH118, PTH206
+    links = 0
+    while waiting:
+        name = waiting.pop()
+        if name in {"", "."}:
+            continue
+        if name == "..":
+            here = os.path.dirname(here)  # noqa: PTH120  # there is no link in it
+            continue
+        step = os.path.join(here, name)  # noqa: PTH118
+        try:
+            status = os.lstat(step)
+            to = os.readlink(step) if stat.S_ISLNK(status.st_mode) else ""  # noqa: PTH115
+        except OSError:
+            return False
+        if not to:
+            here = step
+            if stat.S_ISDIR(status.st_mode) and _was_moved(status):
+                return True
+            continue
+        links += 1
+        if is_younger(status) or links > _MOST_LINKS:
+            return True
+        here = os.sep if to.startswith(os.sep) else here
+        waiting += to.split(os.sep)[::-1]  # noqa: PTH206
+    return False
 
 
 def _was_moved(status: os.stat_result) -> bool:
