@@ -140,6 +140,7 @@ book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import work; w
 for output in nbclient.NotebookClient(book, kernel_name="python3", timeout=240, startup_timeout=240).execute().cells[0].outputs:
     getattr(sys, output.name).write(output.text)
 """
+RUNNER = "import runpy, sys\ndel sys.argv[0]\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
 FROM_INDEX = {"install": "from an index"}
 PLAIN = {
     "a notebook": ({"project/book.py": BOOK}, [PYTHON, "book.py"], {}, "console, a notebook"),
@@ -154,6 +155,8 @@ PLAIN = {
     "a fork that imports": ({"project/fork.py": LATE_FORK}, [PYTHON, "fork.py"], {}, "was forked"),
     "a worker of a library": (PACKAGE, [INSTALLED, "-m", "mine.worker"], FROM_INDEX, "belongs to mine"),
     "a command of a library": (PACKAGE, [COMMAND], FROM_INDEX, "belongs to mine"),
+    "a program that a library's starts": ({**PACKAGE, "source/mine/runner.py": RUNNER}, [INSTALLED, "-m", "mine.runner", "train.py"], FROM_INDEX, "its command belongs to mine"),
+    "a debugger": ({}, [PYTHON, "-m", "pdb", "-c", "continue", "-c", "quit", "train.py"], {}, "its command belongs to Python's library"),
     "a program of Python's": ({}, [PYTHON, "-m", "timeit", "-n1", "-r1", "import work; work.run()"], {}, "Python's library"),
 }  # fmt: skip
 

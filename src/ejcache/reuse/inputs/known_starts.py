@@ -6,7 +6,9 @@ known there, nor where the main module belongs to an installed distribution, suc
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 import os
 import re
 import sys
@@ -28,6 +30,9 @@ _IS_NOTED: Final = MAIN_AS_GIVEN == noted.MAIN_AS_GIVEN
 MAIN: Final = noted.MAIN if _IS_NOTED else os.path.realpath(MAIN_AS_GIVEN)
 """The file of the main module, without links; empty without one."""
 _IDENTITIES: Final = noted.IDENTITIES if _IS_NOTED else _identities(MAIN)
+_OURS: Final = "ejcache"
+_WITH_VALUE: Final = "cmWX"
+"""Python's short options behind which a value follows."""
 _OF_COMMANDS: Final = frozenset({"console_scripts", "gui_scripts"})
 
 
@@ -62,16 +67,56 @@ def why_moved() -> str:
 
 @functools.cache
 def _owner_of_command() -> str:
-    """Return the distribution, not the project's, whose command was started; empty if there is none."""
-    name = os.path.basename(MAIN)  # noqa: PTH119
+    """Return the distribution, not the project's, whose command was started, or Python's library; empty for none.
+
+    The command may have put another program in the place of the main module, as debuggers and profilers do.
+    """
+    started, is_module = _started()
+    if is_module:
+        return _owner_of_module(started.partition(".")[0])
+    name = os.path.basename(started or MAIN)  # noqa: PTH119
     if name.endswith((".py", ".pyc", ".pyz")):
         return ""
     for each in installed():
-        if not each.is_project and (
-            f"/bin/{name}," in _text(each.directory, "RECORD") or name in _commands(each.directory)
-        ):
+        is_other = not each.is_project and each.name != _OURS
+        if is_other and (f"/bin/{name}," in _text(each.directory, "RECORD") or name in _commands(each.directory)):
             return each.name
     return ""
+
+
+def _started() -> tuple[str, bool]:
+    """Return what Python was told to run, and True if that is a module (`-m`) and no file; empty if it was neither."""
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if not word.startswith("-") or word == "-":
+            return word, False
+        if word.startswith("--"):
+            if word == "--check-hash-based-pycs":
+                next(words, "")
+            continue
+        for place, letter in enumerate(word[1:], 2):
+            if letter in _WITH_VALUE:
+                value = word[place:] or next(words, "")
+                if letter == "m":
+                    return value, True
+                break
+    return "", False
+
+
+def _owner_of_module(name: str) -> str:
+    """Return what else than the project, and ejcache, which starts others' programs, a module belongs to."""
+    module = sys.modules.get(name)
+    path = getattr(module, "__file__", None)
+    if not isinstance(path, str):
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(name)
+            path = spec.origin if spec is not None else None
+    if not isinstance(path, str):
+        return ""
+    if is_in_library(path):
+        return "Python's library"
+    owner = distribution_of(path)
+    return "" if owner is None or owner.is_project or owner.name == _OURS else owner.name
 
 
 def _commands(directory: str) -> set[str]:
