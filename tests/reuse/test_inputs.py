@@ -214,6 +214,17 @@ def test_a_link_from_one_directory_of_the_project_to_another_counts(monkeypatch,
     assert differing_file(before, read()) == "conf/used"
 
 
+def test_a_link_to_nothing_counts(monkeypatch, project):
+    """A directory may come where it leads to."""
+    base, read = project
+    (base / "conf/far").symlink_to("../../far")
+    _began_now(monkeypatch)
+    before = read()
+    (base.parent / "far").mkdir()
+    (base.parent / "far/a.yaml").write_text("1")
+    assert differing_file(before, read()) == "conf/far"
+
+
 def test_a_link_to_what_is_written_does_not_count(monkeypatch, project):
     base, read = project
     (base / "outputs/1").mkdir(parents=True)

@@ -286,7 +286,7 @@ jax.config.update("jax_num_cpu_devices", n)
 @ejcache.ejit(reuse_lowering=True)
 def step(x):
     traced("step")
-    return x * jax.device_count() + len(jax.local_devices())
+    return x * jax.device_count() + len(jax.local_devices()) + len(os.environ.get("XLA_FLAGS", ""))
 show(step(np.float32(3)))
 """)
     p.must("jax_num_cpu_devices from a file", lambda q: q.write("out/n.txt", "2 1"))

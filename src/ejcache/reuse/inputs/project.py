@@ -359,7 +359,7 @@ def _archive_of(path: str) -> str:
     above = path
     while len(above) > 1:
         above = os.path.dirname(above)  # noqa: PTH120
-        if os.path.isfile(above) and above.endswith(_ARCHIVES):  # noqa: PTH113
+        if os.path.isfile(above) and (above.endswith(_ARCHIVES) or above in map(os.path.realpath, sys.path)):  # noqa: PTH113
             return above
     raise RefusedError(f"a module was loaded from {path}, which is not a file")
 
@@ -550,6 +550,8 @@ class ProjectReader:
                         continue
                     status = entry.stat()
                 except OSError:
+                    if entry.is_symlink() and _is_descended(entry.name, entry.path) and not is_output:
+                        links[name] = "a link to nothing"  # a directory may come there
                     continue
                 young = young and was_made_since(status, surely=True)
                 last = ending(entry.name)
