@@ -149,6 +149,7 @@ SEAMS = {
         "reuse/*.py",
         "autotune/making_rules.py",
         "autotune/measure/inputs.py",
+        "autotune/measure/points.py",
         "autotune/measure/results.py",
         "autotune/measure/search.py",
         "autotune/measure/variation.py",

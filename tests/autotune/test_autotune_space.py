@@ -20,9 +20,9 @@ from ejcache.autotune.records.record import Candidate, CandidateOrigin, Timing, 
 from ejcache.errors import UsageError
 
 
-def large(values, checked):
-    """Nine axes with so many values each, and two constraints that count their calls."""
-    axes = {f"axis{number}": range(1, values + 1) for number in range(9)}
+def large(count, checked):
+    """So many axes of ten values, and two constraints that count their calls."""
+    axes = {f"axis{number}": range(1, 11) for number in range(count)}
 
     def first(config, rows):
         checked.append(config)
@@ -40,17 +40,16 @@ def searched(space, limit):
     search = Search(space, starts=[space.space.default], limit=limit, patience=False)
     while asked := search.ask():
         assert all(config["axis0"] <= 8 for config in asked)
-        values = len(space.space.axes["axis0",])
-        search.tell({canonical_json(c): 1 + sum(abs(math.log(v / 0.6 / values)) for v in c.values()) for c in asked})
+        search.tell({canonical_json(c): 1 + sum(abs(math.log(v / 6)) for v in c.values()) for c in asked})
     return search
 
 
 def test_a_thousand_million_points_cost_what_a_thousand_do():
-    """The search asks constraints as often, holds as much memory, and finds the valley of the larger space."""
+    """Constraints are asked of hardly more than what is measured, memory is alike, and the large valley is found."""
     counts, peaks, found = [], [], []
-    for values in (2, 10):
+    for axes in (3, 9):
         checked = []
-        space = large(values, checked).of_call((8,), {})
+        space = large(axes, checked).of_call((8,), {})
         searched(space, 8)
         checked.clear()
         tracemalloc.start()
@@ -62,9 +61,25 @@ def test_a_thousand_million_points_cost_what_a_thousand_do():
         assert len(search.times) == 128
         counts.append(len(checked))
         found.append(search)
-    assert counts[1] < 1.25 * counts[0], counts
-    assert peaks[1] < 1.35 * peaks[0], peaks
+    assert max(counts) < 4 * 128, counts
+    assert peaks[1] < 1.4 * peaks[0], peaks
     assert min(search.times.values()) < 0.5 * search.times[canonical_json(space.space.default)]
+
+
+@pytest.mark.parametrize(("most", "measured"), [(9, 40), (0, 1)])
+def test_constraints_may_refuse_nearly_all(most, measured):
+    """Where they allow one of a hundred, only such are measured; where they allow the default, the search ends."""
+
+    def alike(config):
+        return config["axis0"] == config["axis1"] == config["axis2"] <= most and config["axis3"] <= most
+
+    axes = {f"axis{number}": range(10) for number in range(4)}
+    space = Space(axes, default=dict.fromkeys(axes, 0), constraints=[alike])
+    search = Search(space.of_call((), {}), starts=[space.default], limit=40, patience=False)
+    while asked := search.ask():
+        assert all(alike(config) for config in asked)
+        search.tell({canonical_json(config): 1.0 for config in asked})
+    assert len(search.times) == measured
 
 
 BLOCKS = Space(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
+from ejcache.autotune.measure.points import around, located
 from ejcache.autotune.records.json_values import canonical_json
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from ejcache.autotune.measure.search import Located
+    from ejcache.autotune.measure.points import Points
 
     Point = tuple[int, ...]
 
@@ -28,13 +28,13 @@ class ListedSpace:
         self._sizes = [len(values[name]) for name in names]
         self._points: dict[str, Point] = {}
         # Several configurations are at one point if they differ in names that not all have.
-        self._at: dict[Point, list[Any]] = {}
-        self._located: list[tuple[Any, Point]] = []
+        self._at: dict[Point, list[str]] = {}
         for configuration, item in zip(configurations, flat, strict=True):
             point = tuple(steps[name][item[name]] for name in names)
-            self._points[canonical_json(configuration)] = point
-            self._at.setdefault(point, []).append(configuration)
-            self._located.append((configuration, point))
+            text = canonical_json(configuration)
+            self._points[text] = point
+            self._at.setdefault(point, []).append(text)
+        self._texts = [*self._points]
 
     def place(self, configuration: Any) -> tuple[float, ...] | None:
         """Return the steps on each axis, as shares of its length."""
@@ -43,33 +43,25 @@ class ListedSpace:
             return None
         return self._share(point)
 
-    def near(self, configuration: Any, generator: random.Random, count: int) -> list[Located]:
+    def near(self, configuration: Any, generator: random.Random, count: int) -> Points:
         """Return one or two steps on each axis, and one step on each pair of axes: so many of these, at random."""
-        point = self._points[canonical_json(configuration)]
-        found = [(each, self._share(near)) for near in around(point, self._sizes) for each in self._at.get(near, ())]
-        return generator.sample(found, count) if len(found) > count else found
+        inside = around(self._points[canonical_json(configuration)], self._sizes)
+        found = [text for near in inside.tolist() for text in self._at.get(tuple(near), ())]
+        return self._located(generator.sample(found, count) if len(found) > count else found)
 
-    def drawn(self, generator: random.Random, count: int) -> list[Located]:
-        """Up to so many configurations."""
-        found = generator.sample(self._located, min(count, len(self._located)))
-        return [(configuration, self._share(point)) for configuration, point in found]
+    def drawn(self, generator: random.Random, count: int) -> Points:
+        """So many configurations, or all."""
+        return self._located(generator.sample(self._texts, min(count, len(self._texts))))
+
+    def text(self, name: str) -> str:
+        """The canonical JSON of a configuration, which is its name here."""
+        return name
+
+    def _located(self, texts: list[str]) -> Points:
+        return located(texts, [self._points[text] for text in texts], self._sizes)
 
     def _share(self, point: Point) -> tuple[float, ...]:
         return tuple(step / (size - 1) for step, size in zip(point, self._sizes, strict=True))
-
-
-def around(point: Sequence[int], sizes: Sequence[int]) -> Iterator[Point]:
-    """Up to two steps on each axis of so many values, and one on each pair of axes: parameters depend on each other."""
-    for axis, step in itertools.product(range(len(point)), (-1, 1, -2, 2)):
-        if 0 <= point[axis] + step < sizes[axis]:
-            yield (*point[:axis], point[axis] + step, *point[axis + 1 :])
-    for one, other in itertools.combinations(range(len(point)), 2):
-        for step, step_other in itertools.product((-1, 1), repeat=2):
-            if 0 <= point[one] + step < sizes[one] and 0 <= point[other] + step_other < sizes[other]:
-                moved = list(point)
-                moved[one] += step
-                moved[other] += step_other
-                yield tuple(moved)
 
 
 def flattened(value: Any, name: str = "") -> dict[str, Any]:

@@ -18,20 +18,18 @@ import json
 import math
 import random
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ejcache.autotune.measure.points import Points
 from ejcache.autotune.records.json_values import canonical_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     Times = Mapping[str, float]
     """Seconds by the canonical JSON of a configuration; infinite for one that failed."""
 
     Place = tuple[float, ...]
-    Located = tuple[Any, Place]
-    """A configuration and its coordinates."""
 
 
 PORTFOLIO: Final = 5
@@ -39,10 +37,16 @@ RANDOM_STARTS: Final = 4
 _BATCH: Final = 4
 _LEADERS: Final = 6
 _NEAR: Final = 80
+_MOST_NEAR: Final = 240
+"""So many neighbours of one of the best are looked at, and of all of these together."""
+
 _RANDOM: Final = 300
 _BLOCK: Final = 128
 _SHORT: Final = 64
-"""So many are judged at once, and so many of all that a model judged may be chosen."""
+"""So many are judged at once, and so many of all that a model judged are compared for a choice."""
+
+_TRIES: Final = 20
+"""So often random configurations are drawn where constraints refuse all."""
 
 _WORST: Final = 2.3
 """Logarithm of the slowdown from which on it does not matter how slow a configuration is, or why it failed."""
@@ -89,11 +93,14 @@ class Landscape(Protocol):
     def place(self, configuration: Any) -> Place | None:
         """The coordinates, between 0 and 1 on each axis; None for a configuration that is not in the space."""
 
-    def near(self, configuration: Any, generator: random.Random, count: int) -> Iterable[Located]:
+    def near(self, configuration: Any, generator: random.Random, count: int) -> Points:
         """Up to so many neighbours on one and on two axes, at random."""
 
-    def drawn(self, generator: random.Random, count: int) -> Iterable[Located]:
-        """Up to so many random configurations, some of them twice."""
+    def drawn(self, generator: random.Random, count: int) -> Points:
+        """So many random points, each once, or all."""
+
+    def text(self, name: Any) -> str | None:
+        """The canonical JSON of the configuration at a point; None if constraints refuse it."""
 
 
 def portfolio(history: Sequence[Times], *, most: int = PORTFOLIO) -> list[str]:
@@ -168,13 +175,13 @@ class Search:
         self._most_idle = max(1, enough // 2)
         self._random = random.Random(seed)  # noqa: S311 (not a secret)
         self._places: dict[str, Place] = {}
-        self._configurations: dict[str, Any] = {}
-        self._near: dict[str, dict[str, Place]] = {}
+        self._near: dict[str, Points] = {}
         self._asked: set[str] = set()
+        self._out: set[Hashable] = set()
         self._best, self._since = math.inf, 0
         self._model = _Model(history, self)
         queue = [text for start in starts if (text := self._known(start)) is not None]
-        queue += self._model.portfolio() if history else self._kept(self._drawn(RANDOM_STARTS))
+        queue += self._model.portfolio() if history else self._random_starts()
         self._queue = list(dict.fromkeys(queue))
         self.starts = tuple(self._queue)
 
@@ -186,7 +193,7 @@ class Search:
         queue = [text for text in self._queue if text not in self.times] or self._promising()
         batch, self._queue = queue[: min(_BATCH, left)], queue[min(_BATCH, left) :]
         self._asked.update(batch)
-        return [self._configurations[text] for text in batch]
+        return [json.loads(text) for text in batch]
 
     def tell(self, times: Times) -> None:
         """Learn seconds; infinite for a configuration that failed."""
@@ -211,58 +218,75 @@ class Search:
             place = self._space.place(configuration)
             if place is None:
                 return None
-            self._places[text], self._configurations[text] = place, configuration
+            self._places[text] = place
         return text
 
     def _known_text(self, text: str) -> str | None:
         return text if text in self._places else self._known(json.loads(text))
 
-    def _kept(self, found: Mapping[str, Place]) -> list[str]:
-        """The texts of configurations, which are remembered from now on."""
-        for text, place in found.items():
-            self._configurations.setdefault(text, json.loads(text))
-            self._places[text] = place
-        return [*found]
+    def _random_starts(self) -> list[str]:
+        draws = (self._space.drawn(self._random, RANDOM_STARTS) for _ in range(_TRIES))
+        found = (
+            text
+            for points in draws
+            for name, place in zip(points.names, points.places.tolist(), strict=True)
+            if name not in self._out and (text := self._text_at(name, place)) is not None
+        )
+        return list(itertools.islice(found, RANDOM_STARTS))
 
-    def _drawn(self, count: int) -> dict[str, Place]:
-        return _by_text(self._space.drawn(self._random, count))
+    def _text_at(self, name: Hashable, place: Sequence[float]) -> str | None:
+        """The text of the configuration at a point; None if it was asked for before, or if constraints refuse it."""
+        self._out.add(name)
+        text = str(name) if name in self._places else self._space.text(name)
+        if text is None or text in self.times or text in self._asked:
+            return None
+        self._places.setdefault(text, tuple(place))
+        return text
 
     def _promising(self) -> list[str]:
         """The configurations that the model thinks best of, one after the other."""
         leaders = sorted(self.times, key=self.times.__getitem__)[:_LEADERS]
         self._near = self._neighbours([leader for leader in leaders if self.times[leader] < math.inf])
-        pool = self._drawn(_RANDOM)
-        for near in self._near.values():
-            pool |= near
-        pool |= {text: self._places[text] for text in self._model.best}
-        for text in (*self.times, *self._asked):
-            pool.pop(text, None)
-        if not pool or not self.times:
-            return self._kept(dict(islice(pool.items(), _BATCH)))
         known = [*self.times]
         slow = _slowdowns(self.times) or dict.fromkeys(known, _WORST)
-        chosen = self._model.chosen(
-            {text: self._places[text] for text in known},
-            [slow.get(text, _WORST) for text in known],
-            pool,
-            cautious=2 * self._since >= self._most_idle,
-            alone=_MOSTLY_ALONE if self._since >= _BATCH else 1,
-        )
-        return self._kept({text: pool[text] for text in chosen})
+        if not known:
+            return self._random_starts()
+        for _ in range(_TRIES):
+            pool = self._pool()
+            chosen = self._model.chosen(
+                _array([self._places[text] for text in known]),
+                [slow.get(text, _WORST) for text in known],
+                pool,
+                self._text_at,
+                cautious=2 * self._since >= self._most_idle,
+                alone=_MOSTLY_ALONE if self._since >= _BATCH else 1,
+            )
+            if chosen:
+                return chosen
+        return []
 
-    def _neighbours(self, leaders: Sequence[str]) -> dict[str, dict[str, Place]]:
+    def _pool(self) -> Points:
+        """The points to choose from: neighbours of the leaders, random ones, and what records say is best."""
+        import numpy as np
+
+        near = [*self._near.values()]
+        count = sum(len(points.names) for points in near)
+        drawn = self._space.drawn(self._random, _RANDOM)
+        found = [*near, drawn, *([self._model.best] if self._model.best.names else [])]
+        rows: dict[Hashable, int] = {}
+        for row, name in enumerate(itertools.chain.from_iterable(points.names for points in found)):
+            if name not in self._out and (row >= count or len(rows) < _MOST_NEAR):
+                rows.setdefault(name, row)
+        return Points([*rows], np.vstack([points.places for points in found])[[*rows.values()]])
+
+    def _neighbours(self, leaders: Sequence[str]) -> dict[str, Points]:
         """The neighbours of the leaders, found for one more of them: a round costs the same in every space."""
         found = {leader: self._near[leader] for leader in leaders if leader in self._near}
         for leader in leaders:
             if leader not in found:
-                found[leader] = _by_text(self._space.near(self._configurations[leader], self._random, _NEAR))
+                found[leader] = self._space.near(json.loads(leader), self._random, _NEAR)
                 break
         return found
-
-
-def _by_text(found: Iterable[Located]) -> dict[str, Place]:
-    """Their coordinates by their texts: a configuration is made again of its text when it is measured."""
-    return {canonical_json(configuration): place for configuration, place in found}
 
 
 class _Record:
@@ -303,7 +327,8 @@ class _Model:
                 said.setdefault(text, []).append(slow[text])
         means = {text: sum(values) / len(values) for text, values in said.items()}
         self._said = sorted(means, key=means.__getitem__)[:_MOST_TIMES]
-        self.best = self._said[: _RANDOM // 2]
+        best = self._said[: _RANDOM // 2]
+        self.best = Points(best, _array([search.place_of(text) for text in best]))
 
     def portfolio(self) -> list[str]:
         """The few configurations that cover the records best; what one does not say is what it expects."""
@@ -318,53 +343,71 @@ class _Model:
 
     def chosen(
         self,
-        known: Mapping[str, Place],
+        places: Any,
         slow: Sequence[float],
-        among: Mapping[str, Place],
+        pool: Points,
+        text_at: Callable[[Hashable, Sequence[float]], str | None],
         *,
         cautious: bool,
         alone: int,
     ) -> list[str]:
-        """Choose from `among` those with the lowest confidence bounds, given the slowdowns of the known.
+        """Choose from a pool the texts of those with the lowest confidence bounds, given the slowdowns at some places.
 
-        So many, `alone`, are chosen without records.
+        So many, `alone`, are chosen without records. `text_at` is asked of one after the other, until so many are
+        allowed as are wanted.
         """
         import numpy as np
 
-        places, others, measured = _array([*known.values()]), _array([*among.values()]), np.asarray(slow)
-        count, everything = len(known), np.vstack([places, others])
-        # A column for each record.
-        expected = np.asarray([record.expected(everything) for record in self._records]).T.reshape(len(everything), -1)
+        if not pool.names:
+            return []
+        measured, count, others = np.asarray(slow), len(places), pool.places
         own = _Fit(places, measured, np.zeros((count, 0)), alone=True)
         boldness = (_BOLDNESS, _CAUTION) if cautious else (_BOLDNESS,)
         views = [_View(own, others, np.zeros((len(others), 0)), np.zeros(len(others)), boldness)]
         if self._records:
-            mean = expected.mean(1)
-            differences = (expected - mean[:, None]) / math.sqrt(len(self._records))
-            fits = (
-                (
-                    _Fit(places, measured - trust * mean[:count], weight * differences[:count], share=share),
-                    weight,
-                    trust,
-                )
-                for share, weight, trust in itertools.product(_REACHES, _DIFFERENCES, _TRUSTS)
-            )
-            fit, weight, trust = max(fits, key=lambda each: each[0].likelihood)
-            views.append(_View(fit, others, weight * differences[count:], trust * mean[count:], (_INFORMED,)))
-        # What is chosen has a low bound from the beginning: each choice raises bounds of others.
-        short = sorted({index for view in views for index in view.lowest()})
-        models = [view.bounds(short) for view in views]
-        picked: list[int] = []
-        for number in range(min(_BATCH, len(others))):
-            by_itself = not self._records or (count >= _ALONE and number >= _BATCH - alone)
-            model, how = (models[0], boldness[number % len(boldness)]) if by_itself else (models[-1], _INFORMED)
-            score = model.bound(how)
-            score[picked] = math.inf
-            picked.append(int(score.argmin()))
-            for model in models:
-                model.take(picked[-1])
-        texts = [*among]
-        return [texts[short[index]] for index in picked]
+            views.append(self._informed(places, measured, others))
+        orders = [order for view in views for order in view.orders()]
+        for start in range(0, len(others), _SHORT):
+            # What is chosen has a low bound from the beginning: each choice raises bounds of others.
+            short = sorted({index for order in orders for index in order[start : start + _SHORT]})
+            models = [view.bounds(short) for view in views]
+            seen: list[int] = []
+            picked: list[str] = []
+            while len(picked) < _BATCH and len(seen) < len(short):
+                by_itself = not self._records or (count >= _ALONE and len(picked) >= _BATCH - alone)
+                how = boldness[len(picked) % len(boldness)] if by_itself else _INFORMED
+                score = models[0 if by_itself else -1].bound(how)
+                score[seen] = math.inf
+                seen.append(int(score.argmin()))
+                text = text_at(pool.names[short[seen[-1]]], others[short[seen[-1]]].tolist())
+                if text is None or text in picked:
+                    continue
+                picked.append(text)
+                for model in models:
+                    model.take(seen[-1])
+            if picked:
+                return picked
+        return []
+
+    def _informed(self, places: Any, measured: Any, others: Any) -> _View:
+        """See what records and measured times say together, in the way that makes the times likeliest."""
+        import numpy as np
+
+        # A column for each record.
+        expected, elsewhere = (
+            np.asarray([record.expected(each) for record in self._records]).T for each in (places, others)
+        )
+        mean, mean_elsewhere = expected.mean(1), elsewhere.mean(1)
+        count = math.sqrt(len(self._records))
+        differences, differences_elsewhere = (
+            (each - its_mean[:, None]) / count for each, its_mean in ((expected, mean), (elsewhere, mean_elsewhere))
+        )
+        fits = (
+            (_Fit(places, measured - trust * mean, weight * differences, share=share), weight, trust)
+            for share, weight, trust in itertools.product(_REACHES, _DIFFERENCES, _TRUSTS)
+        )
+        fit, weight, trust = max(fits, key=lambda each: each[0].likelihood)
+        return _View(fit, others, weight * differences_elsewhere, trust * mean_elsewhere, (_INFORMED,))
 
 
 class _Fit:
@@ -420,8 +463,8 @@ class _View:
         """The bounds of some of them."""
         return _Bounds(self.fit, self.others[which], self.differences[which], self.expected[which])
 
-    def lowest(self) -> list[int]:
-        """Those with the lowest bounds. They are found block by block, so that many do not need more memory."""
+    def orders(self) -> list[list[int]]:
+        """Those with the lowest bounds first, for each boldness; block by block, so that many need no more memory."""
         import numpy as np
 
         starts = range(0, len(self.others), _BLOCK)
@@ -429,7 +472,7 @@ class _View:
             [bounds.bound(boldness) for boldness in self.boldness]
             for bounds in (self.bounds(slice(start, start + _BLOCK)) for start in starts)
         ])  # fmt: skip
-        return [index for score in scores for index in score.argsort()[:_SHORT].tolist()]
+        return [score.argsort().tolist() for score in scores]
 
 
 class _Bounds:
@@ -466,7 +509,7 @@ class _Bounds:
 def _array(places: Sequence[Place | None]) -> Any:
     import numpy as np
 
-    return np.asarray(places, dtype=float).reshape(len(places), -1)
+    return np.asarray(places, dtype=float).reshape(len(places), len(places[0] or ()) if places else 0)
 
 
 def _kernel(one: Any, other: Any, *, share: float = 1.0) -> Any:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
 import math
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.listed_space import around, order
+from ejcache.autotune.measure.listed_space import order
+from ejcache.autotune.measure.points import around, located, numbers_of, steps_of
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.autotune.measure.search import Located
+    from ejcache.autotune.measure.points import Points
 
 _TRIES: Final = 20
-"""Random configurations that are drawn for each one that is wanted, where constraints refuse nearly all."""
+"""Random points that are drawn for each one that is wanted, where constraints refuse nearly all."""
 
 _ENOUGH: Final = 0.25
-"""Where they allow at least this share, they are asked of no more than are wanted."""
+"""Where they allow at least this share, no more are drawn than are wanted."""
 
 
 def powers_of_two(least: int, most: int) -> list[int]:
@@ -92,7 +96,7 @@ class CallSpace:
         self._kwargs = kwargs
         self._axes = [(path, values) for path, values in space.axes.items() if len(values) > 1]
         self._sizes = [len(values) for _, values in self._axes]
-        self._shares = [[step / (size - 1) for step in range(size)] for size in self._sizes]
+        self._asked = self._allowed = 1
 
     def allows(self, configuration: Any) -> bool:
         """True if a configuration has the names of the axes and fulfils the constraints. Its values may be others."""
@@ -116,41 +120,45 @@ class CallSpace:
             _step(values, value) / (len(values) - 1) for (_, values), value in zip(self._axes, found, strict=True)
         )
 
-    def near(self, configuration: Any, generator: random.Random, count: int) -> Iterator[Located]:
+    def near(self, configuration: Any, generator: random.Random, count: int) -> Points:
         """Up to two steps on each axis, and one on each pair of axes: so many of these, at random."""
         found = _values(configuration, dict(self._axes)) or []
         point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
-        inside = list(around(point, self._sizes))
-        generator.shuffle(inside)
-        return self._located(inside, count)
+        inside = around(point, self._sizes)
+        steps = inside[generator.sample(range(len(inside)), min(count, len(inside)))]
+        return located(numbers_of(steps, self._sizes), steps, self._sizes)
 
-    def drawn(self, generator: random.Random, count: int) -> Iterator[Located]:
-        """Up to so many random configurations."""
+    def drawn(self, generator: random.Random, count: int) -> Points:
+        """So many random points, or all; more where constraints refuse nearly all."""
         number = math.prod(self._sizes)
-        points = (self._point(generator.randrange(number)) for _ in range(_TRIES * count))
-        return self._located(points, count)
+        count = math.ceil(count * min(_TRIES, max(1.0, _ENOUGH * self._asked / self._allowed)))
+        if number <= sys.maxsize:
+            numbers = generator.sample(range(number), min(count, number))
+        else:
+            numbers = [generator.randrange(number) for _ in range(count)]
+        return located(numbers, steps_of(numbers, self._sizes), self._sizes)
 
-    def _point(self, number: int) -> list[int]:
-        """The point with this number: one random number is enough for all axes."""
+    def text(self, name: int) -> str | None:
+        """The canonical JSON of the configuration at the point with this number; None if the constraints refuse it."""
+        made = self._at(name)
+        self._asked += 1
+        if not self._fulfils(made):
+            return None
+        self._allowed += 1
+        return canonical_json(made)
+
+    def some(self, generator: random.Random, count: int) -> list[Any]:
+        """Up to so many random configurations."""
+        made = (self._at(number) for number in self.drawn(generator, _TRIES * count).names)
+        return list(itertools.islice(filter(self._fulfils, made), count))
+
+    def _at(self, number: Any) -> Any:
         point = []
-        for size in self._sizes:
+        for size in reversed(self._sizes):
             number, step = divmod(number, size)
             point.append(step)
-        return point
-
-    def _located(self, points: Iterable[Sequence[int]], count: int) -> Iterator[Located]:
-        """Those of the first `count` points that fulfil the constraints; of more if these are few."""
-        found = 0
-        for asked, point in enumerate(points):
-            if asked >= count and found >= _ENOUGH * count:
-                return
-            if self._fulfils(made := self._at(point)):
-                found += 1
-                yield made, tuple(shares[step] for shares, step in zip(self._shares, point, strict=True))
-
-    def _at(self, point: Sequence[int]) -> Any:
         made: dict[str, Any] = {}
-        steps = iter(point)
+        steps = reversed(point)
         for path, values in self.space.axes.items():
             held = made
             for name in path[:-1]:
@@ -182,8 +190,8 @@ def _values(configuration: Any, axes: Mapping[tuple[str, ...], Any]) -> list[Any
 
 def _step(values: Sequence[Any], value: Any) -> float:
     """The place of a value on an axis, counted in steps."""
-    below = [step for step, each in enumerate(values) if order(each) <= order(value)]
-    step = below[-1] if below else 0
+    below = bisect.bisect_right(values, order(value), key=order)
+    step = max(0, below - 1)
     if values[step] == value or not isinstance(value, int | float) or not below or step + 1 == len(values):
         return float(step)
     return step + 0.5

@@ -1,0 +1,67 @@
+"""Points of a space: steps on axes of so many values, coordinates, and numbers.
+
+The number of a point has its steps as digits, the first axis first, so that it says the point in a space of any size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+
+class Points(NamedTuple):
+    """Points of a space, none of which is a configuration yet.
+
+    Attributes:
+        names: what the space calls each.
+        places: an array with the coordinates of each, between 0 and 1 on each axis.
+    """
+
+    names: Sequence[Hashable]
+    places: Any
+
+
+def located(names: Sequence[Hashable], steps: Any, sizes: Sequence[int]) -> Points:
+    """The points with these names, a row of steps for each: a coordinate is a share of the length of an axis."""
+    import numpy as np
+
+    rows = np.asarray(steps).reshape(len(names), len(sizes))
+    return Points(names, rows / (np.asarray(sizes) - 1))
+
+
+def numbers_of(steps: Any, sizes: Sequence[int]) -> list[int]:
+    """The number of each row of steps."""
+    import numpy as np
+
+    found = np.zeros(len(steps), dtype=object)
+    for axis, size in enumerate(sizes):
+        found = found * size + steps[:, axis]
+    return [int(number) for number in found]
+
+
+def steps_of(numbers: Sequence[int], sizes: Sequence[int]) -> Any:
+    """A row of steps for each number."""
+    import numpy as np
+
+    rest = np.asarray(numbers)
+    found = np.empty((len(numbers), len(sizes)), dtype=np.int64)
+    for axis in reversed(range(len(sizes))):
+        rest, found[:, axis] = rest // sizes[axis], rest % sizes[axis]
+    return found
+
+
+def around(point: Sequence[int], sizes: Sequence[int]) -> Any:
+    """Up to two steps on each axis of so many values, and one on each pair of axes: parameters depend on each other."""
+    import numpy as np
+
+    count = len(point)
+    unit = np.eye(count, dtype=np.int64)
+    steps = np.asarray((-1, 1, -2, 2))
+    single = (unit[:, None, :] * steps[:, None]).reshape(4 * count, count)
+    one, other = (unit[axes][:, None, :] for axes in np.triu_indices(count, 1))
+    pairs = one * np.asarray((-1, -1, 1, 1))[:, None] + other * np.asarray((-1, 1, -1, 1))[:, None]
+    both = pairs.reshape(2 * count * (count - 1), count)
+    found = np.asarray(point, dtype=np.int64) + np.concatenate([single, both])
+    return found[((found >= 0) & (found < np.asarray(sizes))).all(1)]
