@@ -7,12 +7,11 @@ becomes a miss; only `jax_raise_persistent_cache_errors` lets the error through.
 from __future__ import annotations
 
 import hashlib
-import os
 import socket
 import threading
 import time
 import weakref
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache import entry
@@ -33,7 +32,7 @@ from ejcache.errors import (
 from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.maintenance.worth import LEAST_WORTH, worth_of_use
 from ejcache.stores.base import two_tiers
-from ejcache.stores.location import Location, display_url
+from ejcache.stores.location import display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
@@ -78,7 +77,8 @@ class CachePolicy:
     compilation follows one set of settings.
 
     Args:
-        url: where the entries are, as `ejcache.open_store` takes it.
+        url: where the entries are, as `ejcache.open_store` takes it; of a directory the absolute path, because the
+            program may change its own.
         open_store: opens the store; called when it is first needed.
         open_single_flight: makes what lets several processes compile each program once, for the store that was
             opened; called at the first miss.
@@ -109,15 +109,10 @@ class CachePolicy:
         _alive.add(self)
         track_forks(self)
 
-    @cached_property
-    def absolute_url(self) -> str:
-        """`url` with an absolute path: `why` may be called in another directory. Parsing it takes 0.1 ms."""
-        return Location.parse(self.url).url
-
     @property
     def domain(self) -> str:
         """Names the place where the entries are: processes with equal domains see the same entries."""
-        return self.url if "://" in self.url else f"{socket.gethostname()}:{os.path.abspath(self.url)}"  # noqa: PTH100
+        return self.url if "://" in self.url else f"{socket.gethostname()}:{self.url}"
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -539,8 +534,8 @@ class CachePolicy:
     def _note_place(self, url: str) -> None:
         """Name the directory that is used instead, if the one that was asked for is not (`stores.opening`)."""
         place = url.removeprefix("file://")
-        if place.startswith("/") and not (place == self.url or place == self.absolute_url):  # noqa: PLR1714 (lazily)
-            self.url = self.absolute_url = place
+        if place.startswith("/"):
+            self.url = place
 
     def _note_failed_opening(self) -> None:
         """Try again after the cool-down of a circuit breaker: the store may be mounted again."""

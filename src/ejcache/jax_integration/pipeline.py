@@ -260,7 +260,7 @@ class Compiler:
         program = ProgramRecord(
             name=compilation.key.name,
             time=time.time(),
-            url=compilation.cache.absolute_url,
+            url=compilation.cache.url,
             key=compilation.text,
             outcome=HIT,
             compile_seconds=found.header.compile_seconds,

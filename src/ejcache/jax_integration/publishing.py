@@ -153,7 +153,7 @@ class Publisher:
         cache.count_skip(reason)
 
         def log_it(took: float) -> None:
-            record = ProgramRecord(name, url=cache.absolute_url, outcome=reason.value, compile_seconds=took)
+            record = ProgramRecord(name, url=cache.url, outcome=reason.value, compile_seconds=took)
             _log(cache, settings, record, None, {**seconds, "compiled": took})
 
         when_compiled(log_it)
@@ -270,7 +270,7 @@ def _record(
     return ProgramRecord(
         name=program.name,
         time=time.time(),
-        url=compilation.cache.absolute_url,
+        url=compilation.cache.url,
         reason=str(reason),
         outcome=str(outcome),
         compile_seconds=seconds,

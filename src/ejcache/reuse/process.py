@@ -111,7 +111,7 @@ class ProcessInputs:
         self._settings = settings
         self._main = known_starts.MAIN or os.path.join(DIRECTORY, "__main__.py")  # noqa: PTH118
         ignored = settings.reuse_ignore
-        ours = (policy.absolute_url, str(state_directory()))
+        ours = (policy.url, str(state_directory()))
         patterns = [each.removeprefix("./") for each in ignored if not each.startswith(("-", "env:"))]
         self._reader = ProjectReader(self._main, patterns, ours=ours, given=known_starts.MAIN_AS_GIVEN)
         self._files = module_files()
