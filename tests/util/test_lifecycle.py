@@ -44,6 +44,33 @@ def test_phases_run_in_order(run_python):
     assert "KeyboardInterrupt" in done.stderr
 
 
+def test_one_thing_that_fails_at_exit_stops_no_other(run_python):
+    """Of several stores that are closed at exit, each is, also if closing another one fails or is interrupted."""
+    done = run_python(
+        """
+        from ejcache.util.lifecycle import AtExit, ExitPhase
+
+        class Thing:
+            def __init__(self, outcome):
+                self.outcome = outcome
+
+            def close(self):
+                print("closing")
+                if self.outcome is not None:
+                    raise self.outcome
+
+        open_things = AtExit(ExitPhase.CLOSE, Thing.close)
+        kept = [Thing(RuntimeError("no good")), Thing(KeyboardInterrupt()), Thing(None), Thing(None)]
+        for thing in kept:
+            open_things.add(thing)
+        open_things.discard(kept.pop())
+        """
+    )
+    assert done.stdout == "closing\n" * 3
+    assert "no good" in done.stderr
+    assert "KeyboardInterrupt" in done.stderr
+
+
 class Tracked:
     def __init__(self, name, seen):
         self.name, self.seen = name, seen

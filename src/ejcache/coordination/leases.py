@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ejcache.util.lifecycle import ExitPhase, at_exit
+from ejcache.util.lifecycle import ExitPhase, at_exit, members
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ _held: Final[weakref.WeakSet[HeldLease]] = weakref.WeakSet()
 
 def end_leases(*, released_only: bool = False) -> None:
     """Release the leases of this process now, for a bounded time; with `released_only`, those whose work is done."""
-    for lease in list(_held):
+    for lease in members(_held):
         # The exit waits for a release that has begun, too, or the lease would stay.
         is_there = lease._pid == os.getpid() and not lease._is_gone  # noqa: SLF001 (the other half of the class)
         if is_there and (lease._is_released or not released_only):  # noqa: SLF001

@@ -33,7 +33,6 @@ import shutil
 import stat
 import threading
 import time
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
@@ -51,7 +50,7 @@ from ejcache.util.files import (
     remove_below,
     write_atomically,
 )
-from ejcache.util.lifecycle import ExitPhase, at_exit
+from ejcache.util.lifecycle import AtExit, ExitPhase
 from ejcache.util.locks import Presence, is_token, living
 from ejcache.util.log import log
 from ejcache.util.parallel import in_parallel
@@ -260,15 +259,7 @@ def _names(caches: str) -> list[str]:
     return [name for name in (AUTOTUNE, KERNELS) if name in caches]
 
 
-_open: weakref.WeakSet[Mirror] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for mirror in list(_open):
-        mirror.close()
-
-
-at_exit(ExitPhase.UPLOAD, _close_all)
+_open: Final[AtExit[Mirror]] = AtExit(ExitPhase.UPLOAD, Mirror.close)
 
 
 AUTOTUNE: Final = "xla_gpu_per_fusion_autotune_cache_dir"

@@ -28,6 +28,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
 from ejcache.util.log import log
@@ -88,11 +89,22 @@ def at_exit(phase: ExitPhase, callback: Callable[[], object]) -> None:
     _callbacks.append((phase, callback))
 
 
+def members(things: weakref.WeakSet[Thing]) -> list[Thing]:
+    """Return those of the things that still exist, also while other threads add some."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # the set has changed during the iteration
+            return list(things)
+
+
 class AtExit(Generic[Thing]):
-    """Calls `act` in this phase of the program's exit for each of the things that were added and still exist."""
+    """Calls `act` in this phase of the program's exit for each of the things that were added and still exist.
+
+    What it raises for one thing is treated as that of any callback, and the other things have their turn.
+    """
 
     def __init__(self, phase: ExitPhase, act: Callable[[Thing], object]) -> None:
         self._things: weakref.WeakSet[Thing] = weakref.WeakSet()
+        self._phase = phase
         self._act = act
         at_exit(phase, self._run)
 
@@ -100,14 +112,16 @@ class AtExit(Generic[Thing]):
         """Act on `thing`, too."""
         self._things.add(thing)
 
+    def discard(self, thing: Thing) -> None:
+        """Do not act on `thing` any more."""
+        self._things.discard(thing)
+
     def __iter__(self) -> Iterator[Thing]:
-        while True:
-            with contextlib.suppress(RuntimeError):  # another thread has added one meanwhile
-                return iter(list(self._things))
+        return iter(members(self._things))
 
     def _run(self) -> None:
         for thing in self:
-            self._act(thing)
+            at_exit(self._phase, partial(self._act, thing))  # of the same phase, so these are next
 
 
 def is_ending() -> bool:

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ejcache.errors import StoreUnavailableError
-from ejcache.util.lifecycle import track_forks
+from ejcache.util.lifecycle import members, track_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ class IdleThreads:
     def end(self) -> None:
         """End the threads that have nothing to do, and the others when they have done it; a task starts one anew."""
         self.are_kept = False
-        for owner in list(self._owners):
+        for owner in members(self._owners):
             owner.end_idle()
 
 

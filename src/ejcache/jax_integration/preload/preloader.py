@@ -45,7 +45,7 @@ from ejcache.keys.compile_options import without_cache_paths
 from ejcache.keys.key import run_profile_key
 from ejcache.maintenance.worth import worth_of_use
 from ejcache.stores.base import two_tiers
-from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
@@ -482,12 +482,4 @@ def _answers(preloaded: PreloadedExecutable, placement: Placement) -> bool:
     return recorded == options or recorded == without_cache_paths(options)
 
 
-_alive: weakref.WeakSet[Preloader] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for preloader in list(_alive):
-        preloader.close()
-
-
-at_exit(ExitPhase.WRITE, _close_all)
+_alive: Final[AtExit[Preloader]] = AtExit(ExitPhase.WRITE, Preloader.close)

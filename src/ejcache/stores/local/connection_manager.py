@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index_repair import Generations
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full, translate
-from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.lifecycle import AtExit, ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ThreadLock, pause
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
@@ -356,17 +356,19 @@ def _write_uses(reference: weakref.ref[ConnectionManager]) -> None:
 
 
 _scheduler: Final = Scheduler(threads=1, name="ejcache-uses", early=True)
-_all: weakref.WeakSet[ConnectionManager] = weakref.WeakSet()
 _exiting = False
 
 
-def _close_all() -> None:
+def _close_at_exit(manager: ConnectionManager) -> None:
+    with contextlib.suppress(StoreError):
+        manager.close(at_exit=True)
+
+
+def _note_exit() -> None:
     # From now on, each operation opens the store and closes it again: nothing would close it later.
     global _exiting
     _exiting = True
-    for manager in list(_all):
-        with contextlib.suppress(StoreError):
-            manager.close(at_exit=True)
 
 
-at_exit(ExitPhase.CLOSE, _close_all)
+_all: Final[AtExit[ConnectionManager]] = AtExit(ExitPhase.CLOSE, _close_at_exit)
+at_exit(ExitPhase.CLOSE, _note_exit)  # before that, because it was registered after it
