@@ -5,7 +5,9 @@ The number of a point has its steps as digits, the first axis first, so that it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
