@@ -40,6 +40,8 @@ CONFIGURATION: Final = frozenset({
 })  # fmt: skip
 _ARCHIVES: Final = (".zip", ".egg", ".pyz")
 NOT_DESCENDED: Final = frozenset({"__pycache__", "node_modules"})
+_OF_ENVIRONMENTS: Final = "pyvenv.cfg"
+"""A file of each virtual environment."""
 OUTPUTS: Final = frozenset({"outputs", "runs", "logs", "wandb", "mlruns", "lightning_logs", "checkpoints", "results"})
 _CUSTOMIZE: Final = frozenset({"sitecustomize", "usercustomize"})
 _MOST: Final = 20_000
@@ -84,9 +86,10 @@ def module_files() -> list[str]:
         if places is None:
             continue
         if isinstance(places, (list, tuple)) or type(places).__name__ == "_NamespacePath":
-            own = os.path.dirname(path) if type(path) is str else None  # noqa: PTH120
-            others = [each for each in places if type(each) is str and each != own]
-            found.update((os.path.join(each, ""), None) for each in others if own is None or os.path.isdir(each))  # noqa: PTH112, PTH118
+            own = path.rpartition(os.sep)[0] if type(path) is str else None
+            for each in places:
+                if each != own and type(each) is str and (own is None or os.path.isdir(each)):  # noqa: PTH112
+                    found[os.path.join(each, "")] = None  # noqa: PTH118
     # A relative path is the work of a loader that is not Python's.
     return [
         path if path.startswith(os.sep) else os.path.join(DIRECTORY, path)  # noqa: PTH118
@@ -377,9 +380,16 @@ def _is_reached(path: str, other: str) -> bool:
 
 
 def _is_descended(name: str, path: str) -> bool:
-    return (
-        name not in NOT_DESCENDED and name.isidentifier() and not os.path.exists(f"{path}/pyvenv.cfg")  # noqa: PTH110
-    )
+    return _has_a_name_to_descend(name) and not os.path.exists(f"{path}/{_OF_ENVIRONMENTS}")  # noqa: PTH110
+
+
+def _is_there(entry: os.DirEntry[str]) -> bool:
+    """True unless it is a link that leads nowhere."""
+    return os.path.exists(entry.path)  # noqa: PTH110
+
+
+def _has_a_name_to_descend(name: str) -> bool:
+    return name not in NOT_DESCENDED and name.isidentifier()
 
 
 class ProjectPlaces(NamedTuple):
@@ -530,16 +540,20 @@ class ProjectReader:
             settings: list[tuple[os.DirEntry[str], str, os.stat_result]] = []
             links: dict[str, str] = {}
             young = True
+            entries = entries_of(directory)
+            if directory != top and any(each.name == _OF_ENVIRONMENTS and _is_there(each) for each in entries):
+                continue
             # In a fixed order: of two names of one directory, the first one counts.
-            for entry in sorted(entries_of(directory), key=_name_of):
+            for entry in sorted(entries, key=_name_of):
                 self._counted += 1
                 if self._counted > _MOST:
                     raise RefusedError(f"the project in {top} has more than {_MOST:,} entries")
                 try:
                     name = f"{beginning}{entry.name}"
+                    is_link = entry.is_symlink()
                     if entry.is_dir():
-                        to = os.path.relpath(os.path.realpath(entry.path), self.base) if entry.is_symlink() else ""
-                        is_written = is_output or not OUTPUTS.isdisjoint((entry.name, *Path(to).parts))
+                        to = os.path.relpath(os.path.realpath(entry.path), self.base) if is_link else ""
+                        is_written = is_output or not OUTPUTS.isdisjoint((entry.name, *(Path(to).parts if to else ())))
                         below = _descended(entry, seen, self._ours)
                         if below:
                             waiting.append((below, is_written))
@@ -669,12 +683,17 @@ def path_in_library(name: str) -> str:
 
 
 def _descended(entry: os.DirEntry[str], seen: set[tuple[int, int]], ours: Container[object]) -> str:
-    """The path of a directory that counts; empty for one that does not, or that was seen under another name."""
+    """The path of a directory that counts; empty for one that does not, or that was seen under another name.
+
+    Whether a directory that is no link is a virtual environment is seen when it is read.
+    """
+    if not (_is_descended(entry.name, entry.path) if entry.is_symlink() else _has_a_name_to_descend(entry.name)):
+        return ""
     status = entry.stat()
     this = status.st_dev, status.st_ino
-    if this in seen or this in ours or not _is_descended(entry.name, entry.path):
+    if this in seen or this in ours:
         return ""
-    seen.add((status.st_dev, status.st_ino))
+    seen.add(this)
     return entry.path
 
 
