@@ -345,7 +345,7 @@ def test_a_heartbeat_whose_fate_is_unknown(steps, monkeypatch):
         patched.setattr(objects, "read", gone)
         assert lease.renew() is True
     assert lease.renew() is True
-    objects.write(name, b'{"holder": "another", "fence": 0, "beat": 1, "interval": 3.0}')
+    objects.write(name, b'{"holder": "another", "beat": 1, "interval": 3.0}')
     assert lease.renew() is False
 
 
@@ -373,15 +373,15 @@ HOSTILE = [
     b"[]",
     b"7",
     b'{"holder": 1}',
-    b'{"holder":"h","fence":1,"beat":1,"interval":"x"}',
-    b'{"holder":"h","fence":1,"beat":1,"interval":NaN}',
-    b'{"holder":"h","fence":1,"beat":1,"interval":Infinity}',
-    b'{"holder":"h","fence":1,"beat":1,"interval":-1}',
-    b'{"holder":"h","fence":1,"beat":Infinity,"interval":3}',
-    b'{"holder":"h","fence":1,"beat":1,"interval":1' + b"0" * 400 + b"}",
-    b'{"holder":"h","fence":1,"beat":1' + b"0" * 4_500 + b',"interval":3}',
+    b'{"holder":"h","beat":1,"interval":"x"}',
+    b'{"holder":"h","beat":1,"interval":NaN}',
+    b'{"holder":"h","beat":1,"interval":Infinity}',
+    b'{"holder":"h","beat":1,"interval":-1}',
+    b'{"holder":"h","beat":Infinity,"interval":3}',
+    b'{"holder":"h","beat":1,"interval":1' + b"0" * 400 + b"}",
+    b'{"holder":"h","beat":1' + b"0" * 4_500 + b',"interval":3}',
     b"[" * 200_000,
-    b'{"holder":"h","fence":1,"beat":1,"interval":3,"more":"' + b"x" * 5_000 + b'"}',
+    b'{"holder":"h","beat":1,"interval":3,"more":"' + b"x" * 5_000 + b'"}',
 ]
 
 
@@ -398,16 +398,14 @@ def test_hostile_lease(steps, time, data):
     assert time.now - 100.0 < 15.0
 
 
-def test_a_lease_object_as_ejcache_0_1_wrote_it(steps):
-    """Leases of ejcache 0.1 are read, and 0.1 finds all the fields that it expects in ours."""
+def test_the_fields_of_a_lease(steps):
+    """A lease object says who holds it, how often it was renewed, and how often it will be."""
     objects = MemoryBucket()
-    objects.write(f"{LEASES}k", b'{"beat": 7, "fence": 3, "holder": "host-1-2", "interval": 5.0}', version=ABSENT)
     leases = StoreLeases(objects, scheduler=steps)
-    assert leases.look("k").interval == 5.0
     leases.acquire("own")
     fields = json.loads(objects.read(f"{LEASES}own").data)
-    assert sorted(fields) == ["beat", "fence", "holder", "interval"]
-    assert (fields["fence"], fields["beat"], fields["interval"]) == (0, 0, 3.0)
+    assert sorted(fields) == ["beat", "holder", "interval"]
+    assert (fields["beat"], fields["interval"]) == (0, 3.0)
 
 
 def test_file_holder_overwrites_a_takeover(tmp_path, steps, monkeypatch):

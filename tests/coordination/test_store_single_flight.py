@@ -254,7 +254,7 @@ def test_leases_of_dead_hosts_cost_nothing(monkeypatch):
     with GcsServer() as server:
         shared = SharedStore(gcs_bucket(server))
         keys = [f"k{number}" for number in range(14)]
-        dead = '{"beat": 3, "fence": 0, "holder": "node-3-812-%s", "interval": 3.0}' % ("0" * 32)
+        dead = '{"beat": 3, "holder": "node-3-812-%s", "interval": 3.0}' % ("0" * 32)
         with monkeypatch.context() as before:
             before.setattr("gcs_server.objects.timestamp", lambda: "2020-01-01T00:00:00.000Z")
             for key in keys:

@@ -141,7 +141,7 @@ BYTES = {
         lambda: b'{"sums":{},"folded":{"v1/entries/x":"1","../../id_rsa":"1"}}',
     ),
     "lease: deep": (LEASE, lambda: DEEP),
-    "lease: infinity": (LEASE, lambda: b'{"holder":"x","fence":Infinity,"beat":1e999,"interval":NaN}'),
+    "lease: infinity": (LEASE, lambda: b'{"holder":"x","beat":1e999,"interval":NaN}'),
     "text: not the one of its key": (
         TEXT,
         lambda: entry.encode(entry.Header(key=module_text_key("0" * 64), kind="module_text"), b"\x1b]0;x\x07"),

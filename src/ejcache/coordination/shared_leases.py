@@ -1,14 +1,13 @@
 """Leases between hosts: small objects in shared storage.
 
-    v1/leases/<key>      JSON: holder, fence, beat, interval; done, once others can see what the work left
+    v1/leases/<key>      JSON: holder, beat, interval; done, once others can see what the work left
 
 A lease that was not renewed for three intervals, by the storage's own clock, is of a dead holder. The clock of this
 host only says for which leases it is worth asking the storage what time it has.
 
 A lease is created on the condition that there is none. Each heartbeat and each takeover is written on the condition
 that the object is still the one that was seen. A file system cannot compare on writing, but it can decide who removes
-a version and who creates the next one; there, a takeover is these two steps. `fence` is always 0: ejcache 0.1 expects
-the field. (It was a fencing token; nothing in storage could check one.)
+a version and who creates the next one; there, a takeover is these two steps.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class LeaseFields:
     done: bool = False
 
     def encode(self) -> bytes:
-        fields = {"holder": self.holder, "fence": 0, "beat": self.beat, "interval": self.interval}
+        fields = {"holder": self.holder, "beat": self.beat, "interval": self.interval}
         if self.done:
             fields["done"] = True
         return json.dumps(fields, sort_keys=True).encode()
