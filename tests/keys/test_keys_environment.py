@@ -164,6 +164,7 @@ def test_a_file_that_has_just_changed_is_not_remembered_on_disk(library, tmp_pat
         b'{"format": 2, "libraries": 3}',
         b'{"format": 1}',
         b'{"format": 1, "libraries": []}',
+        b"[" * 100_000,
     ],
 )
 def test_a_damaged_memo_is_ignored_and_replaced(library, tmp_path, damage):

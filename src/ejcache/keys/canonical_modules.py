@@ -9,11 +9,12 @@ function's identity.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.errors import MALFORMED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -81,7 +82,7 @@ def strip_mosaic_config(config: str, strip: Callable[[bytes], bytes | None]) -> 
         parsed: Any = json.loads(config)
         call = parsed["custom_call_config"]
         body = base64.b64decode(call["body"], validate=True)
-    except (ValueError, KeyError, TypeError, binascii.Error):
+    except MALFORMED:
         return config
     if call.pop("debug_locations", None) is None and (stripped := strip(body)) is not None:
         call["body"] = base64.b64encode(stripped).decode()

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ejcache.errors import MALFORMED
 from ejcache.util.files import make_private, write_atomically
 from ejcache.util.lifecycle import track_forks
 
@@ -227,7 +228,7 @@ def _read_memo(path: Path) -> dict[str, str]:
             for identity, digest in libraries.items()
             if isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest)
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, *MALFORMED):
         return {}
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, NotFoundError, UsageError
+from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVersionError, NotFoundError, UsageError
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.devices.gpu_models import GPUS, target_config
 from ejcache.jax_integration.devices.topologies import device_memory, gathered_topology
@@ -257,7 +257,7 @@ def decode(data: bytes) -> DeviceTarget:
         known = {name: fields[name] for name in DeviceTarget._fields if name in fields}
         known["topology"] = base64.b64decode(fields["topology"], validate=True)
         target = DeviceTarget(**known)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+    except MALFORMED as exc:
         raise EntryCorruptError("not the document of a target") from exc
     blank = DeviceTarget("", "")
     if any(type(value) is not type(default) for value, default in zip(target, blank, strict=True)):

@@ -28,7 +28,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import MALFORMED, EntryCorruptError, InvalidKeyError
+from ejcache.errors import MALFORMED, EntryCorruptError
 from ejcache.util.store_keys import check_key
 from ejcache.util.tuples import NamedTuple
 
@@ -168,7 +168,7 @@ def decode_profile(payload: bytes) -> RunProfile:
             _text(name): tuple(_program(fields, options) for fields in programs[:_MAX_PROGRAMS])
             for name, programs in list(about["environments"].items())[-_MAX_ENVIRONMENTS:]
         }
-    except (InvalidKeyError, *MALFORMED) as exc:
+    except MALFORMED as exc:
         raise EntryCorruptError("the payload is not a run profile") from exc
     return RunProfile(environments)
 

@@ -26,7 +26,7 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import is_process_name
-from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError, InvalidKeyError
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError
 from ejcache.stores.base import EntryUse
 from ejcache.util.store_keys import check_key
 
@@ -130,7 +130,7 @@ def _record_size(data: bytes) -> int:
     try:
         size = json.loads(data[: data.index(b"\n", 0, _MAX_HEADER)]).get("record", 0)
         return size if type(size) is int and 0 <= size < len(data) else 0
-    except (AttributeError, *MALFORMED):
+    except MALFORMED:
         return 0
 
 
@@ -174,7 +174,7 @@ def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iter
             yield _parse_line(line.decode())
         if count != header["count"]:
             raise EntryCorruptError(f"{count} uses, and the header says {str(header['count'])[:40]}")
-    except (InvalidKeyError, zlib.error, *MALFORMED) as exc:
+    except (zlib.error, *MALFORMED) as exc:
         raise EntryCorruptError(f"not a usage journal: {str(exc)[:200]}") from exc
 
 
