@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from helpers import SUPPORT, run_program
+from helpers import ROOT, SUPPORT, run_program
 from planted import PLANTED
+
+FILES = sorted((ROOT / "tests" / "data" / "planted").glob("*.py"))
+UNTIMED = pytest.mark.xfail(strict=True, reason="what is traced before JAX has its devices is not timed")
 
 
 def found_in(place, *titles):
@@ -48,3 +53,38 @@ def test_first_finding_of_all(tmp_path):
 
     assert len(PLANTED) >= 36
     assert {each.title: why for each in PLANTED if (why := wrong(each, answers[each.title]))} == {}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=UNTIMED if path.stem == "slower_since-trainer" else ()) for path in FILES],
+)
+def test_first_finding_as_a_user_asks(path, tmp_path):
+    """`ejcache advise` itself, with the seconds that it wants a change to save; of two commits, each started twice."""
+    text = path.read_text()
+    kind = path.stem.partition("-")[0]
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if each.endswith("# <-"))
+    former = re.sub(r"= [\d_]+  # was (\d+)", r"= \1", text)
+    program = tmp_path / "train.py"
+
+    def run(*command, check=True):
+        env = {"XDG_CACHE_HOME": str(tmp_path / "home"), "EJCACHE": f"{tmp_path}/cache/", "JAX_PLATFORMS": "cpu"}
+        return run_program(command, env=env, cwd=tmp_path, check=check, timeout=600)
+
+    ejcache = sys.executable, "-m", "ejcache"
+    if former == text:
+        program.write_text(text)
+        done = run(*ejcache, "advise", "--fresh", "--json", sys.executable, program, check=False)
+    else:
+        run("git", "init", "-q")
+        for each in (former, text):
+            program.write_text(each)
+            run("git", "add", "train.py")
+            run("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "-m", "a commit")
+            for _ in range(2):
+                shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+                run(*ejcache, "run", program)
+        done = run(*ejcache, "advise", "--json", check=False)
+    found = json.loads(done.stdout)["findings"]
+    assert [(each["kind"], each["file"], each["line"]) for each in found[:1]] == [(kind, str(program), line)]
