@@ -95,8 +95,24 @@ CHANGES: Final = {
         ("def lookup(params, x):", "def lookup(params, x, table):"),
         ("lookup(params, np.ones((4, 16), np.float32))", "lookup(params, np.ones((4, 16), np.float32), table)"),
     ),
+    "made_anew-nnx.py": (
+        ("nnx.jit(lambda model, tokens: model(tokens))(model, tokens)", "predict(model, tokens)"),
+        ("def accuracy(", "predict = nnx.jit(lambda model, tokens: model(tokens))\ndef accuracy("),
+    ),
+    "single_operations-nnx.py": (("CNN(rngs=nnx.Rngs(0))", "nnx.jit(lambda: CNN(rngs=nnx.Rngs(0)))()"),),
+    "large_constant-linen.py": (
+        ("def step(params, tokens):", "def step(params, tokens, teacher_params):"),
+        ("= step(params, tokens)", "= step(params, tokens, teacher_params)"),
+    ),
+    "repeated_block-trainer.py": (
+        ("        for t in range(series.shape[1] - 1):\n            carry = self.cell(params, carry, series[:, t])",
+         "        carry = jax.lax.scan(lambda *a: (self.cell(params, *a), 0), carry, series.swapaxes(0, 1)[:-1])[0]"),
+    ),
 }  # fmt: skip
-"""By the title of a planted program, what the advised change replaces. `SIZES` are the sizes that the finding says."""
+"""By the title of a planted program, or the name of a file of one, what the advised change replaces.
+
+`SIZES` are the sizes that the finding says.
+"""
 
 
 def start(text: str, path: Path) -> tuple[float, float, list[Advice]]:
@@ -151,6 +167,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     asked = parser.parse_args()
     texts = {each.title: each.text for each in cast("list[Any]", PLANTED)}
+    files = (Path(__file__).parents[1] / "tests" / "data" / "planted").glob("*.py")
+    texts |= {each.name: each.read_text() for each in files}
     titles = asked.titles or list(CHANGES)
     held = 0
     with tempfile.TemporaryDirectory() as place:
