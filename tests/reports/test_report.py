@@ -6,6 +6,8 @@ import html
 import json
 import re
 import runpy
+import shutil
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import ejcache
-from helpers import ROOT
+from helpers import ROOT, run_program
 
 from ejcache.advice.findings import Advice
 from ejcache.cache.recorder import START_LOG, read_starts, recorder
@@ -433,6 +435,21 @@ def test_what_is_not_known_of_two_programs_is_not_shown():
     assert found.diff == ""
     assert "its text is not known" in found.differences[0].sentence
     assert compare_pairs(causes, [], lambda _: {}) == {}
+
+
+@pytest.mark.one_python
+@pytest.mark.skipif(not shutil.which("chromium"), reason="there is no Chromium to look at the page with")
+def test_a_browser_cuts_nothing_and_every_text_can_be_read(tmp_path):
+    """At four widths, light and dark, with everything unfolded: `tools/site_check.py` finds no fault."""
+    texts = [MODULE.replace("{}> :", f"{number}.0> :") for number in (2, 3)]
+    programs = [versioned("jit_step", 1_000.0 + n, text) for n, text in enumerate(texts)]
+    records = [start(programs=[*programs, loaded("jit_" + "a_long_name_" * 8)]), start(1, trouble={"store": 3})]
+    report = build(records, findings=[ADVICE._replace(file="/home/me/" + "deep/" * 20 + "train.py")])
+    page = tmp_path / "page.html"
+    page.write_text(html_page(report, compare_pairs(report.causes, records, recall_programs)))
+    looked = run_program([sys.executable, ROOT / "tools" / "site_check.py", page], timeout=400, check=False)
+    assert looked.returncode == 0, looked
+    assert ": 0 faults, 0 errors" in looked.stdout
 
 
 def test_header():
