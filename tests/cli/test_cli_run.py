@@ -113,11 +113,11 @@ def test_python_itself_complains(tmp_path, arguments):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "run needs a program: a script, -m MODULE, -c CODE, - or a command"),
-        (["none.py"], "run: there is no script none.py"),
-        (["none/script"], "run: there is no script none/script"),
-        (["none"], "run: there is no script and no command none"),
-        (["home"], "run: the directory home has no __main__.py"),
+        ([], "no program is named: give a script, -m MODULE, -c CODE, - or a command"),
+        (["none.py"], "there is no script none.py"),
+        (["none/script"], "there is no script none/script"),
+        (["none"], "there is no script and no command none"),
+        (["home"], "the directory home has no __main__.py"),
         (["--dir"], "Option '--dir' requires an argument"),
         (["--dir", "gs://", "script.py"], "--dir: "),
         (["--report", "/none/r.json", "script.py"], "--report /none/r.json could not be written: the directory /none "),
@@ -134,11 +134,18 @@ def test_wrong_use(tmp_path, write, monkeypatch, arguments, complaint):
     assert ours.err.startswith(f"ejcache: {complaint}")
 
 
+@pytest.mark.parametrize("command", ["advise", "bench", "tune", "warm"])
+def test_other_commands_that_run_a_program(command):
+    """Their sentence names no command that the user has not called."""
+    ours = ejcache(command, "none.py")
+    assert (ours.status, ours.err) == (1, "ejcache: there is no script none.py\n")
+
+
 def test_a_command_that_cannot_be_run(tmp_path, write):
     """An executable file that is none is one sentence."""
     write("broken", "\x00").chmod(0o755)
     ours = ejcache_run("./broken", cwd=tmp_path, check=False)
-    assert (ours.returncode, ours.stderr) == (1, "ejcache: run: ./broken cannot be run: Exec format error\n")
+    assert (ours.returncode, ours.stderr) == (1, "ejcache: ./broken cannot be run: Exec format error\n")
 
 
 @pytest.mark.parametrize("report", ["line", "off"])

@@ -34,7 +34,7 @@ def test_why_names_what_differed(tmp_path):
     ("arguments", "status", "said"),
     [
         (["--reuse"], 2, "verify --reuse needs a program"),
-        (["--reuse", "none.py"], 1, "run: there is no script none.py"),
+        (["--reuse", "none.py"], 1, "ejcache: there is no script none.py"),
         (["--reuse", "--fix", "program.py"], 2, "--fix repairs entries, and --reuse reads none"),
         (["program.py"], 2, "program.py is for verify --reuse"),
     ],

@@ -165,17 +165,17 @@ def command_of(program: Sequence[str]) -> list[str]:
         UsageError: no program is named, or there is none of that name.
     """
     if not program or not program[0]:
-        raise UsageError("run needs a program: a script, -m MODULE, -c CODE, - or a command")
+        raise UsageError("no program is named: give a script, -m MODULE, -c CODE, - or a command")
     name, path = program[0], Path(program[0])
     found = None
     if not name.startswith("-") and not _is_script(path):
         # Of a virtual environment that is not activated, the commands are beside its Python.
         found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
         if path.is_dir() and (found is None or os.sep in name):
-            raise NotFoundError(f"run: the directory {name} has no __main__.py")
+            raise NotFoundError(f"the directory {name} has no __main__.py")
         if found is None and not path.is_file():
             what = "script" if path.suffix in _SCRIPTS or os.sep in name else "script and no command"
-            raise NotFoundError(f"run: there is no {what} {name}")
+            raise NotFoundError(f"there is no {what} {name}")
     if found is not None:
         return [found, *program[1:]]
     # Options of this interpreter, such as -X dev, are meant for the program.
@@ -298,4 +298,4 @@ def _starting(command: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise EjcacheError(f"run: {command[0]} cannot be run: {exc.strerror}") from exc
+        raise EjcacheError(f"{command[0]} cannot be run: {exc.strerror}") from exc
