@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from ejcache.util import locks
 from ejcache.util.locks import Presence, dead_presences, exclusive, living
@@ -44,3 +47,15 @@ def test_who_waits_for_a_lock_file_that_is_removed_still_waits(tmp_path):
     assert counter.read_text() == "200"
     assert inside == ["began", "ended"] * 200
     assert not (tmp_path / ".lock").exists()
+
+
+def test_a_presence_that_gets_no_name(tmp_path, monkeypatch):
+    """Where the file cannot get its name, nothing is left of it: no descriptor, and no file that nobody clears away."""
+    monkeypatch.setattr("ejcache.util.locks.secrets.token_hex", lambda _: "0" * 12)
+    taken = tmp_path / "present" / f"{os.getpid()}-{'0' * 12}"
+    taken.mkdir(parents=True)
+    held = set(locks.locked_descriptors._held)
+    with pytest.raises(OSError, match="directory"):
+        Presence(taken.parent)
+    assert list(taken.parent.iterdir()) == [taken]
+    assert locks.locked_descriptors._held == held

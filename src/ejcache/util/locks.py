@@ -223,8 +223,13 @@ class Presence:
         unlocked = directory / f".{self.token}"
         self._fd: int | None = open_like_directory(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS)
         locked_descriptors.add(self._fd)
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unlocked.rename(self._path)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unlocked.rename(self._path)
+        except OSError:
+            # The disk is full, or the directory was removed. The next attempt would leave one more behind.
+            locked_descriptors.unlock(self._fd, remove=unlocked)
+            raise
 
     def leave(self, *, clean: bool) -> None:
         """Release the lock; remove the file if `clean`, otherwise leave it for the next process to find."""
