@@ -8,7 +8,6 @@ Nothing here imports JAX, which takes seconds: a command asks, too, what this ho
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -25,6 +24,7 @@ from ejcache.keys.environment_variables import compile_variables, read_flags_fil
 from ejcache.keys.toolchain import LibraryDigests, content_digest, cpu_features, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
+from ejcache.util.distributions import distributions_in
 from ejcache.util.log import log
 from ejcache.util.threads import cores, submit
 
@@ -164,19 +164,13 @@ def _compiler_versions(platform: str) -> list[str]:
 def installed_packages(beginnings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield name and version of each installed distribution whose name begins with one of these.
 
-    They are read from the names of the directories: `importlib.metadata` opens and parses a file of each distribution,
-    which takes a start tenths of a second where hundreds are installed.
-
     Args:
         beginnings: of names, in small letters and with hyphens.
     """
     for place in dict.fromkeys(sys.path):
-        with contextlib.suppress(OSError):
-            for entry in os.listdir(place or "."):  # noqa: PTH208 (names are enough)
-                if entry.endswith(".dist-info"):
-                    name, _, version = entry.removesuffix(".dist-info").rpartition("-")
-                    if (name := name.lower().replace("_", "-")).startswith(beginnings):
-                        yield name, version
+        for each in distributions_in(place or "."):
+            if each.name.startswith(beginnings):
+                yield each.name, each.version
 
 
 def components_of_cpu() -> dict[str, str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.reuse.inputs.files import content, entries_of, is_code, is_younger, was_made_since
 from ejcache.reuse.inputs.memo import memo_of_host
+from ejcache.util.distributions import distributions_in, normalised_name
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -52,22 +53,12 @@ class Distribution(NamedTuple):
         return _is_project(self.directory)
 
 
-def normalised(name: str) -> str:
-    """Return a distribution's name as all its spellings have it."""
-    return name.lower().replace("_", "-").replace(".", "-")
-
-
 @functools.cache
 def _installed(root: str) -> dict[str, Distribution]:
     """Return the distributions in a directory, by name."""
-    found: dict[str, Distribution] = {}
-    with contextlib.suppress(OSError):
-        for each in sorted(os.listdir(root)):  # noqa: PTH208
-            if each.endswith(".dist-info"):
-                raw, _, version = each.removesuffix(".dist-info").partition("-")
-                name = normalised(raw)
-                found[name] = Distribution(name, version, root, root + each)
-    return found
+    return {
+        each.name: Distribution(each.name, each.version, root, root + each.metadata) for each in distributions_in(root)
+    }
 
 
 @functools.cache
@@ -147,7 +138,7 @@ def distribution_of(path: str) -> Distribution | None:
 def _owner(root: str, name: str) -> Distribution | None:
     line = f"\n{name},".encode()
     installed = _installed(root)
-    guess = installed.get(normalised(name.partition("/")[0].partition(".")[0]))
+    guess = installed.get(normalised_name(name.partition("/")[0].partition(".")[0]))
     if guess is not None and line in _record(guess.directory):
         return guess
     return next((each for each in installed.values() if line in _record(each.directory)), None)
