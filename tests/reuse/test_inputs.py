@@ -29,6 +29,7 @@ from ejcache.reuse.inputs.command_line import command_line
 from ejcache.reuse.inputs.environment import environment
 from ejcache.reuse.inputs.packages import changed_package, is_in_library, packages, sort_files
 from ejcache.reuse.inputs.project import (
+    ProjectPlaces,
     ProjectReader,
     difference,
     from_label,
@@ -356,12 +357,15 @@ def test_directories_where_imports_look_are_known(monkeypatch, project, tmp_path
 
 def test_where_a_program_has_looked_for_modules_is_known(monkeypatch, tmp_path):
     """Also when it has taken the directory from the search path again, and found nothing there."""
+    monkeypatch.setattr("sys.path_importer_cache", {})
     with monkeypatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         with pytest.raises(ImportError):
             importlib.import_module("nothing_of_this_name")
     assert str(tmp_path) not in sys.path
-    assert str(tmp_path) in looked_into()
+    assert looked_into(ProjectPlaces(), sys.path) == [str(tmp_path)]
+    assert looked_into(ProjectPlaces(search=(str(tmp_path),)), sys.path) == []
+    assert looked_into(ProjectPlaces(directories=(str(tmp_path.parent),)), sys.path) == []
 
 
 def test_configuration_beside_a_link_to_the_main_file_counts(monkeypatch, project, tmp_path):

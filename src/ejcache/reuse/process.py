@@ -33,7 +33,6 @@ from ejcache.reuse.inputs.project import (
     label,
     link_that_changed,
     looked_into,
-    looked_into_since,
     made_since,
     module_files,
     path_in_library,
@@ -121,7 +120,6 @@ class ProcessInputs:
         self._ignored = tuple(e.removeprefix("env:") for e in ignored if e.startswith("env:"))
         self._seen = dict(variables_to_compare())
         self._search = frozenset(sys.path)
-        self._looked_into = looked_into()
         self._marks, self._variables = environment(self._ignored)
         self._packages = packages()
         own, self._edited = sort_files(self._files)
@@ -202,7 +200,7 @@ class ProcessInputs:
         base = self._reader.base
         known = set(self._files)
         fresh = [each for each in files if each not in known]
-        search = looked_into_since(self._looked_into, self._places)
+        search = looked_into(self._places, self._search)
         if not fresh and not search:
             return
         own, edited = sort_files(fresh)

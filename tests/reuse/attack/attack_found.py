@@ -196,7 +196,7 @@ def _replaced(q: Place) -> None:
 
 
 def search_path_grows_in_the_trace(p: Place) -> None:
-    """A trace puts a directory on the search path, asks for modules, and takes it away again."""
+    """A trace puts a directory on the search path, asks for modules, and takes it away again, as the program did before."""
     p.write("late/notes.txt", "")
     p.write("late/space/notes.txt", "")
     p.program(f"""
@@ -211,6 +211,9 @@ def values():
     found = [optional("piece"), optional("package"), optional("fresh.deep.fast")]
     sys.path.remove("../late")
     return found
+sys.path.insert(0, "../late")
+optional("other")
+sys.path.remove("../late")
 {_VECTOR}""")
     p.must("a piece comes", lambda q: q.write("late/piece.py", "k = 2\n"))
     p.must("a package comes", lambda q: q.write("late/package/__init__.py", "k = 2\n"))

@@ -171,32 +171,31 @@ def place_ahead(files: Iterable[str]) -> None:
             _placement(path, now)
 
 
-def looked_into() -> dict[str, None]:
-    """Find where Python looks for modules, and where it has looked: what was on the search path for a while, too.
+def looked_into(places: ProjectPlaces, search: Iterable[str]) -> list[str]:
+    """Find where else Python has looked for modules: what was on the search path for a while, too.
 
-    The directories of packages are among them.
+    Its library, installed packages and the project are left out.
+
+    Args:
+        places: of the project.
+        search: entries of the search path that are known.
     """
     found = dict.fromkeys(sys.path)
     for entry, finder in tuple(sys.path_importer_cache.items()):
         found[finder.path if isinstance(finder, FileFinder) else entry] = None
-    return found
-
-
-def looked_into_since(before: Container[str], places: ProjectPlaces) -> list[str]:
-    """Find where Python has looked for modules since then, but for its library, installed packages and the project.
-
-    Args:
-        before: from `looked_into`.
-        places: of the project.
-    """
-    fresh = [os.path.realpath(each) for each in looked_into() if each not in before]
+    known = {*map(os.path.realpath, search), *places.search}
+    outside = [each for each in found if _is_outside(each)]
     return [
         each
-        for each in fresh
-        if root_of(each) is None
-        and not is_in_library(os.path.join(each, ""))  # noqa: PTH118
-        and not any(each == known or _is_reached(each, known) for known in (*places.directories, *places.search))
+        for each in dict.fromkeys(map(os.path.realpath, outside))
+        if each not in known
+        and _is_outside(each)
+        and not any(each == other or _is_reached(each, other) for other in (*places.directories, *places.search))
     ]
+
+
+def _is_outside(directory: str) -> bool:
+    return root_of(os.path.join(directory, "")) is None and not is_in_library(os.path.join(directory, ""))  # noqa: PTH118
 
 
 def project_places(
