@@ -28,7 +28,7 @@ from ejcache.reuse.call import call_text
 from ejcache.reuse.declared import check_declared, declared_texts
 from ejcache.reuse.inputs import known_starts
 from ejcache.reuse.log import note
-from ejcache.reuse.process import ProcessInputs, number, proven_by_this, read_ahead, same_program, stay_plain
+from ejcache.reuse.process import ANSWERED, ProcessInputs, number, proven_by_this, read_ahead, same_program, stay_plain
 from ejcache.reuse.records import LARGEST_MODULE, RecordedFunction, read_module, witness, write_module
 from ejcache.reuse.trees import TreeCodec
 from ejcache.reuse.votes import vote_on
@@ -150,18 +150,18 @@ class ReusingCalls:
             return result
         asked = question.inputs.asked
         with question.inputs.lock:
-            answered = asked.setdefault(question.digest, None)
-            if answered is None:
-                asked[question.digest] = False
-        if answered is None:
+            before = asked.get(question.digest)
+            if before is None:
+                asked[question.digest] = self
+        if before is None:
             try:
                 return self._answer(question, args, kwargs)
             finally:
-                asked[question.digest] = True
-        if answered:
+                asked[question.digest] = ANSWERED
+        if before is not self:
             return self._asked_before(question, args, kwargs)
         question.vote.trace()
-        return self._plain(*args, **kwargs)  # another thread asks the same at this moment
+        return self._plain(*args, **kwargs)  # another thread calls this function at this moment
 
     def _answer(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Reuse or trace, for a question that this process asks for the first time."""

@@ -65,6 +65,10 @@ _CHECK_ONE_IN: Final = 20
 """One process in so many traces although it could reuse, and compares."""
 
 
+ANSWERED: Final = object()
+"""Stands for whoever has asked a question and has its answer."""
+
+
 def number(variable: str, default: float) -> float:
     """Read a number from a variable of ours that stands in for a constant."""
     try:
@@ -89,7 +93,7 @@ class ProcessInputs:
         backend: the PJRT client.
 
     Attributes:
-        asked: the questions of this process, and whether each was answered.
+        asked: the questions of this process, each with the one that asks it at this moment, or `ANSWERED`.
         record: the record that has the same inputs; None if there is none.
         missed: what differs from the nearest record, as a sentence without a full stop; empty if nothing does.
         advice: an item of the setting `reuse_ignore` that would make the difference not count; empty if there is none.
@@ -104,7 +108,8 @@ class ProcessInputs:
 
     def __init__(self, policy: CachePolicy, settings: Settings, backend: Any) -> None:
         self.lock = threading.RLock()
-        self.asked: dict[str, bool | None] = {}
+        self.asked: dict[str, object] = {}
+        self._off: dict[str, str] = {}
         self.missed = self.advice = ""
         self._policy = policy
         self._settings = settings
@@ -306,6 +311,7 @@ class ProcessInputs:
             traced = mine.traced + (not self._counted)
             self._counted = True
             now = function(mine.functions.get(question))
+            now = now._replace(off=self._off.get(question, now.off))
             functions = {**mine.functions, question: now._replace(last=traced)}
             new = mine._replace(inputs=_joined(mine.inputs, inputs), functions=functions, traced=traced)
             others = tuple(each for each in records if each is not mine)
@@ -316,6 +322,8 @@ class ProcessInputs:
         """Never reuse for these inputs again: the one question, or anything."""
         with self.lock:
             self.is_reusing = False
+            if question:
+                self._off[question] = why  # the one that asks it at this moment has recorded nothing yet
             record = self.record
             if record is None:
                 return

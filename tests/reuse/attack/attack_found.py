@@ -218,3 +218,34 @@ sys.path.remove("../late")
     p.must("a piece comes", lambda q: q.write("late/piece.py", "k = 2\n"))
     p.must("a package comes", lambda q: q.write("late/package/__init__.py", "k = 2\n"))
     p.must("a namespace comes", lambda q: q.write("late/fresh/deep/fast.py", "k = 2\n"))
+
+
+def two_functions_ask_at_one_moment(p: Place) -> None:
+    """While one function is traced, another of the same name asks the same question in another thread."""
+    p.reuses = False
+    p.write("out/first.txt", "1")
+    p.program("""
+import threading
+inside, done = threading.Event(), threading.Event()
+first = num("../out/first.txt")
+def make(k):
+    def f(x):
+        traced(f"f{k}")
+        if k == first:
+            inside.set()
+            done.wait(60)
+        return x * k
+    return ejcache.ejit(f, reuse_lowering=True)
+out = {}
+def work(k):
+    out[k] = make(k)(np.float32(1))
+one = threading.Thread(target=work, args=(first,))
+one.start()
+while one.is_alive() and not inside.wait(0.1):
+    pass
+work(3 - first)
+done.set()
+one.join()
+show(out[first], out[3 - first])
+""")
+    p.must("the other is the first", lambda q: q.write("out/first.txt", "2"))
