@@ -556,6 +556,8 @@ def every_setting_of_jax(p: Place) -> None:
         "unsafe",
         "enable_pre",
         "recover",
+        "log_compiles",
+        "pprint",
     )
     names = sorted(
         n
