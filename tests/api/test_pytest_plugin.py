@@ -87,7 +87,7 @@ def test_cold_and_warm(suite, tmp_path):
     failed = r"^FAILED test_small.py::test_unprepared - ejcache\S*CompileForbiddenError"
     assert re.search(failed, cold.stdout, re.MULTILINE), cold
     assert "1 failed, 4 passed" in cold.stdout
-    line = rf"ejcache: saved [\d.]+ of [\d.]+ s{{}}: (\d+) hits?, (\d+) miss(?:es)?.* \({tmp_path}/kept/\)"
+    line = rf"ejcache: saved [\d.]+ of [\d.]+ s{{}}: (\d+) hits?, (\d+) miss(?:es)?.* \({tmp_path}/kept\)"
     hits, misses = re.search(line.format(""), cold.stdout).groups()
     assert (int(hits), int(misses) > 1) == (0, True)
     assert re.search(r"slowest compilations: [\d.]+ s test_small.py::test_", cold.stdout)

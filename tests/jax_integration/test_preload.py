@@ -185,7 +185,7 @@ def test_a_load_that_takes_long_is_not_begun_anew(directory, loads, monkeypatch)
             return self.is_set() if timeout is not None else super().wait()
 
     first_run(directory, [1])
-    monkeypatch.setattr(background_loader, "threading", SimpleNamespace(Event=Impatient, Lock=threading.Lock))
+    monkeypatch.setattr(background_loader, "threading", SimpleNamespace(Event=Impatient, RLock=threading.RLock))
     loads.may_go.clear()
     with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)

@@ -549,15 +549,12 @@ class ProjectReader:
                     raise RefusedError(f"the project in {top} has more than {_MOST:,} entries")
                 try:
                     name = f"{beginning}{entry.name}"
-                    is_link = entry.is_symlink()
                     if entry.is_dir():
-                        to = os.path.relpath(os.path.realpath(entry.path), self.base) if is_link else ""
-                        is_written = is_output or not OUTPUTS.isdisjoint((entry.name, *(Path(to).parts if to else ())))
-                        below = _descended(entry, seen, self._ours)
+                        is_written, below = self._below(entry, seen, is_output=is_output)
                         if below:
                             waiting.append((below, is_written))
-                        elif to and not is_written and _is_descended(entry.name, entry.path):
-                            links[name] = f"a link to {to}"  # which is read under another name
+                        elif entry.is_symlink() and not is_written and _is_descended(entry.name, entry.path):
+                            links[name] = f"a link to {self._target(entry)}"  # which is read under another name
                         if not is_written and (below or name in links) and _is_new_link(entry):
                             changed = changed or name
                         continue
@@ -587,6 +584,14 @@ class ProjectReader:
                 if self._count(entry.path, name, configuration, status) or _is_new_link(entry):
                     changed = changed or name
         return Project(code, configuration, frozenset(looked), changed)
+
+    def _below(self, entry: os.DirEntry[str], seen: set[tuple[int, int]], *, is_output: bool) -> tuple[bool, str]:
+        """Return whether a directory is one of outputs, by its name or by where it leads, and its `_descended`."""
+        names = (entry.name, *Path(self._target(entry)).parts) if entry.is_symlink() else (entry.name,)
+        return is_output or not OUTPUTS.isdisjoint(names), _descended(entry, seen, self._ours)
+
+    def _target(self, link: os.DirEntry[str]) -> str:
+        return os.path.relpath(os.path.realpath(link.path), self.base)
 
 
 def _status(path: str) -> os.stat_result | None:
