@@ -13,6 +13,7 @@ import hashlib
 import json
 import shlex
 import time
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -39,6 +40,7 @@ from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
 _QUICK_SECONDS: Final = 0.05
 """A function that is traced and lowered in less stays plain: to ask about it takes about as long."""
+_PREPARATION_SECONDS: Final = 1.0
+"""The first question waits so long for what the background prepares, at most."""
 
 
 def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
@@ -64,14 +68,18 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
-    submit(_make_ready)
+    _preparation()
     calls = ReusingCalls(jitted, name or function_name(fun), declared, by_setting=wanted is None)
     return seam.reusing_function(jitted, calls.miss)
 
 
 @functools.cache
-def _make_ready() -> None:
-    """Do in the background what the first reuse needs and no call decides."""
+def _preparation() -> Future[None]:
+    """Begin to do in the background, once in a process, what the first reuse needs and no call decides."""
+    return submit(_prepare)
+
+
+def _prepare() -> None:
     read_ahead()
     lowering.make_context_ahead()
 
@@ -386,6 +394,8 @@ def _inputs_of(use: _Use, backend: Any) -> tuple[ProcessInputs | str, bool]:
         if known is None:
             found: ProcessInputs | str
             try:
+                # Both at once would do a part of the work twice. A forked child does not have the thread.
+                wait([_preparation()], timeout=_PREPARATION_SECONDS)
                 found = ProcessInputs(use.policy, use.settings, backend)
             except RefusedError as exc:
                 stay_plain(exc.reason)
