@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 _QUICK_SECONDS: Final = 0.05
 """A function that is traced and lowered in less stays plain: to ask about it takes about as long."""
-_PREPARATION_SECONDS: Final = 1.0
-"""The first question waits so long for what the background prepares, at most."""
+_AHEAD_SECONDS: Final = 1.0
+"""The first question waits so long for the work ahead, at most."""
 
 
 def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
@@ -68,18 +68,18 @@ def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
-    _preparation()
+    _work_ahead()
     calls = ReusingCalls(jitted, name or function_name(fun), declared, by_setting=wanted is None)
     return seam.reusing_function(jitted, calls.miss)
 
 
 @functools.cache
-def _preparation() -> Future[None]:
+def _work_ahead() -> Future[None]:
     """Begin to do in the background, once in a process, what the first reuse needs and no call decides."""
-    return submit(_prepare)
+    return submit(_make_ready)
 
 
-def _prepare() -> None:
+def _make_ready() -> None:
     read_ahead()
     lowering.make_context_ahead()
 
@@ -395,7 +395,7 @@ def _inputs_of(use: _Use, backend: Any) -> tuple[ProcessInputs | str, bool]:
             found: ProcessInputs | str
             try:
                 # Both at once would do a part of the work twice. A forked child does not have the thread.
-                wait([_preparation()], timeout=_PREPARATION_SECONDS)
+                wait([_work_ahead()], timeout=_AHEAD_SECONDS)
                 found = ProcessInputs(use.policy, use.settings, backend)
             except RefusedError as exc:
                 stay_plain(exc.reason)
