@@ -113,7 +113,7 @@ def test_appending(root):
 
 
 def test_appending_to_a_full_disk(root, run_forked):
-    """What is written only in part is an error."""
+    """What is written only in part is an error, and does not take the next line with it."""
     program = """
         import resource, sys
         from ejcache.util.files import append_regular
@@ -126,3 +126,5 @@ def test_appending_to_a_full_disk(root, run_forked):
     """
     run_forked(program, str(root / "v1" / "log"))
     assert (root / "v1" / "log").read_bytes() == b"firs"
+    append_regular(root / "v1" / "log", b"second\n")
+    assert (root / "v1" / "log").read_bytes() == b"firs\nsecond\n"

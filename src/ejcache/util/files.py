@@ -156,7 +156,7 @@ def is_temporary(name: str) -> bool:
 
 
 _FILE: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_APPEND: Final = _FILE | os.O_WRONLY | os.O_APPEND
+_APPEND: Final = _FILE | os.O_RDWR | os.O_APPEND
 _DIRECTORY: Final = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_DIRECTORY", 0)
 
 
@@ -175,13 +175,14 @@ def open_regular(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> 
 
 
 def append_regular(path: str | os.PathLike[str], data: bytes, *, create: bool = True) -> os.stat_result:
-    """Append `data`, by one write, to the regular file at `path`.
+    """Append the line `data`, by one write, to the regular file at `path`.
 
-    What several processes append to one file on a local file system does not mix.
+    What several processes append to one file on a local file system does not mix. Where the last line was cut short, by
+    a full disk or the end of a machine, `data` begins a line of its own.
 
     Args:
         path: the file.
-        data: a few kilobytes, or a line of a log.
+        data: a line or a few, each with its line break.
         create: make the file, with the permissions of its directory, if there is none.
 
     Returns:
@@ -193,6 +194,9 @@ def append_regular(path: str | os.PathLike[str], data: bytes, *, create: bool = 
     """
     descriptor = _open(path, _APPEND | (os.O_CREAT if create else 0), None)
     try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            data = b"\n" + data
         if os.write(descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
         return os.fstat(descriptor)
