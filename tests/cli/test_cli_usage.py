@@ -69,6 +69,13 @@ def test_bad_input_is_one_sentence(arguments, words):
     assert [word for word in words if word not in sentence] == []
 
 
+@pytest.mark.parametrize("arguments", [["get", "max_siz"], ["set", "max_siz=5"], ["unset", "max_siz"]], ids=" ".join)
+def test_an_unknown_setting_is_wrong_usage(arguments):
+    """All of `config` say with status 2 which setting was probably meant: there are no others than those it lists."""
+    said = ejcache("config", *arguments)
+    assert (said.status, "did you mean max_size?" in one_sentence(said)) == (2, True)
+
+
 @pytest.mark.parametrize("command", [*LOOKING, *CHANGING])
 def test_a_directory_that_does_not_exist(tmp_path, command):
     """No command creates a cache in a missing directory."""
@@ -194,7 +201,6 @@ def test_where_verbosity_may_be_given(arguments, rest, level):
         ["why", "nothing"],
         ["ls", "--dir", "/nonexistent/cache"],
         ["target", "show", "nothing"],
-        ["config", "get", "nothing"],
         ["report", "--html", "/nonexistent/page.html"],
         ["report", "--compare", "program=a", "program=b"],
         ["run", "nothing.py"],
@@ -204,7 +210,7 @@ def test_where_verbosity_may_be_given(arguments, rest, level):
     ids=" ".join,
 )
 def test_what_does_not_exist_is_status_1(tmp_path, monkeypatch, arguments):
-    """Whatever a command line names: an entry, a cache, a target, a setting, a program, a directory or a start."""
+    """Whatever a command line names: an entry, a cache, a target, a program, a directory or a start."""
     fill(tmp_path / "cache", "jit_train")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "cache"))
     assert ejcache(*arguments).status == 1

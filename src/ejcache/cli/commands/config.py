@@ -10,7 +10,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
-from ejcache.errors import EntryError, NotFoundError, SettingError, StoreError, UnknownSettingError, UsageError
+from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.config_files import HOST_FILE, change_file, user_file
 from ejcache.settings.floors import Floors
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
@@ -187,10 +187,7 @@ def get_value(
 ) -> None:
     """Print the value that a setting has; with --json also where it comes from."""
     directory, as_json = _given_options(context, directory, as_json=as_json)
-    try:
-        setting = setting_named(name)
-    except UnknownSettingError as exc:
-        raise NotFoundError(str(exc)) from exc
+    setting = setting_named(name)
     value = command_settings(directory)[setting.name]
     if as_json:
         output.print_json({"name": setting.name, **_value_fields(value)})
