@@ -70,6 +70,24 @@ def test_tiers_are_counted(cache, tiers):
     assert cache.stats(whole_store=True).tiers["local"]["hits"] == 1
 
 
+@pytest.mark.parametrize("is_tiered", [False, True])
+def test_counters_that_could_not_be_written(is_tiered):
+    """What a store does not take, such as one on a full disk, stays and is written with the next counters, once."""
+    local = FaultStore(MemoryStore())
+    cache = cache_of("memory://", lambda: TieredStore(local, MemoryStore()) if is_tiered else local)
+    cache.put("k", b"value")
+    cache.flush()
+    local.fail("add_counters", StoreUnavailableError("the disk is full"), times=None)
+    cache.get("k")
+    cache.flush()
+    assert "hits" not in local.counters()
+    local.disarm()
+    cache.get("k")
+    cache.flush()
+    cache.close()
+    assert (local.counters()["hits"], local.counters()["stores"]) == (2, 1)
+
+
 def test_a_shared_hit_is_hashed_once(cache, tiers, monkeypatch):
     """The bytes of a hit of the shared tier are verified before they are copied, and not once more before their use."""
     data = entry.encode(entry.Header(key="k"), b"value")

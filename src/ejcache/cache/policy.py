@@ -461,7 +461,8 @@ class CachePolicy:
                 store.add_counters(amounts)
             except Exception as exc:
                 # Whatever is wrong with counters must not fail a compile.
-                log.debug("counters of %s were not written: %s", self.url, exc)
+                self.tally.put_back(amounts)
+                log.debug("counters of %s were not written, and will be with the next ones: %s", self.url, exc)
         return uploaded
 
     def close(self) -> None:

@@ -49,7 +49,13 @@ class Tally:
             return dict(self._totals)
 
     def take_pending(self) -> dict[str, float]:
-        """Take the amounts counted since the last call. The caller has to report them: no later call returns them."""
+        """Take the amounts counted since the last call. The caller has to report them, or to put them back."""
         with self._lock:
             pending, self._pending = self._pending, defaultdict(int)
         return {name: amount for name, amount in pending.items() if amount}
+
+    def put_back(self, amounts: Mapping[str, float]) -> None:
+        """Have the next `take_pending` return these, too: they could not be reported."""
+        with self._lock:
+            for name, amount in amounts.items():
+                self._pending[name] += amount

@@ -87,6 +87,7 @@ class TieredStore(Store):
         self._verify = verify
         self._drain_seconds = drain_seconds
         self._tally = Tally()
+        self._for_local = Tally()
         self._local = Tier("local", local, breaker=breaker_for(local.url), tally=self._tally)
         self._shared = Tier("shared", shared, breaker=breaker_for(shared.url), tally=self._tally)
         self._fetches = HostFetches(None if scratch is None else scratch / "fetch")
@@ -383,11 +384,15 @@ class TieredStore(Store):
     # -- counters --------------------------------------------------------------------------------------------------
 
     def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
-        """Add to the counters kept with each tier; a tier that cannot be reached is left out."""
+        """Add to the counters kept with each tier; what the local one does not take gets there with the next ones."""
         if self.read_only:
             return
-        with contextlib.suppress(StoreError):
-            self._local.call(lambda store: store.add_counters(amounts))
+        self._for_local.add(**amounts)
+        waiting = self._for_local.take_pending()
+        try:
+            self._local.call(lambda store: store.add_counters(waiting))
+        except StoreError:
+            self._for_local.put_back(waiting)
         with contextlib.suppress(StoreError):
             # Asks nobody: they are written later, by this process or another one.
             self.shared.add_counters(amounts, record=record)
