@@ -42,6 +42,13 @@ def test_a_public_bucket_of_google(bucket, monkeypatch):
     assert "jit_f" in ejcache("ls", "--dir", "gs://bucket/a?anonymous").out
 
 
+def test_doctor_does_not_write_to_a_public_bucket(bucket):
+    """It is read only because its URL says so: nothing is created there, and no right to write is asked for."""
+    said = ejcache("doctor", "gs://bucket/a?anonymous", "--json").json
+    assert [check["name"] for check in said["checks"] if check["name"] != "JAX"] == ["read"]
+    assert (said["healthy"], {request.method for request in bucket.requests}) == (True, {"GET"})
+
+
 @pytest.mark.parametrize("anonymous", [False, True])
 def test_a_public_bucket_of_s3(monkeypatch, anonymous):
     """No request is signed, though there are credentials."""

@@ -75,7 +75,8 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
             )
         if shared:
             with open_bucket(location, settings=settings) as bucket:
-                yield from doctor.check_bucket(bucket, end=end - 1, read_only=settings.read_only)
+                only_reads = settings.read_only or location.anonymous
+                yield from doctor.check_bucket(bucket, end=end - 1, read_only=only_reads)
         yield jax.result(end=end)
 
 
