@@ -147,6 +147,14 @@ def test_a_target_that_may_not_be_written(bucket, cache):
     assert "may not write to gs://bucket/a" in said.err
 
 
+def test_a_source_without_entries(bucket, tmp_path):
+    """Where programs that use a bucket keep what is theirs on this host, nothing has been stored; it is no other's."""
+    for name in ("state", "tiers"):
+        (tmp_path / "cache" / name).mkdir(parents=True)
+    said = ejcache("push", URL, "--dir", tmp_path / "cache")
+    assert (said.status, "no program has stored an entry there" in said.err) == (1, True), said.err
+
+
 @pytest.mark.parametrize("command", ["push", "pull"])
 def test_bad_usage(bucket, cache, tmp_path, command):
     """Copying a cache to itself is bad usage; a missing cache is reported, and nothing is created."""

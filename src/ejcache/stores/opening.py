@@ -308,5 +308,6 @@ def _inspect_directory(location: Location, *, may_be_empty: bool) -> CacheConten
         return CacheContents(location, location.url, has_store=has_store, jax=jax if has_jax else None)
     if is_ours and may_be_empty:
         return CacheContents(location, location.url, has_store=False, jax=None)
-    what = "the directory is empty" if is_empty else "the directory holds something else"
+    what = "no program has stored an entry there" if is_ours else "the directory holds something else"
+    what = "the directory is empty" if is_empty else what
     raise NotAStoreError(f"there is no cache at {path}: {what}")
