@@ -147,6 +147,13 @@ def test_a_target_that_may_not_be_written(bucket, cache):
     assert "may not write to gs://bucket/a" in said.err
 
 
+def test_a_target_that_refuses_the_credentials(bucket, cache):
+    """One sentence says so, and none of what programs do then: a command does not go on without its target."""
+    bucket.add_fault("status", status=401)
+    said = ejcache("push", URL, "--dir", cache)
+    assert (said.status, said.err.count("\n"), "refuses the credentials" in said.err) == (1, 1, True), said.err
+
+
 def test_a_source_without_entries(bucket, tmp_path):
     """Where programs that use a bucket keep what is theirs on this host, nothing has been stored; it is no other's."""
     for name in ("state", "tiers"):

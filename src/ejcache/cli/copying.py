@@ -35,10 +35,14 @@ def open_for_writing(url: str, settings: Settings) -> Store:
     """The store to copy to, which is created if it does not exist."""
     from ejcache.maintenance.worth import worth_by
     from ejcache.stores.opening import open_store
+    from ejcache.stores.shared.store import SharedStore
 
     # The size limit of the settings is meant for the cache that the settings name.
     limit = settings.store_limit if url == str(settings.dir) else None
-    return open_store(url, max_size=limit, settings=settings, worth=worth_by(settings))
+    store = open_store(url, max_size=limit, settings=settings, worth=worth_by(settings))
+    if isinstance(store, SharedStore):
+        store.bucket.breaker = None  # it would say how a program goes on without the storage
+    return store
 
 
 def report(
