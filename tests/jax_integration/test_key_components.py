@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import jax
 import pytest
 from jax._src.lib import xla_client
 
+import ejcache
 from ejcache.jax_integration.lowering.components import (
     device_components,
     device_layout,
@@ -36,6 +38,18 @@ def test_environment_and_arguments(monkeypatch):
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_something=1")
     assert environment_components("tpu").settings[0] == "LIBTPU_INIT_ARGS=--xla_tpu_something=1"
     assert environment_components("cpu") == third
+
+
+def test_bytes_that_are_no_text(monkeypatch, tmp_path):
+    """An argument that is not UTF-8 counts: the program has a key, and the same bytes find its entry again."""
+    cache = ejcache.enable(tmp_path, min_compile_seconds=0)
+    argv, counted = sys.argv, []
+    for given in (b"\xff", b"\xff", b"\xfe"):
+        monkeypatch.setattr(sys, "argv", [*argv, os.fsdecode(b"--xla_nothing_of_xla=" + given)])
+        jax.clear_caches()
+        jax.jit(lambda x: x * 2 + 1).lower(jax.ShapeDtypeStruct((3,), "float32")).compile()
+        counted.append((cache.stats().hits, cache.stats().misses))
+    assert counted == [(0, 1), (1, 1), (1, 2)]
 
 
 def test_content_of_files(monkeypatch, tmp_path):

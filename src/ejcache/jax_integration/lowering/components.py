@@ -237,8 +237,8 @@ def environment_components(platform: str) -> EnvironmentComponents:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def text_digest(text: str) -> str:
-    """Digest (hex) of a readable component."""
-    return _digest(text.encode())
+    """Digest (hex) of a readable component; the environment and the command line may have bytes that are no text."""
+    return _digest(text.encode("utf-8", "surrogatepass"))
 
 
 def _digest(data: bytes) -> str:

@@ -23,6 +23,7 @@ from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cp
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.registries import RegisteredFunctions, own_batch_targets, registered
 from ejcache.keys.key import CacheKey
+from ejcache.util.printable import encodable
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -214,7 +215,7 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
         platform=platform,
         variant=chosen.variant,
         components=components,
-        details=readable,
+        details={name: encodable(value) for name, value in readable.items()},
         size=computation.size,
     )
 
@@ -270,4 +271,4 @@ def compiler_environment(backend: Any, settings: Settings) -> str:
         *kinds,
         *environment_components(platform).settings,
     )
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
