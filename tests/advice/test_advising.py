@@ -445,6 +445,28 @@ def test_a_loop_of_which_nothing_remains(traced, lowered, source, line):
     assert [(each.kind, each.line) for each in found] == [("repeated_block", line)] * bool(line)
 
 
+@pytest.mark.parametrize(
+    ("before", "first"),
+    [
+        (0.1, "slower_since"),  # it was quick: the change since then is the cause
+        (0.6, "repeated_block"),  # most of it was there before
+    ],
+)
+def test_a_change_since_which_a_function_is_traced_slower_comes_before_its_loop(before, first):
+    """Both are about the same seconds; a loop may be estimated to save a little more than the change has cost."""
+    fields = {"name": "jit_foo", "defined": "/home/me/train.py:1 foo", "components": {"computation": "digest"}}
+
+    def traced(number, seconds, commit):
+        made = program("k" + commit, seconds={"traced": seconds, "lowered": 0.0001}, **fields)
+        return start(made, number=number, commit=commit)
+
+    records = [traced(n, before, "ab") for n in range(2)] + [traced(n, 0.9, "cd") for n in (2, 3)]
+    found = advise(records, lambda _: {"digest": NOTHING_LEFT}, lines_of=lambda _: UNUSED.splitlines() + [""] * 40)
+    assert sorted(each.kind for each in found) == ["repeated_block", "slower_since"]
+    assert found[0].kind == first
+    assert min(found, key=lambda each: each.saves).kind == "slower_since"
+
+
 CAPTURED = """\
 import numpy as np
 WIDTH = 4

@@ -1,7 +1,8 @@
 """What to change: all findings of some starts, the one that saves most first. Pure functions.
 
 Advice is given only on evidence. The facts of a hit are those of the miss that stored it; where no record has that,
-there is none. Of a function whose programs fit two kinds, the first one that finds something is said.
+there is none. Of a function whose programs fit two kinds, the first one that finds something is said. Where a function
+was quick with another version or commit, the change since then comes before what its text is estimated to cost.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.asked_again import compiled_twice, made_anew
 from ejcache.advice.evidence import Texts, asks_of, by_function, misses_by_key
-from ejcache.advice.findings import KINDS, LARGE_CONSTANT, Advice
+from ejcache.advice.findings import ESTIMATED, KINDS, LARGE_CONSTANT, Advice
 from ejcache.advice.history import slower_since
 from ejcache.advice.signatures import shape_varies, weak_type
 from ejcache.advice.single_operations import single_operations
@@ -21,14 +22,18 @@ from ejcache.advice.texts import large_constant, repeated_block, static_number, 
 from ejcache.misses.program_text import is_installed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from ejcache.advice.evidence import Ask
+    from ejcache.advice.history import Timed
     from ejcache.advice.statements import Lines
     from ejcache.advice.texts import Measure
     from ejcache.cache.start_records import StartRecord
 
 _SAVES: Final = 0.05
 """Seconds that a change must save; of a large constant, its bytes count."""
+_EXPLAINED: Final = 0.5
+"""The part of what another finding is estimated to save of tracing that a change of versions explains, at least."""
 _FUNCTIONS: Final = 40
 """Functions whose texts are read, the costliest first."""
 _IGNORE: Final = re.compile(r"#\s*ejcache:\s*ignore(?:\[([\w, ]*)\])?")
@@ -64,12 +69,15 @@ def advise(
     statements = Statements(lines_of)
     # Of the programs of one function, the first of these that applies is reported.
     of_one = functools.partial(made_anew, statements=statements), shape_varies, weak_type, compiled_twice, static_number
-    found: list[Advice] = []
+    slower = list(slower_since(every, by_key)) if not only else []
+    found = [each for _, each in slower]
+    ranks: dict[Advice, float] = {}
     looked_at = [each for each in every if each.process.began >= since and only in ("", each.process.id)]
-    asked = [asks_of(record.programs, by_key) for record in last_starts(looked_at)]
+    starts = last_starts(looked_at)
+    asked = [asks_of(record.programs, by_key) for record in starts]
     ordered = [by_function(asks) for asks in asked]
     texts = Texts([group for groups in ordered for group in groups[:_FUNCTIONS]], fetch)
-    for asks, groups in zip(asked, ordered, strict=True):
+    for record, asks, groups in zip(starts, asked, ordered, strict=True):
         for number, group in enumerate(groups):
             for kind in of_one:
                 these = list(kind(group, texts))
@@ -77,12 +85,15 @@ def advise(
                 if these:
                     break
             if number < _FUNCTIONS:
-                found += [*large_constant(group, texts, statements), *repeated_block(group, texts, measure)]
-                found += unused_loop(group, texts, statements)
+                found += large_constant(group, texts, statements)
+                repeats = [*repeated_block(group, texts, measure), *unused_loop(group, texts, statements)]
+                found += repeats
+                for each in _traced_slower(slower, record, group):
+                    ranks[each] = max(ranks.get(each, each.saves), _explained(each, repeats))
         found += single_operations(asks, statements)
-    found += slower_since(every, by_key) if not only else ()
     kept = [each for each in found if each.saves >= least or each.kind == LARGE_CONSTANT]
-    return sorted(_merged(each for each in kept if _is_wanted(each, lines_of, ignore)), key=lambda each: -each.saves)
+    wanted = _merged(each for each in kept if _is_wanted(each, lines_of, ignore))
+    return sorted(wanted, key=lambda each: -ranks.get(each, each.saves))
 
 
 def last_starts(records: Sequence[StartRecord]) -> list[StartRecord]:
@@ -102,6 +113,22 @@ def _is_wanted(finding: Advice, lines_of: Lines, ignore: Collection[str]) -> boo
     lines = lines_of(finding.file)
     match = _IGNORE.search(lines[finding.line - 1]) if 0 < finding.line <= len(lines) else None
     return match is None or (bool(match[1]) and finding.kind not in re.split(r"[ ,]+", match[1]))
+
+
+def _traced_slower(
+    slower: Iterable[tuple[Timed, Advice]], record: StartRecord, group: Sequence[Ask]
+) -> Iterator[Advice]:
+    """Those of these findings that are about tracing the function of these programs."""
+    function = record.process.program, group[0].definition.file, group[0].program.name, "traced"
+    for which, finding in slower:
+        if (which.program, which.file, which.name, which.phase) == function:
+            yield finding
+
+
+def _explained(slower: Advice, others: Iterable[Advice]) -> float:
+    """The most that one of these is estimated to save of the same seconds: those of which the change made most."""
+    estimates = (each.saves for each in others if each.basis == ESTIMATED)
+    return max((saves for saves in estimates if slower.saves >= _EXPLAINED * saves), default=0.0)
 
 
 def _merged(findings: Iterable[Advice]) -> list[Advice]:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Final
 from ejcache.advice.evidence import Caller, read_caller
 from ejcache.advice.findings import MEASURED, SLOWER_SINCE, Advice
 from ejcache.misses.definitions import definition_of
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ejcache.cache.start_records import ProgramRecord, StartRecord
-
-    _Which = tuple[str, str, str, str, str]
-    """Of a program: its start's program, the file of its function, its name, its signature, and the phase."""
 
 _FACTOR: Final = 1.25
 """How much slower, at least."""
@@ -27,12 +25,30 @@ _VERSIONS: Final = ("jax", "jaxlib", "ejcache", "python")
 _COMMIT: Final = (*_VERSIONS, "commit")
 
 
-def slower_since(records: Sequence[StartRecord], by_key: Mapping[str, ProgramRecord]) -> Iterator[Advice]:
+class Timed(NamedTuple):
+    """Whose seconds are compared.
+
+    Attributes:
+        program: the program of the start.
+        file: the file of the function.
+        name: of the function's module, such as `jit_step`.
+        signature: the types of its arguments and results.
+        phase: what took the seconds: `traced` or `compiled`.
+    """
+
+    program: str
+    file: str
+    name: str
+    signature: str
+    phase: str
+
+
+def slower_since(records: Sequence[StartRecord], by_key: Mapping[str, ProgramRecord]) -> Iterator[tuple[Timed, Advice]]:
     """Functions whose tracing or compiling takes longer with a version than with the one before, beyond the spread.
 
     Where no version of a library explains it, the commits of the program are compared.
     """
-    explained: set[_Which] = set()
+    explained: set[Timed] = set()
     for names in (_VERSIONS, _COMMIT):
         taken, callers = _taken(records, by_key, names)
         for which, by_version in taken.items():
@@ -42,24 +58,24 @@ def slower_since(records: Sequence[StartRecord], by_key: Mapping[str, ProgramRec
                 found = _finding(which, callers[which], changed, before, after)
                 if found is not None:
                     explained.add(which)
-                    yield found
+                    yield which, found
 
 
 def _taken(
     records: Sequence[StartRecord], by_key: Mapping[str, ProgramRecord], names: Sequence[str]
-) -> tuple[dict[_Which, dict[tuple[str, ...], list[float]]], dict[_Which, Caller]]:
+) -> tuple[dict[Timed, dict[tuple[str, ...], list[float]]], dict[Timed, Caller]]:
     """Sum up the seconds of each function in each start, by these versions, with the last line that called it."""
-    taken: dict[_Which, dict[tuple[str, ...], list[float]]] = {}
-    callers: dict[_Which, Caller] = {}
+    taken: dict[Timed, dict[tuple[str, ...], list[float]]] = {}
+    callers: dict[Timed, Caller] = {}
     for record in records:
         versions = tuple(record.process.versions.get(name, "") for name in names)
-        sums: dict[_Which, float] = {}
+        sums: dict[Timed, float] = {}
         for program in record.programs:
             miss = program if program.details else by_key.get(program.key, program)
             definition = definition_of(miss.details)
             for phase in ("traced", "compiled"):
                 if phase in program.seconds:
-                    which = record.process.program, definition.file, program.name, miss.signature, phase
+                    which = Timed(record.process.program, definition.file, program.name, miss.signature, phase)
                     sums[which] = sums.get(which, 0.0) + program.seconds[phase]
                     callers[which] = read_caller(program.caller)
         for which, seconds in sums.items():
@@ -68,15 +84,15 @@ def _taken(
 
 
 def _finding(
-    which: _Which, caller: Caller, changed: str, before: Sequence[float], after: Sequence[float]
+    which: Timed, caller: Caller, changed: str, before: Sequence[float], after: Sequence[float]
 ) -> Advice | None:
-    program, _, name, _, phase = which
+    program, name = which.program, which.name
     if min(len(before), len(after)) < _STARTS or not caller.file:
         return None
     was, now = median(before), median(after)
     if now < was * _FACTOR or now - was < _SECONDS or min(after) <= max(before):
         return None
-    verb = {"traced": "tracing", "compiled": "compiling"}[phase]
+    verb = {"traced": "tracing", "compiled": "compiling"}[which.phase]
     return Advice(
         SLOWER_SINCE,
         name.removeprefix("jit_"),
