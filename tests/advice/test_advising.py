@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ejcache.advice.advise import advise, of_function
+from ejcache.advice.advise import SMALLEST, advise, of_function, set_smaller_apart
 from ejcache.advice.evidence import argument_types
-from ejcache.advice.findings import Advice, annotation, document
+from ejcache.advice.findings import Advice, SmallerFindings, annotation, document
 from ejcache.advice.signatures import buckets
 from ejcache.cache.start_records import HIT, STORED, Process, ProgramRecord, StartRecord
 
@@ -561,8 +561,22 @@ FINDING = Advice(
 )
 
 
+def test_smaller_findings_are_counted():
+    """What saves less than half a hundredth of a second is none; a large constant is one whatever it saves."""
+    shown = [FINDING, FINDING._replace(kind="large_constant", saves=0.0)]
+    assert set_smaller_apart(shown) == (shown, SmallerFindings())
+    small = [FINDING._replace(saves=saves) for saves in (0.02, 0.01)]
+    found, smaller = set_smaller_apart([*shown, *small])
+    assert found == shown
+    assert smaller == (2, pytest.approx(0.03))
+    assert smaller.words == "2 smaller findings would save 0.03 s together: ejcache advise --all shows them"
+    quick = start(*(each._replace(seconds={"compiled": 0.001}) for each in SIZES))
+    assert [each.kind for each in advised(quick, least=0.0)] == ["shape_varies"]
+    assert advised(quick, least=SMALLEST) == []
+
+
 def test_forms():
-    assert document([FINDING]) == {
+    assert document([FINDING], SmallerFindings(2, 0.03)) == {
         "schema": 1,
         "findings": [
             {
@@ -580,6 +594,7 @@ def test_forms():
                 "link": "docs/advice.md#a-shape-varies",
             }
         ],
+        "smaller_findings": {"number": 2, "saves": 0.03},
     }
     assert annotation(FINDING) == (
         "::warning file=/home/me/a%2Cb.py,line=7,title=ejcache%3A a shape varies::"

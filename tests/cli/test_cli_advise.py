@@ -12,7 +12,8 @@ from cli_helpers import ejcache
 from helpers import run_program
 
 from ejcache.advice.advise import advise as advised
-from ejcache.cache.recorder import read_starts
+from ejcache.cache.recorder import START_LOG, read_starts
+from ejcache.cache.start_records import STORED, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.cli.commands.advise import measuring
 from ejcache.misses.log import recall_programs
 
@@ -76,6 +77,44 @@ def test_a_loop_is_compiled_in_place_of_a_block(tmp_path):
     assert (found.kind, found.line, unmeasured.basis) == ("repeated_block", 6, "estimated")
     assert re.search(r"compiling takes \d+\.\d\d s with the loop and \d+\.\d\d s without", found.message)
     assert "--measure" in unmeasured.message
+
+
+def compiled(size):
+    """A program of this size, which took a hundredth of a second to compile."""
+    return ProgramRecord(
+        name="jit_step",
+        key=f"k{size}",
+        time=float(size),
+        caller="/home/me/train.py:31 in main",
+        outcome=STORED,
+        details={"defined": "/home/me/train.py:10 step", "weak": "", "committed": ""},
+        signature=f"(tensor<{size}x8xf32>) -> tensor<f32>",
+        seconds={"compiled": 0.01},
+        compile_seconds=0.01,
+    )
+
+
+def test_smaller_findings():
+    """They are counted, and shown if asked for."""
+    programs = [compiled(size) for size in (5, 9, 12, 16)]
+    START_LOG.append(encode_line(StartRecord(Process(id="p", program="train.py", began=1.0), programs)))
+    shown = ejcache("advise")
+    assert shown.status == 0
+    assert shown.out.splitlines() == [
+        "nothing to change was found that saves 0.05 s or more",
+        "1 smaller finding would save 0.02 s: ejcache advise --all shows it",
+    ]
+    assert ejcache("advise", "--github").out == ""
+    said = ejcache("advise", "--json").json
+    assert (said["findings"], said["smaller_findings"]) == ([], {"number": 1, "saves": 0.02})
+    of_report = ejcache("report", "--json").json
+    assert (of_report["findings"], of_report["smaller_findings"]) == ([], said["smaller_findings"])
+    assert "1 smaller finding would save 0.02 s" in ejcache("report").out
+
+    every = ejcache("advise", "--all", "--json")
+    assert every.status == 1
+    assert [each["kind"] for each in every.json["findings"]] == ["shape_varies"]
+    assert every.json["smaller_findings"]["number"] == 0
 
 
 def test_usage(script):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.asked_again import compiled_twice, made_anew
 from ejcache.advice.evidence import Texts, asks_of, by_function, misses_by_key
-from ejcache.advice.findings import ESTIMATED, KINDS, LARGE_CONSTANT, Advice
+from ejcache.advice.findings import ESTIMATED, KINDS, LARGE_CONSTANT, LEAST_SAVED, Advice, SmallerFindings
 from ejcache.advice.history import slower_since
 from ejcache.advice.signatures import shape_varies, weak_type
 from ejcache.advice.single_operations import single_operations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ejcache.advice.texts import Measure
     from ejcache.cache.start_records import StartRecord
 
-_SAVES: Final = 0.05
-"""Seconds that a change must save; of a large constant, its bytes count."""
+SMALLEST: Final = 0.005
+"""Seconds that the smallest change saves that is shown at all: less is 0.00 s there."""
 _EXPLAINED: Final = 0.5
 """The part of what another finding is estimated to save of tracing that a change of versions explains, at least."""
 _FUNCTIONS: Final = 40
@@ -45,7 +45,7 @@ def advise(
     *,
     lines_of: Lines = lambda _: (),
     ignore: Collection[str] = (),
-    least: float = _SAVES,
+    least: float = LEAST_SAVED,
     since: float = 0.0,
     only: str = "",
     measure: Measure | None = None,
@@ -91,9 +91,25 @@ def advise(
                 for each in _traced_slower(slower, record, group):
                     ranks[each] = max(ranks.get(each, each.saves), _explained(each, repeats))
         found += single_operations(asks, statements)
-    kept = [each for each in found if each.saves >= least or each.kind == LARGE_CONSTANT]
+    kept = [each for each in found if _saves_enough(each, least)]
     wanted = _merged(each for each in kept if _is_wanted(each, lines_of, ignore))
     return sorted(wanted, key=lambda each: -ranks.get(each, each.saves))
+
+
+def set_smaller_apart(findings: Iterable[Advice]) -> tuple[list[Advice], SmallerFindings]:
+    """The findings that save enough to be shown unasked, and what the others are together."""
+    shown: list[Advice] = []
+    smaller: list[float] = []
+    for each in findings:
+        if _saves_enough(each, LEAST_SAVED):
+            shown.append(each)
+        else:
+            smaller.append(each.saves)
+    return shown, SmallerFindings(len(smaller), sum(smaller))
+
+
+def _saves_enough(finding: Advice, least: float) -> bool:
+    return finding.saves >= least or finding.kind == LARGE_CONSTANT
 
 
 def last_starts(records: Sequence[StartRecord]) -> list[StartRecord]:
@@ -132,11 +148,11 @@ def _explained(slower: Advice, others: Iterable[Advice]) -> float:
 
 
 def _merged(findings: Iterable[Advice]) -> list[Advice]:
-    """One finding for each kind, file and line: the one that costs most, because ranks repeat each other."""
+    """One finding for each kind, file and line: the one that saves most, because ranks repeat each other."""
     found: dict[tuple[str, str, int], Advice] = {}
     for each in findings:
         same = each.kind, each.file, each.line
-        if same not in found or found[same].seconds < each.seconds:
+        if same not in found or found[same].saves < each.saves:
             found[same] = each
     return list(found.values())
 

@@ -1,6 +1,6 @@
 """What a finding is, and the forms in which it is shown.
 
-document := {"schema": 1, "findings": [finding …]}
+document := {"schema": 1, "findings": [finding …], "smaller_findings": {"number", "saves"}}
 finding  := {"kind", "function", "file", "line", "programs", "calls", "seconds", "saves", "basis", "message",
              "fix": {"before", "after"}, "link"}
 """
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SCHEMA: Final = 1
+LEAST_SAVED: Final = 0.05
+"""Seconds that a change must save to be shown unasked; of a large constant, its bytes count."""
 MEASURED: Final = "measured"
 """The seconds that are saved were spent, and would not be."""
 COUNTED: Final = "counted"
@@ -113,9 +115,36 @@ class Advice(NamedTuple):
         return {**fields, "fix": fix, "link": self.link}
 
 
-def document(findings: Iterable[Advice]) -> dict[str, Any]:
+class SmallerFindings(NamedTuple):
+    """The findings that are not shown, because each saves little: how many they are, and what they save together."""
+
+    number: int = 0
+    saves: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """The sentence about them; empty if there are none."""
+        together, them = (" together", "them") if self.number > 1 else ("", "it")
+        what = plural(self.number, "smaller finding")
+        return (
+            f"{what} would save {self.saves:.2f} s{together}: ejcache advise --all shows {them}" if self.number else ""
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable snake_case fields, for machines."""
+        return {"number": self.number, "saves": round(self.saves, 6)}
+
+
+def said_of_none(smaller: SmallerFindings) -> list[str]:
+    """Say that nothing large was found, and what the smaller findings are."""
+    nothing = "nothing to change was found"
+    return [f"{nothing} that saves {LEAST_SAVED} s or more", smaller.words] if smaller.number else [nothing]
+
+
+def document(findings: Iterable[Advice], smaller: SmallerFindings) -> dict[str, Any]:
     """Return the findings for machines."""
-    return {"schema": _SCHEMA, "findings": [finding.to_dict() for finding in findings]}
+    found = [finding.to_dict() for finding in findings]
+    return {"schema": _SCHEMA, "findings": found, "smaller_findings": smaller.to_dict()}
 
 
 def annotation(finding: Advice) -> str:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from ejcache.advice.advise import set_smaller_apart
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
@@ -73,9 +74,14 @@ def report(
     if not records:
         raise NotFoundError("no start was recorded, or none of that time and cache")
     with measuring() if measure else contextlib.nullcontext() as measured:
-        findings = findings_of(records, measure=measured)
+        findings, smaller = set_smaller_apart(findings_of(records, measure=measured))
     found = build(
-        records, disk=_disk(rows), tuned=report_rows(directory), findings=findings, limits=_limits(records, *limit)
+        records,
+        disk=_disk(rows),
+        tuned=report_rows(directory),
+        findings=findings,
+        smaller_findings=smaller,
+        limits=_limits(records, *limit),
     )
     if trace_file is not None:
         _write(trace_file, json.dumps(trace(records)))
@@ -85,7 +91,8 @@ def report(
         if show:
             webbrowser.open(Path(page).absolute().as_uri())
     if as_json:
-        output.print_json(asdict(found) | {"findings": [each.to_dict() for each in findings]})
+        advice = {"findings": [each.to_dict() for each in findings], "smaller_findings": smaller.to_dict()}
+        output.print_json(asdict(found) | advice)
     elif trace_file is None and html is None and not show:
         print_report(found)
     return 0

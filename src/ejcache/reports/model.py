@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.advice.evidence import is_of_jax
+from ejcache.advice.findings import SmallerFindings
 from ejcache.misses.definitions import definition_of
 from ejcache.reports.causes import Cause, Causes, changed_components, group_misses
 from ejcache.util.units import format_size, plural
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ejcache.reports.causes import Pair
 
 _NOTHING: Final[Mapping[str, int]] = {}
+_NO_FINDINGS: Final = SmallerFindings()
 _TOGETHER: Final = 60.0
 """Seconds within which the ranks of one start begin."""
 _BARS: Final = 1500
@@ -192,6 +194,7 @@ class Report:
         disk: what fills the cache.
         tuned: rows about tuned operations, the heading first.
         findings: what to change in the programs, what saves most first.
+        smaller_findings: what those that are not among `findings` save together.
         compiled_in: by the key of a program of `Cause.pairs`, the start that compiled it: `start 2 on host b`.
     """
 
@@ -206,6 +209,7 @@ class Report:
     disk: Sequence[DiskUse] = ()
     tuned: Sequence[Sequence[str]] = ()
     findings: Sequence[Advice] = ()
+    smaller_findings: SmallerFindings = _NO_FINDINGS
     compiled_in: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -234,6 +238,7 @@ def build(
     disk: Sequence[DiskUse] = (),
     tuned: Sequence[Sequence[str]] = (),
     findings: Sequence[Advice] = (),
+    smaller_findings: SmallerFindings = _NO_FINDINGS,
     limits: Mapping[str, int] = _NOTHING,
 ) -> Report:
     """Return the report of these records, of any processes of any hosts.
@@ -243,6 +248,7 @@ def build(
         disk: as in `Report`, like `tuned` and `findings`.
         tuned: as there.
         findings: as there.
+        smaller_findings: as there.
         limits: bytes that caches may hold, by their URLs.
     """
     found = [record for record in records if record.programs]
@@ -277,6 +283,7 @@ def build(
         disk=disk,
         tuned=tuned,
         findings=findings,
+        smaller_findings=smaller_findings,
         compiled_in=_compiled_in(starts, {key for cause in grouped for pair in cause.pairs.values() for key in pair}),
     )
 

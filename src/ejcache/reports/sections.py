@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from ejcache.advice.findings import BASES, shown_path
+from ejcache.advice.findings import BASES, said_of_none, shown_path
 from ejcache.cache.start_records import PHASES
 from ejcache.cli import output
 from ejcache.reports.causes import reason
@@ -127,8 +127,7 @@ def _advice(report: Report, most: int) -> Section:
     columns = ("change", "because", "would save", "costs now", "how we know", "what to do", "function")
     known = (f"{basis}: {means}." for basis, means in BASES.items() if any(row[4] == basis for row in rows))
     notes = ["The seconds are those of one start.", *known, *_hidden(len(report.findings) - most, "change")]
-    if not rows:
-        notes = ["nothing to change was found in the programs"]
+    notes = [*notes, *filter(None, [report.smaller_findings.words])] if rows else said_of_none(report.smaller_findings)
     return Section("change", "What to change in the programs", "What should I change first?", columns, rows, notes)
 
 

@@ -9,9 +9,9 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from ejcache.advice.advise import SMALLEST, check_kinds, set_smaller_apart
 from ejcache.advice.advise import advise as findings_of
-from ejcache.advice.advise import check_kinds
-from ejcache.advice.findings import KINDS, annotation, document
+from ejcache.advice.findings import KINDS, LEAST_SAVED, SmallerFindings, annotation, document, said_of_none
 from ejcache.advice.texts import BlockTimes
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
@@ -21,7 +21,6 @@ from ejcache.errors import NotFoundError, UsageError
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
 from ejcache.settings.environment import child_environment, environment_variable
-from ejcache.util.units import plural
 from ejcache.util.worker_processes import WorkerProcess
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
 """How the application registers the command."""
-_SHOWN: Final = 10
 _WORKER: Final = "ejcache.cli.programs.block_worker"
 
 
@@ -50,6 +48,7 @@ def advise(
     ignore: Annotated[
         list[str] | None, option("--ignore", "KIND", "Leave out findings of this kind; may be given again.")
     ] = None,
+    show_all: Annotated[bool, flag("--all", f"Also show findings that save less than {LEAST_SAVED} s.")] = False,
     github: Annotated[bool, flag("--github", "Print annotations for a workflow of GitHub.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -59,7 +58,7 @@ def advise(
     PROGRAM, the last start of each program is looked at. Each finding names the line to change, what it costs a start,
     what the change saves, and how that is known. The comment `# ejcache: ignore[KIND]` on a line silences it there.
 
-    The exit status is 1 if something was found.
+    The exit status is 1 if something is shown.
     """
     unknown = check_kinds(ignore or ())
     if unknown:
@@ -69,13 +68,14 @@ def advise(
     since = _run(program, directory, fresh=fresh, is_apart=as_json or github) if program else 0.0
     with measuring() if measure else contextlib.nullcontext() as measured:
         found = findings(read_starts(), ignore=ignore or (), since=since, measure=measured)
+    found, smaller = (found, SmallerFindings()) if show_all else set_smaller_apart(found)
     if as_json:
-        output.print_json(document(found))
+        output.print_json(document(found, smaller))
     elif github:
         for finding in found:
             output.say(annotation(finding))
     else:
-        output.print_lines(lines_of(found, most=None))
+        output.print_lines(lines_of(found, smaller))
     return int(bool(found))
 
 
@@ -86,11 +86,22 @@ def findings(
     since: float = 0.0,
     measure: Measure | None = None,
 ) -> list[Advice]:
-    """Say what to change, by the last starts of these records; raises NotFoundError if none began after `since`."""
+    """Say what to change, also if it saves little, by the last starts of these records.
+
+    Raises NotFoundError if none began after `since`.
+    """
     if not any(record.process.began >= since for record in records):
         raise NotFoundError("no start was recorded" if not since else "the program compiled nothing with JAX")
     sources = SourceFiles(until=time.time())
-    return findings_of(records, recall_programs, lines_of=sources.lines, ignore=ignore, since=since, measure=measure)
+    return findings_of(
+        records,
+        recall_programs,
+        lines_of=sources.lines,
+        ignore=ignore,
+        least=SMALLEST,
+        since=since,
+        measure=measure,
+    )
 
 
 @contextlib.contextmanager
@@ -113,21 +124,19 @@ def measuring() -> Iterator[Measure]:
         worker.end()
 
 
-def lines_of(found: Sequence[Advice], *, most: int | None = _SHOWN) -> list[str]:
+def lines_of(found: Sequence[Advice], smaller: SmallerFindings) -> list[str]:
     """The findings as the terminal shows them, the one that saves most first."""
     if not found:
-        return ["nothing to change was found"]
+        return said_of_none(smaller)
     lines: list[str] = []
-    for number, finding in enumerate(found[:most], 1):
+    for number, finding in enumerate(found, 1):
         lines.append(output.styled(f"{number}. {finding.place}: {finding.title} ({finding.function})", "bold"))
         lines += [f"   {line}" for line in output.wrapped_lines(f"{finding.message}.")]
         lines.append(f"   {finding.costs}")
         for sign, code in (("-", finding.before), ("+", finding.after)):
             lines += [f"     {sign} {line}" for line in code.splitlines()]
         lines.append(f"   {finding.link}")
-    if most is not None and len(found) > most:
-        lines.append(f"{plural(len(found) - most, 'more finding')}: ejcache advise shows all")
-    return lines
+    return [*lines, smaller.words] if smaller.number else lines
 
 
 def _run(program: Sequence[str], directory: str | None, *, fresh: bool, is_apart: bool) -> float:
