@@ -38,7 +38,7 @@ LEVELS_OF: dict[str, set[str]] = {
     "multiprocessing.Process": set(),
     "os.register_at_fork": {"util"},
     "signal.signal": {"cli"},  # in a process of our own, which waits for the program
-    "threading.Lock": {"autotune", "cli"},  # elsewhere locks are reentrant: a signal handler may compile a program
+    "threading.Lock": {"cli"},  # elsewhere locks are reentrant: a signal handler may compile a program
     "threading.Thread": {"util", "autotune"},  # a measurement of autotune has one with a large stack
     "threading.Timer": set(),
 }

@@ -13,7 +13,7 @@ import math
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -48,14 +48,16 @@ class _KeyState:
     """What a chooser knows of one key.
 
     Attributes:
-        lock: held by the thread that resolves the key.
+        lock: held by the thread that resolves the key. It is reentrant: a signal handler may make the call.
+        resolves: the holder of the lock resolves the key.
         choice: the last one.
         policy: under which a guess was made.
         until: monotonic seconds at which a guess is made again; infinite for any other choice.
         failed: tuning failed in this process and is not tried again.
     """
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    resolves: bool = False
     choice: Choice | None = None
     policy: TuningPolicy | None = None
     until: float = -math.inf
@@ -90,9 +92,9 @@ class Chooser:
         self.counters: Counter[str] = Counter()
         self.events: deque[Event] = deque(maxlen=_KEPT_EVENTS)
         self._generation = store.generation
-        self._keys: dict[str, _KeyState] = {}
+        self._keys: OrderedDict[str, _KeyState] = OrderedDict()
         self._measured: dict[str, deque[RecordKey]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def choose(self, call: Call) -> Choice:
         """Return the configuration for the call.
@@ -122,11 +124,18 @@ class Chooser:
             # Nothing runs, and the other processes of a job may not ask. So this choice is neither kept nor agreed on.
             return self._chosen(self._resolve(call, replace(policy, on_miss="heuristics"), state))
         with state.lock:
-            if (held := state.current(policy)) is not None:
-                self.counters["memory"] += 1
-                return held
-            choice = self.agreement.settle(call, lambda: self._resolve(call, policy, state))
-            self._keep(state, choice, policy)
+            if state.resolves:
+                # A signal handler makes the call that it has interrupted, and must not wait for its answer.
+                return self._chosen(self._resolve(call, replace(policy, on_miss="heuristics"), state))
+            try:
+                state.resolves = True
+                if (held := state.current(policy)) is not None:
+                    self.counters["memory"] += 1
+                    return held
+                choice = self.agreement.settle(call, lambda: self._resolve(call, policy, state))
+                self._keep(state, choice, policy)
+            finally:
+                state.resolves = False
         return self._chosen(choice)
 
     def emit(self, name: str, key: RecordKey, *, source: Source | None = None, detail: str = "") -> None:
@@ -149,8 +158,8 @@ class Chooser:
             state = self._keys.get(digest)
             if state is None:
                 if len(self._keys) >= _REMEMBERED_KEYS:
-                    del self._keys[next(iter(self._keys))]
-                state = self._keys[digest] = _KeyState()
+                    self._keys.popitem(last=False)
+                state = self._keys.setdefault(digest, _KeyState())
             return state
 
     def _keep(self, state: _KeyState, choice: Choice, policy: TuningPolicy) -> None:
@@ -386,7 +395,7 @@ def _has_new_candidates(call: Call, found: Found) -> bool:
 
 _choosers: Final[WeakValueDictionary[int, Chooser]] = WeakValueDictionary()
 """By the identities of their stores. A chooser keeps its store alive, so no other store can have this identity."""
-_choosers_lock: Final = threading.Lock()
+_choosers_lock: Final = threading.RLock()
 _default: Chooser | None = None
 
 
@@ -395,7 +404,7 @@ def chooser_for(store: AutotuneStore) -> Chooser:
     with _choosers_lock:
         chooser = _choosers.get(id(store))
         if chooser is None:
-            chooser = _choosers[id(store)] = Chooser(store)
+            chooser = _choosers.setdefault(id(store), Chooser(store))
         return chooser
 
 

@@ -23,7 +23,7 @@ import re
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -333,8 +333,8 @@ class AutotuneStore:
             self.layers.append(RecordLayer("seeds", _opened(place, read_only=True), seeds=True))
         self._packages: list[RecordLayer] | None = None if seeds is None else []
         self._broken_packages = 0
-        self._lock = threading.Lock()
-        self._keys: dict[str, _KeyRecords] = {}
+        self._lock = threading.RLock()  # reentrant: a signal handler may call an operation
+        self._keys: OrderedDict[str, _KeyRecords] = OrderedDict()
         self._rules: dict[str, tuple[Rules | None, float]] = {}
         self._unpublished: dict[tuple[int, str], Record] = {}
 
@@ -417,8 +417,8 @@ class AutotuneStore:
         """Delete the record of `key` from each layer that can be written; False if none had one."""
         with self._lock:
             self._keys.pop(key.digest, None)
-            for place in [place for place in self._unpublished if place[1] == key.digest]:
-                del self._unpublished[place]
+            for place in [place for place in list(self._unpublished) if place[1] == key.digest]:
+                self._unpublished.pop(place, None)
         deleted = [layer.delete(key.path) for layer in self.layers if layer.writable]
         return any(deleted)
 
@@ -516,7 +516,7 @@ class AutotuneStore:
         with self._lock:
             self._keys.pop(key.digest, None)
             if len(self._keys) >= _REMEMBERED_KEYS:
-                del self._keys[next(iter(self._keys))]
+                self._keys.popitem(last=False)
             self._keys[key.digest] = records
 
     def _publish_waiting(self) -> list[tuple[int, str]]:
@@ -535,7 +535,7 @@ class AutotuneStore:
                 warn_once(f"{url} unmergeable", "%s cannot be stored in %s: %s", record.key.text, url, exc)
             with self._lock:
                 if self._unpublished.get(place) is record:
-                    del self._unpublished[place]
+                    self._unpublished.pop(place, None)
         return taken
 
 
@@ -608,7 +608,7 @@ _VARIABLES: Final = (
 )
 _default: AutotuneStore | None = None
 _default_variables: tuple[str | None, ...] | None = None
-_default_lock: Final = threading.Lock()
+_default_lock: Final = threading.RLock()
 
 
 def default_store() -> AutotuneStore:
@@ -619,20 +619,29 @@ def default_store() -> AutotuneStore:
     global _default, _default_variables
     # This runs at each call of each operation, so it compares variables instead of resolving all settings.
     variables = tuple([environment_variable(name) for name in _VARIABLES])
-    held = _default
-    if held is not None and _default_variables in (None, variables):
+    if (held := _held(variables)) is not None:
         return held
     with _default_lock:
-        if _default is None or _default_variables not in (None, variables):
-            try:
-                _default = AutotuneStore()
-            except EjcacheError as exc:
-                # An unusable URL in a job's environment must not fail the job.
-                warn_once("default store", "the autotune store cannot be opened, so results are not kept: %s", exc)
-                _default = AutotuneStore("/nonexistent/ejcache", seeds=(), read_only=True)
-            _default_variables = variables
+        if (held := _held(variables)) is None:
+            made = _opened_default()
+            if (held := _held(variables)) is None:  # no signal handler has opened it meanwhile
+                held, _default, _default_variables = made, made, variables
         _close_at_exit()
-        return _default
+        return held
+
+
+def _held(variables: tuple[str | None, ...]) -> AutotuneStore | None:
+    """The store that is open, if these values of the variables still name it."""
+    return _default if _default_variables in (None, variables) else None
+
+
+def _opened_default() -> AutotuneStore:
+    try:
+        return AutotuneStore()
+    except EjcacheError as exc:
+        # An unusable URL in a job's environment must not fail the job.
+        warn_once("default store", "the autotune store cannot be opened, so results are not kept: %s", exc)
+        return AutotuneStore("/nonexistent/ejcache", seeds=(), read_only=True)
 
 
 @cache
