@@ -208,7 +208,8 @@ def _block_savings(tracing: float, times: BlockTimes | str | None) -> tuple[floa
         times: of compiling, or why they were not measured, or None.
     """
     if not isinstance(times, BlockTimes):
-        why = f"compiling was not measured, because {times}" if times else "--measure also compiles it both ways"
+        unasked = "--measure tells whether it also compiles in less time"
+        why = f"compiling was not measured, because {times}" if times else unasked
         return tracing, ESTIMATED, f"what is said to be saved is tracing alone, {why}"
     gain = times.written_out - times.looped
     words = f"compiling takes {times.looped:.2f} s with the loop and {times.written_out:.2f} s without"
