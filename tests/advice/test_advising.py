@@ -371,6 +371,15 @@ def test_slower_since():
     assert found.saves == pytest.approx(0.95)
 
 
+def test_slower_since_of_another_program():
+    """`ejcache advise SCRIPT` looks at the start of the script: nothing is said of what another program became."""
+    records = [slow(0, 1.0, "0.10"), slow(1, 1.1, "0.10"), slow(2, 1.9, "0.12"), slow(3, 2.1, "0.12")]
+    other = slow(9, 0.2, "0.12")
+    script = other._replace(process=other.process._replace(program="script.py"))
+    assert advised(*records, script, since=script.process.began) == []
+    assert [each.kind for each in advised(*records, script)] == ["slower_since"]
+
+
 def test_slower_since_a_commit():
     """Where a version of a library changed with it, that is named; every commit may have only one start then."""
     records = [slow(n, seconds, "0.12") for n, seconds in enumerate((1.0, 1.1, 1.9, 2.1))]

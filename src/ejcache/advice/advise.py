@@ -69,10 +69,11 @@ def advise(
     statements = Statements(lines_of)
     # Of the programs of one function, the first of these that applies is reported.
     of_one = functools.partial(made_anew, statements=statements), shape_varies, weak_type, compiled_twice, static_number
-    slower = list(slower_since(every, by_key)) if not only else []
+    looked_at = [each for each in every if each.process.began >= since and only in ("", each.process.id)]
+    programs = {each.process.program for each in looked_at}
+    slower = [each for each in slower_since(every, by_key) if each[0].program in programs] if not only else []
     found = [each for _, each in slower]
     ranks: dict[Advice, float] = {}
-    looked_at = [each for each in every if each.process.began >= since and only in ("", each.process.id)]
     starts = last_starts(looked_at)
     asked = [asks_of(record.programs, by_key) for record in starts]
     ordered = [by_function(asks) for asks in asked]
