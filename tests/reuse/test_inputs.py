@@ -350,6 +350,11 @@ def test_directories_where_imports_look_are_known(monkeypatch, project, tmp_path
     found = project_places(str(base / "main.py"), (), search=[str(tmp_path / "second")])
     assert found.beside == (str(tmp_path / "first/space"), str(tmp_path / "second/other"))
     assert not with_code(found.beside)
+    environment_of_python = tmp_path / "second/other/python/bin"
+    environment_of_python.mkdir(parents=True)
+    (environment_of_python / "activate_this.py").write_text("")
+    (environment_of_python.parent / "pyvenv.cfg").write_text("")
+    assert not with_code(found.beside)
     (tmp_path / "second/other/deep").mkdir()
     (tmp_path / "second/other/deep/piece.py").write_text("")
     assert with_code(found.beside) == str(tmp_path / "second/other")

@@ -313,7 +313,11 @@ def with_code(directories: Iterable[str]) -> str:
         waiting = [directory]
         found = 0
         while waiting:
-            for entry in entries_of(waiting.pop()):
+            here = waiting.pop()
+            entries = entries_of(here)
+            if here != directory and _is_environment(entries):
+                continue
+            for entry in entries:
                 found += 1
                 if is_code(entry.name) or found > _MOST:
                     return directory
@@ -382,9 +386,9 @@ def _is_descended(name: str, path: str) -> bool:
     return _has_a_name_to_descend(name) and not os.path.exists(f"{path}/{_OF_ENVIRONMENTS}")  # noqa: PTH110
 
 
-def _is_there(entry: os.DirEntry[str]) -> bool:
-    """True unless it is a link that leads nowhere."""
-    return os.path.exists(entry.path)  # noqa: PTH110
+def _is_environment(entries: Iterable[os.DirEntry[str]]) -> bool:
+    """True if these are the entries of a virtual environment; a link that leads nowhere makes none."""
+    return any(each.name == _OF_ENVIRONMENTS and os.path.exists(each.path) for each in entries)  # noqa: PTH110
 
 
 def _has_a_name_to_descend(name: str) -> bool:
@@ -540,7 +544,7 @@ class ProjectReader:
             links: dict[str, str] = {}
             young = True
             entries = entries_of(directory)
-            if directory != top and any(each.name == _OF_ENVIRONMENTS and _is_there(each) for each in entries):
+            if directory != top and _is_environment(entries):
                 continue
             # In a fixed order: of two names of one directory, the first one counts.
             for entry in sorted(entries, key=_name_of):
