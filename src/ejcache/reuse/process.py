@@ -66,7 +66,7 @@ _CHECK_ONE_IN: Final = 20
 
 
 ANSWERED: Final = object()
-"""Stands for whoever has asked a question and has its answer."""
+"""Takes the place of the function that has asked a question, once it has its answer."""
 
 
 def number(variable: str, default: float) -> float:

@@ -655,7 +655,7 @@ def odd_names(p: Place) -> None:
     ]
     for name in odd:
         Path(os.fsdecode(directory + b"/" + name)).write_bytes(b"1")
-    for name in (
+    counted = (
         "données",
         "class",
         "None",
@@ -668,9 +668,8 @@ def odd_names(p: Place) -> None:
         "results_v2",
         "build",
         "dist",
-        "tests",
-        "site",
-    ):
+    )
+    for name in (*counted, "tests", "site"):
         p.write(f"proj/{name}/a.json", "1")
     for name in ("2024", "my-data", "a.b", "é"):
         p.write(f"proj/conf/{name}/a.json", "1")
@@ -684,21 +683,7 @@ def values():
             f"content of {name[:20]!r}",
             lambda q, name=name: Path(os.fsdecode(os.fsencode(q.path("proj/conf")) + b"/" + name)).write_bytes(b"2"),
         )
-    for name in (
-        "données",
-        "class",
-        "None",
-        "_private",
-        "__dunder__",
-        "x" * 200,
-        "venv",
-        "env",
-        "Outputs",
-        "results_v2",
-        "build",
-        "dist",
-        "conf/é",
-    ):
+    for name in (*counted, "conf/é"):
         p.must(f"in the directory {name[:20]}", lambda q, name=name: q.write(f"proj/{name}/a.json", "2"))
     p.listed(2, "in a directory of a year", lambda q: q.write("proj/conf/2024/a.json", "2"))
     Path(os.fsdecode(directory + b"/\xff\xfe.yaml")).write_bytes(b"3")
