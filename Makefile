@@ -3,7 +3,7 @@
 #   make demo     a real training step in two fresh processes, cold and warm
 #   make test     lint, types and the whole suite
 #   make coverage the suite, with the lines and branches that no test runs
-#   make soak     the long kill, fault and race runs
+#   make soak     the long kill, fault and race runs; `make soak SOAK_TURN=today` those whose day it is, a tenth of them
 #   make bench    every benchmark beside its peer
 #   make docs     the site, in build/site
 #   make lock     pin the dependencies anew for the Python in use

@@ -17,6 +17,7 @@ import hypothesis
 import pytest
 from forking import Forked, ForkedWithClients
 from helpers import ROOT, python_command, run_program, variables_to_clear
+from soak_turns import SoakTurns
 from steps import Clock
 
 import ejcache
@@ -207,6 +208,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SoakTurns())
     if not hasattr(config, "workerinput"):
         for directory in (Path(ejcache.__file__).parent, ROOT / "tests" / "support"):
             compileall.compile_dir(directory, quiet=2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from capabilities import needs
 from helpers import ROOT, run_program
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def run_ci(place: Path, **env: str) -> tuple[int, list[str], list[str]]:
     return done.returncode, summary, (place / "calls").read_text().splitlines()
 
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs GNU's timeout")
+pytestmark = needs("linux")
 
 
 def test_every_part_runs_the_newest_jax_first(place):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from capabilities import require
 
 from ejcache.cache.counters import CacheTally, Miss, Skip
 
@@ -25,8 +25,7 @@ for cell in done.cells:
 
 def test_cells_in_a_kernel(run_python, monkeypatch):
     """A cell that compiles or loads is followed by a line that says so; others are not; unloaded, none is."""
-    pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
+    require("notebooks")
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     for what in ("ejcache: compiled 1 in ", "ejcache: loaded 1, saved "):
         cells = run_python(BOOK).stdout.split("--\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import logging
 import shutil
@@ -13,6 +12,7 @@ import types
 from argparse import Namespace
 
 import pytest
+from capabilities import needs
 
 from ejcache.autotune.ejkernel import PersistentCache
 from ejcache.autotune.ejkernel.cache import OperationFile, file_key, key_of_file, operation_directory
@@ -20,9 +20,7 @@ from ejcache.autotune.ejkernel.chain import held_in_modules
 from ejcache.autotune.records.record import Source
 from ejcache.autotune.records.store import QUARANTINE, AutotuneStore
 
-needs_ejkernel = pytest.mark.skipif(
-    importlib.util.find_spec("ejkernel") is None, reason="ejkernel is not installed (it supports JAX 0.10 only)"
-)
+needs_ejkernel = needs("ejkernel")
 DEVICE, OP, CALL = "cpu|cpu", "matmul@v1", "76c3833ef674ac9b"
 TEXT = f"{DEVICE}|{OP}|{CALL}"
 

@@ -10,15 +10,14 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from capabilities import needs
 from ejit_calls import forms_in, parsed
 from helpers import ROOT
 
 import ejcache
 from ejcache.autotune.ejkernel.install import ejit, smart_compile
 
-needs_ejkernel = pytest.mark.skipif(
-    importlib.util.find_spec("ejkernel") is None, reason="ejkernel is not installed (it supports JAX 0.10 only)"
-)
+needs_ejkernel = needs("ejkernel")
 
 
 @pytest.fixture(autouse=True)

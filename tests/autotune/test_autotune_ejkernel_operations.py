@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
 import pytest
+from capabilities import needs
 from helpers import ROOT
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ejkernel") is None, reason="ejkernel is not installed (it supports JAX 0.10 only)"
-)
+pytestmark = needs("ejkernel")
 
 PROGRAM = ROOT / "tests" / "programs" / "ejkernel_operations.py"
 NINE = [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
+from capabilities import needs
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
@@ -112,7 +112,7 @@ def test_shared_by_url():
     forget_breakers()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@needs("fork")
 def test_fork_keeps_what_was_learnt(clock):
     """A child forked while a thread asks the breaker knows that the storage fails, and can ask it itself."""
     forks, found = iter([True]), []

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 from answering import VERSION, answer, serving
 from buckets import gcs_bucket
+from capabilities import require
 from dead_ends import URLS, Trouble, any_request, leads_to
 
 from ejcache.bucket.error_causes import StorageTrouble
@@ -108,7 +109,7 @@ KINDS = ("gs", "s3", "az")
 @pytest.fixture(params=KINDS)
 def kind(request):
     if request.param == "az":
-        pytest.importorskip("adlfs")
+        require("adlfs")
     return request.param
 
 

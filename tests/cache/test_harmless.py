@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 
-import pytest
+from capabilities import needs
 
 PROGRAM = """
     import json, os, sys
@@ -67,7 +66,7 @@ AS_NOBODY = (
     "import tempfile; ejcache.enable(tempfile.mkdtemp(), min_compile_seconds=0); jax.jit(lambda x: x)(1.0); "
     "ejcache.active().close(); ejcache.disable(); os.setgid(54321); os.setuid(54321)"
 )
-needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="changing the uid needs root")
+needs_root = needs("root")
 
 
 @needs_root

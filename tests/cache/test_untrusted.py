@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from capabilities import needs
 from test_harmless import program, stats_of
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+needs_root = needs("root")
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from small_disk import on_small_disk, why_no_small_disk
+from capabilities import needs
+from small_disk import on_small_disk
 
 from ejcache.stores.local.layout import RESERVE_BYTES
 
-pytestmark = pytest.mark.skipif(bool(why_no_small_disk()), reason=why_no_small_disk())
+pytestmark = needs("mount")
 
 SCRIPT = """
 import contextlib, json, os, random

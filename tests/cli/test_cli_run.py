@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from capabilities import needs
 from cli_helpers import ejcache
 from forking import Forked
 from helpers import run_program
@@ -263,7 +264,7 @@ def test_a_killed_program(tmp_path, write):
     assert said.startswith(NOTHING)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux kills the children of a killed process if they ask for it")
+@needs("linux")  # it kills the children of a killed process if they ask for it
 def test_no_program_outlives_a_killed_run(tmp_path, write):
     """`kill -9` of `ejcache run` kills the program, too."""
     write("script.py", SIGNALLED)

@@ -8,10 +8,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from capabilities import needs
 from cli_helpers import ejcache
 from forking import Forked, ForkedWithFrameworks
 from helpers import ROOT
-from jax.experimental import topologies
 from other_host import pretend_other_host
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -24,9 +24,7 @@ from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode
 PROGRAMS = ROOT / "tests" / "programs" / "elsewhere.py"
 COMMAND = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
 FAST_MATH = "--xla_cpu_enable_fast_math=true"
-saved = pytest.mark.skipif(
-    not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
-)
+saved = needs("saved topologies")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from capabilities import needs
 from memory_bucket import MemoryBucket
 from steps import Steps
 from store_processes import in_fork
@@ -287,7 +288,7 @@ def test_leases_of_a_host_that_died_a_moment_ago(time, steps, monkeypatch, is_re
     assert len(per_lease[-1]) == 4
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+@needs("fork")
 def test_fork_holds_nothing(leases, steps):
     """A forked child neither holds nor releases its parent's leases."""
     lease = leases.acquire("k")

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import pytest
 from buckets import GcsServer
+from capabilities import require
 from cli_helpers import ejcache, key_text
 from forking import ForkedWithClients, forked_commands
 from helpers import ROOT, run_program
-from jax.experimental.topologies import TopologyDescription
 
 from ejcache import entry
 from ejcache.autotune.records.store import GROUP
@@ -166,8 +166,8 @@ def test_blocks_run(page, shell, filled, tmp_path, clean_environment):
 
     The Python blocks of a page are one program.
     """
-    if page == "anywhere.md" and not hasattr(TopologyDescription, "serialize"):
-        pytest.skip("this JAX saves no topologies")
+    if page == "anywhere.md":
+        require("saved topologies")
     if page not in COLD:
         shutil.copytree(filled / ".cache", clean_environment / ".cache")
         shutil.copy(filled / "warm.tar", tmp_path / "content/drive/MyDrive")

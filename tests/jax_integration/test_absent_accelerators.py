@@ -5,25 +5,19 @@ libtpu is for one process at a time, unless it is told that no process has a TPU
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from capabilities import needs
 from helpers import ROOT
-from jax.experimental import topologies
 from other_host import pretend_other_host
 
 PROGRAM = ROOT / "tests" / "programs" / "absent.py"
 ALONE = {"ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-saved = pytest.mark.skipif(
-    not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
-)
-tpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-cuda = pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda12_plugin") is None and importlib.util.find_spec("jax_cuda13_plugin") is None,
-    reason="the plug-in of CUDA is not installed",
-)
+saved = needs("saved topologies")
+tpu = needs("libtpu")
+cuda = needs("CUDA's plug-in")
 TARGETS = [
     pytest.param("tpu:v5e:2x2", marks=tpu),
     pytest.param("tpu:v5p:4x4x4", marks=tpu),

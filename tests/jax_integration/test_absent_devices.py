@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from capabilities import needs
 from jax.experimental import topologies
 
 TOPOLOGIES = {
     "cpu": pytest.param(
         "cpu",
-        marks=pytest.mark.skipif(
-            not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
-        ),
+        marks=needs("saved topologies"),
     ),
-    "tpu": pytest.param(
-        "tpu", marks=pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
-    ),
+    "tpu": pytest.param("tpu", marks=needs("libtpu")),
 }
 
 PROGRAM = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental import topologies
+from capabilities import needs
 
 import ejcache
 from ejcache.jax_integration.seam import patch as seam
@@ -113,7 +113,7 @@ def test_the_optimised_executable_comes_first(tmp_path):
     assert ejcache.would_hit(program)
 
 
-@pytest.mark.skipif(not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies")
+@needs("saved topologies")
 def test_a_program_for_a_target_has_the_key_of_its_devices(cache, tmp_path, run_forked):
     """The one that a process with those devices asks for."""
     code = """

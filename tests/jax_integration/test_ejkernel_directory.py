@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 
 import pytest
+from capabilities import needs
 
 LIBRARY = """
 import os
@@ -102,7 +102,7 @@ def test_run_overrules_ejkernel(ejkernel, run_forked, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(find_spec("ejkernel") is None, reason="ejkernel is not installed")
+@needs("ejkernel")
 def test_the_real_ejkernel(run_forked, tmp_path):
     """A decorator of ejkernel itself, decorating before and after activation."""
     program = (

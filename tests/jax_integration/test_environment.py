@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from capabilities import require
 from forking import Forked
 
 import ejcache
@@ -254,7 +255,7 @@ def test_it(number):
 @pytest.mark.soak
 def test_pytest_with_several_processes(ejcache_run, tmp_path):
     """`ejcache run -m pytest -n 2`: the workers cache, although the process that starts them does not import JAX."""
-    pytest.importorskip("xdist")
+    require("xdist")
     (tmp_path / "test_it.py").write_text(TESTS)
     for _ in range(2):
         done, report = ejcache_run("-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "test_it.py")
@@ -267,7 +268,7 @@ def test_pytest_with_several_processes(ejcache_run, tmp_path):
 @pytest.mark.soak
 def test_joblib(ejcache_run, write_way, tmp_path):
     """Workers of joblib cache."""
-    pytest.importorskip("joblib")
+    require("joblib")
     script = write_way("the process itself")
     script.write_text(
         "import joblib\nfrom program import work\n"
@@ -284,8 +285,7 @@ def test_joblib(ejcache_run, write_way, tmp_path):
 @pytest.mark.one_jax
 def test_jupyter(ejcache_run, write_way):
     """The kernel of a notebook caches."""
-    pytest.importorskip("nbclient")
-    pytest.importorskip("ipykernel")
+    require("notebooks")
     script = write_way("the process itself")
     script.write_text(
         "import nbclient, nbformat\n"

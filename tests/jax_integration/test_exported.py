@@ -6,6 +6,7 @@ JAX 0.10.2 wrote the files in `data/exported`, of ten programs.
 from __future__ import annotations
 
 import pytest
+from capabilities import require
 from cli_helpers import ejcache
 from helpers import ROOT
 
@@ -37,7 +38,7 @@ else:
 
 def test_ten_programs_of_an_earlier_jax(run_python, tmp_path):
     """Each is compiled once by `warm`, and loaded by the process that calls it."""
-    pytest.importorskip("flatbuffers")
+    require("flatbuffers")
     said = run_python(CALLS, str(tmp_path / "cache"), str(FILES), "warm").stdout
     assert said == f"{['compiled'] * 10}\n"
     said = run_python(CALLS, str(tmp_path / "cache"), str(FILES), "call").stdout
@@ -46,7 +47,7 @@ def test_ten_programs_of_an_earlier_jax(run_python, tmp_path):
 
 def test_the_command(tmp_path):
     """`ejcache warm FILE.bin` compiles it once; a file that holds none is bad usage."""
-    pytest.importorskip("flatbuffers")
+    require("flatbuffers")
     options = ("--dir", tmp_path / "cache", "--min-compile-seconds", "0", "--json")
     said = ejcache("warm", FILES / "matmul.bin", *options).json
     assert [(program["outcome"], program["program"]) for program in said["programs"]] == [("compiled", "jit_call")]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from capabilities import require
 
 import ejcache
 from ejcache.cache.exit_report import report_line
@@ -153,7 +154,7 @@ print(floors.keep, floors.publish, current_settings()["min_compile_seconds"].sou
 def test_the_environment_sets_a_floor(run_forked, env, before, shown):
     """A variable or an option of the program sets a floor, with JAX's own default value, too."""
     if "absl" in before:
-        pytest.importorskip("absl")
+        require("absl")
     assert run_forked(SHOW.format(before=before), env=env).stdout.strip() == shown
 
 

@@ -11,6 +11,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+from capabilities import needs
 from cli_helpers import ejcache as cli
 from forking import Forked
 from helpers import ROOT
@@ -27,9 +28,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from pod import run_pod
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(topologies.TopologyDescription, "serialize"), reason="this JAX saves no topologies"
-)
+pytestmark = needs("saved topologies")
 SHAPE = (6,)
 
 

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-import pytest
+from capabilities import needs
 from forking import Forked
 from helpers import python_command, run_program
 
@@ -51,7 +51,7 @@ def flags_of(kind: Kind) -> list[str]:
     return sorted(name for name, k in KINDS.items() if k is kind and not name.startswith(("xla_tpu", "xla_sc_")))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded jaxlib")
+@needs("linux")  # it forks a process that has loaded jaxlib
 def test_booleans_and_scalars_are_fields_of_their_own():
     """Every one that jaxlib knows: their order cannot matter, the last of two decides, and a bare boolean is true.
 
@@ -71,7 +71,7 @@ def test_booleans_and_scalars_are_fields_of_their_own():
     assert forwards == backwards == twice != other != ""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded jaxlib")
+@needs("linux")  # it forks a process that has loaded jaxlib
 def test_lists_and_maps_mean_to_xla_what_their_normal_form_says():
     """Where a normal form of `MAP` flags changes the text, the compile options stay; `LIST` keeps its order."""
     texts = [
@@ -100,7 +100,7 @@ print("COMPILED", program.lower(jax.ShapeDtypeStruct((32, 32), jnp.float32)).com
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has loaded jaxlib")
+@needs("linux")  # it forks a process that has loaded jaxlib
 def test_dropped_flags_leave_the_compiled_program_alone(tmp_path):
     """With every dump and log flag that this jaxlib knows, XLA makes the same code on the CPU."""
     dropped = [name for name in flags_of(Kind.DROPPED) if name not in NOT_COMPILED_WITH]

@@ -14,11 +14,10 @@ from forking import Forked
 from helpers import python_command, run_program
 from hypothesis import given
 from hypothesis import strategies as st
+from jaxlib.mlir import ir
 
 from ejcache.jax_integration.lowering.module_digest import digest_module, module_text
 from ejcache.keys.canonical_modules import base_name, content_name, function_order, strip_mosaic_config
-
-ir = pytest.importorskip("jaxlib.mlir.ir")
 
 MAIN = """
 module @jit_f attributes {{mhlo.num_partitions = 1 : i32}} {{

@@ -6,7 +6,6 @@ import html
 import json
 import re
 import runpy
-import shutil
 import sys
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from capabilities import needs
 from cli_helpers import ejcache
 from helpers import ROOT, run_program
 
@@ -438,7 +438,7 @@ def test_what_is_not_known_of_two_programs_is_not_shown():
 
 
 @pytest.mark.one_python
-@pytest.mark.skipif(not shutil.which("chromium"), reason="there is no Chromium to look at the page with")
+@needs("chromium")
 def test_a_browser_cuts_nothing_and_every_text_can_be_read(tmp_path):
     """At four widths, light and dark, with everything unfolded: `tools/site_check.py` finds no fault."""
     texts = [MODULE.replace("{}> :", f"{number}.0> :") for number in (2, 3)]

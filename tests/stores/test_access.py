@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from capabilities import needs
 from store_processes import in_fork
 
 from ejcache.bucket.files import FileBucket
@@ -38,7 +39,7 @@ ROOT, YOU, OTHER, TEAM = 0, 54321, 54322, 54300
 KEYS = [f"jit_f{number}" for number in range(17)]
 VALUE = os.urandom(20_000)
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of two other users")
+needs_root = needs("root")
 
 
 class Row(NamedTuple):

@@ -12,8 +12,9 @@ from urllib.request import Request, urlopen
 
 import pytest
 from answering import answer, serving
-from azurite import AzureServer, why_no_azure
+from azurite import AzureServer
 from buckets import GcsServerProcess, S3Server
+from capabilities import require
 from dead_ends import URLS, leads_to
 
 PROGRAM = """
@@ -94,8 +95,7 @@ def microsoft(directory):
 
     from azure.storage.blob import generate_container_sas
 
-    if why_no_azure():
-        pytest.skip(why_no_azure())
+    require("azure")
     with AzureServer() as server:
         ci = leads_to("az", server.url)
         parts = dict(part.split("=", 1) for part in ci["AZURE_STORAGE_CONNECTION_STRING"].split(";") if part)

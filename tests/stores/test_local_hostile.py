@@ -7,6 +7,7 @@ import re
 import sqlite3
 
 import pytest
+from capabilities import needs
 from store_processes import in_fork
 
 from ejcache.errors import NotAStoreError, StoreError, UntrustedDirectoryError
@@ -196,7 +197,7 @@ def test_a_sparse_giant_is_not_read(path):
 
 # -- directories of others -------------------------------------------------------------------------------------------
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+needs_root = needs("root")
 
 
 class Status:

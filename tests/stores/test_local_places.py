@@ -8,15 +8,17 @@ import os
 import resource
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
+from capabilities import needs
 
 from ejcache.errors import NotAStoreError, StoreError, StoreReadOnlyError
 from ejcache.stores.local import layout as local_layout
 from ejcache.stores.local.store import LocalStore
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+needs_root = needs("root")
 
 AS_NOBODY = """
 import logging, os, sys
@@ -311,13 +313,11 @@ def test_no_room_after_all_was_removed(tmp_path, number):
         assert store.check() == []
 
 
-@needs_root
+@needs("root", "mount")
 def test_full_file_system(tmp_path, run_forked):
     """A full file system is survived as a file size limit is; hits go on in a process that starts then."""
-    mount = shutil.which("mount")
     (tmp_path / "disk").mkdir()
-    if mount is None or os.system(f"{mount} -t tmpfs -o size=1m tmpfs {tmp_path}/disk 2>/dev/null"):
-        pytest.skip("no file system can be mounted here")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path / "disk"], check=True)
     try:
         run_forked(
             """
@@ -346,12 +346,12 @@ def test_full_file_system(tmp_path, run_forked):
             """,
             str(tmp_path / "disk" / "store"),
         )
-        os.system(f"{mount} -o remount,size=8m {tmp_path}/disk")
+        os.system(f"mount -o remount,size=8m {tmp_path}/disk")
         with LocalStore(tmp_path / "disk" / "store") as store:
             assert store.put("after", b"a" * 200_000)
             assert store.get("first") == b"f" * 20_000
             assert store.check() == []
-        os.system(f"{mount} -o remount,ro {tmp_path}/disk")
+        os.system(f"mount -o remount,ro {tmp_path}/disk")
         with LocalStore(tmp_path / "disk" / "store") as store:
             assert store.read_only
             assert store.get("after") == b"a" * 200_000

@@ -6,6 +6,7 @@ import hashlib
 import os
 
 import pytest
+from capabilities import require
 
 from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
@@ -105,7 +106,7 @@ def test_s3_without_s3fs(run_forked):
 
 def test_other_file_systems():
     """What else fsspec can write to is opened through it, and says itself what it lacks."""
-    pytest.importorskip("adlfs")
+    require("adlfs")
     with open_store("abfs://container@account/x") as store, pytest.raises(StoreUnavailableError, match="credentials"):
         store.get("key")
     with pytest.raises(UsageError, match="names no host"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from buckets import GcsServer, S3Server, gcs_bucket, s3_bucket
+from capabilities import require
 
 from ejcache.bucket.azure import AzureBucket
 from ejcache.bucket.breaker import forget_breakers
@@ -127,8 +128,7 @@ class TestUrls:
 class TestS3:
     def test_hot_path_and_conditions(self):
         """On S3, too, creation is exclusive, versions are compared, batches delete, and a missing bucket is named."""
-        pytest.importorskip("s3fs")
-        pytest.importorskip("moto")
+        require("s3")
         with S3Server() as server:
             bucket = s3_bucket(server.url)
             assert bucket.create("k", b"1") is True

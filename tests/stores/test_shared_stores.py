@@ -6,8 +6,9 @@ import time
 from dataclasses import replace
 
 import pytest
-from azurite import AzureServer, azure_bucket, why_no_azure
+from azurite import AzureServer, azure_bucket
 from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
+from capabilities import require
 from ssh_server import SshServer, sftp_bucket, why_no_ssh
 from store_sharing import ProcessTests, PromptStore
 
@@ -39,8 +40,7 @@ def ssh():
 
 @pytest.fixture(scope="module")
 def azure():
-    if why_no_azure():
-        pytest.skip(why_no_azure())
+    require("azure")
     with AzureServer() as server:
         yield server
 

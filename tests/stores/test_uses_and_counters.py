@@ -7,6 +7,7 @@ import time
 
 import pytest
 from buckets import GcsServer, gcs_bucket
+from capabilities import needs
 from helpers import used_in, uses
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
@@ -203,7 +204,7 @@ class TestJournals:
         later.write_or_hand_over()
         assert journals(objects) == [({"a": 5.0, "b": 6.0}, {"hits": 3, "misses": 1})]
 
-    @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+    @needs("fork")
     def test_a_fork_writes_its_own(self, tmp_path):
         """A forked child writes under a name of its own, and not what its parent has yet to write."""
         objects = FileBucket(tmp_path / "shared")

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-from functools import cache
 
 from helpers import ROOT
 
-__all__ = ["on_small_disk", "why_no_small_disk"]
+__all__ = ["on_small_disk"]
 
 _MOUNT = 'mount -t tmpfs -o size=12m tmpfs "$1" && cd "$1" && shift && exec "$@"'
-
-
-@cache
-def why_no_small_disk() -> str:
-    """Why no file system can be mounted here, or nothing."""
-    if shutil.which("unshare") is None:
-        return "unshare is not installed"
-    tried = _run("/mnt", "true")
-    return "" if tried.returncode == 0 else f"no tmpfs can be mounted here: {tried.stderr.strip()}"
 
 
 def on_small_disk(directory, script: str, *arguments: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from capabilities import needs
 from store_invariants import check_everything
 from store_processes import Peer, in_fork, peers
 from store_suite import StoreTests, by_use, fill
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessTests", "PromptStore"]
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+needs_fork = needs("fork")
 
 
 class PromptStore(SharedStore):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from capabilities import require
 
 _OPEN_HOME = """
 set -e
@@ -26,8 +25,7 @@ exec "$@"
 
 def command_of(uid: int) -> list[str]:
     """What to write before a command so that this user runs it; skips the test where that cannot be."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can start a process of another user")
+    require("root", "setpriv")
     found = _found(uid)
     if found is None:
         pytest.skip(f"another user can neither run {sys.executable} nor be given a view in which it can")
@@ -36,8 +34,6 @@ def command_of(uid: int) -> list[str]:
 
 @functools.cache
 def _found(uid: int) -> list[str] | None:
-    if shutil.which("setpriv") is None:
-        return None
     become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
     interpreter = Path(sys.executable).resolve()
     closed = [path for path in reversed(interpreter.parents) if not path.stat().st_mode & 0o001]

@@ -1,0 +1,93 @@
+"""The long tests take turns: in CI each file that has some runs on one day of ten, so that nothing is run by nobody.
+
+A part is a file with tests that are marked `soak`. `SOAK_TURN=today` selects the parts whose day it is, a number from
+0 to 9 those of that turn; without the variable every part runs. The last lines of the run say which parts ran, how long
+each took, and when each is next.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TURNS: Final = 10
+_VARIABLE: Final = "SOAK_TURN"
+_EPOCH: Final = dt.date(1970, 1, 1)
+
+
+def turns_of(parts: Iterable[str]) -> dict[str, int]:
+    """Deal the parts out to the turns, in the order of their names."""
+    return {part: number % TURNS for number, part in enumerate(sorted(set(parts)))}
+
+
+def turn_on(day: dt.date) -> int:
+    """The turn of a day: every ten days it comes again."""
+    return (day - _EPOCH).days % TURNS
+
+
+def next_day(turn: int, today: dt.date) -> dt.date:
+    """The first day after today that has this turn."""
+    return today + dt.timedelta(days=(turn - turn_on(today) - 1) % TURNS + 1)
+
+
+def asked_turn(text: str, today: dt.date) -> int | None:
+    """The turn that the variable names: none if it is empty, so that all parts run.
+
+    Raises:
+        pytest.UsageError: the text is neither `today` nor a number from 0 to 9.
+    """
+    if not text:
+        return None
+    if text == "today":
+        return turn_on(today)
+    if text.isdecimal() and int(text) < TURNS:
+        return int(text)
+    raise pytest.UsageError(f"{_VARIABLE} is {text!r}; it is `today` or a number from 0 to {TURNS - 1}")
+
+
+class SoakTurns:
+    """Selects the parts of one turn, and reports about all of them."""
+
+    def __init__(self) -> None:
+        self._today = dt.datetime.now(tz=dt.UTC).date()
+        self._turn = asked_turn(os.environ.get(_VARIABLE, ""), self._today)
+        self._turns: dict[str, int] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._failed: set[str] = set()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        soak = [item for item in items if item.get_closest_marker("soak")]
+        self._turns = turns_of(_part(item.nodeid) for item in soak)
+        if self._turn is None:
+            return
+        left_out = [item for item in soak if self._turns[_part(item.nodeid)] != self._turn]
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        part = _part(report.nodeid)
+        if part in self._turns:
+            self._seconds[part] += report.duration
+            if report.failed:
+                self._failed.add(part)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._turn is None or not self._turns:
+            return
+        terminalreporter.section(f"long tests: turn {self._turn} of {TURNS}, {self._today}")
+        for part, turn in self._turns.items():
+            ran = f"{'FAILED' if part in self._failed else 'passed'} in {self._seconds[part]:.0f} s, "
+            comes = f"next on {next_day(turn, self._today)}"
+            terminalreporter.write_line(f"{part}: {ran if part in self._seconds else ''}{comes}")
+
+
+def _part(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
