@@ -493,26 +493,3 @@ def test_operations_of_jax_are_one_row():
     report = build([start(programs=[*programs, loaded("jit_sin", key="sin"), compiled("jit_step")])])
     assert [each.name for each in report.functions] == ["operations of JAX, one at a time", "jit_step"]
     assert report.causes[0].seconds_by_function == {"operations of JAX, one at a time": 2.0, "jit_step": 1.0}
-
-
-DEEP = """
-import ejcache, jax, jax.numpy as jnp, numpy as np
-ejcache.enable(min_compile_seconds=0)
-
-def forward(layers, x):
-    for w in layers:
-        x = jnp.sin(jnp.tanh(jnp.roll(x, 1) @ w) * jnp.cos(x)).cumsum(0) * 0.5 + jnp.exp(-(x**2))
-    return x.sum()
-
-jax.jit(jax.grad(forward))([np.ones((16, 16), np.float32)] * 16, np.ones((4, 16), np.float32))
-"""
-
-
-def test_a_page_measures_what_a_loop_saves_of_compiling(run_forked, tmp_path):
-    """Without --measure only tracing counts; with it the page begins with the block, its line and measured seconds."""
-    run_forked(DEEP)
-    page = tmp_path / "page.html"
-    assert ejcache("report", "--measure", "--html", page).status == 0
-    row = rows_of(page.read_text(), "change")[0]
-    assert (row["because"], row["how we know"]) == ("a block repeats", "measured")
-    assert "with the loop and" in row["what to do"]

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ejcache.advice.evidence import Ask
     from ejcache.advice.history import Timed
     from ejcache.advice.statements import Lines
-    from ejcache.advice.texts import Measure
     from ejcache.cache.start_records import StartRecord
 
 SMALLEST: Final = 0.005
@@ -48,7 +47,6 @@ def advise(
     least: float = LEAST_SAVED,
     since: float = 0.0,
     only: str = "",
-    measure: Measure | None = None,
 ) -> list[Advice]:
     """The findings of the last start of each program, the one that saves most first.
 
@@ -62,7 +60,6 @@ def advise(
         least: seconds that a change must save.
         since: in seconds since the epoch; an earlier start is not the last one.
         only: the id of the one process that is looked at.
-        measure: compiles a program with a loop in place of a block that repeats.
     """
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
@@ -87,7 +84,7 @@ def advise(
                     break
             if number < _FUNCTIONS:
                 found += large_constant(group, texts, statements)
-                repeats = [*repeated_block(group, texts, measure), *unused_loop(group, texts, statements)]
+                repeats = [*repeated_block(group, texts), *unused_loop(group, texts, statements)]
                 found += repeats
                 for each in _traced_slower(slower, record, group):
                     ranks[each] = max(ranks.get(each, each.saves), _explained(each, repeats))

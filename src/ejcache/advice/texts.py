@@ -7,22 +7,19 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.evidence import first_asks
-from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, MEASURED, REPEATED_BLOCK, STATIC_NUMBER, Advice
+from ejcache.advice.findings import COUNTED, ESTIMATED, LARGE_CONSTANT, REPEATED_BLOCK, STATIC_NUMBER, Advice
 from ejcache.advice.places import CallChains, common_place
 from ejcache.misses.program_text import ELIDED
 from ejcache.util.repeated_sequences import repetitions
-from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from ejcache.advice.evidence import Ask, Texts
     from ejcache.advice.statements import Statements
     from ejcache.misses.program_text import Line, Place, ProgramText
 
-    Measure = Callable[[str, Mapping[str, str]], "BlockTimes | str"]
-    """Compiles the program of a text, with the details of its compilation, as it is and with loops; or says why not."""
     _LargeConstant = tuple[int, str, str, list[str], int]
     """Size, type, name, the lines of the text, and the line number of a constant."""
 
@@ -32,12 +29,6 @@ _LARGE: Final = 1 << 20
 """Bytes of a constant."""
 _HEAVY: Final = ("dot", "conv", "while", "call", "reduce", "gather", "scatter", "sort", "fft")
 """Parts of the names of operations that a layer has, and the update of a parameter has not."""
-_TRACED: Final = 0.8
-_LOWERED: Final = 0.4
-"""The parts of the seconds of copies that a loop spares: the medians of fifteen programs, by `tools/loop_seconds.py`.
-
-They are 0.68 to 0.99 of tracing, and up to 0.68 of lowering, where a small program may take longer with a loop.
-"""
 _UNEXPLAINED: Final = 0.5
 """Seconds of tracing from which on they must be explained: a function that is traced first also imports modules."""
 _TRACING: Final = 60
@@ -112,18 +103,11 @@ def _is_number(text: str) -> bool:
     return True
 
 
-class BlockTimes(NamedTuple):
-    """Seconds of compiling a program as it is, and with a loop for each block that repeats."""
-
-    written_out: float
-    looped: float
-
-
-def repeated_block(group: Sequence[Ask], texts: Texts, measure: Measure | None = None) -> Iterator[Advice]:
+def repeated_block(group: Sequence[Ask], texts: Texts) -> Iterator[Advice]:
     """Copies of one sequence of operations, by their names and types, that make up most of a program.
 
-    What a loop saves of tracing is estimated by the operations that it spares. What it saves of compiling nobody can
-    tell by the text, and on CPU it is often nothing: without `measure`, nothing is said of it.
+    What a loop saves of tracing is about the part of it that the copies make up. What it saves of compiling nobody can
+    tell by the text: on CPU it is often nothing, elsewhere most of it.
     """
     ask = max(group, key=lambda each: each.seconds)
     if ask.is_of_jax:
@@ -146,10 +130,8 @@ def repeated_block(group: Sequence[Ask], texts: Texts, measure: Measure | None =
     if not others and blocks != forwards.copies:
         again = f", forwards and backwards {forwards.copies} times"
     spent = ask.program.seconds
-    traced, lowered = spent.get("traced", 0.0), spent.get("lowered", 0.0)
-    spared = sum(each.spared for each in found) / len(text.lines)
-    tracing = (traced * _TRACED + lowered * _LOWERED) * spared
-    saves, basis, measured = _block_savings(tracing, measure(texts.raw(ask), ask.details) if measure else None)
+    traced, compiled = spent.get("traced", 0.0), ask.program.compile_seconds
+    saves = traced * part
     yield Advice(
         REPEATED_BLOCK,
         ask.function,
@@ -157,11 +139,12 @@ def repeated_block(group: Sequence[Ask], texts: Texts, measure: Measure | None =
         place.line,
         programs=len({each.program.key for each in group}),
         calls=len(group),
-        seconds=traced + lowered + spent.get("loaded", 0.0) + ask.program.compile_seconds,
+        seconds=traced + spent.get("lowered", 0.0) + spent.get("loaded", 0.0) + compiled,
         saves=saves,
-        basis=basis,
+        basis=ESTIMATED,
         message=f"write the block once, with jax.lax.scan over stacked layers: {plural(blocks, 'copy', 'copies')} of "
-        f"{plural(forwards.period, 'operation')} make up {part:.0%} of {ask.function}{again}; {measured}",
+        f"{plural(forwards.period, 'operation')} make up {part:.0%} of {ask.function}{again}; that saves about "
+        f"{saves:.2f} s of tracing, and at most {compiled:.2f} s of compiling",
         before="for layer in layers:\n    x = block(layer, x)",
         after="stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers)\n"
         "x, _ = jax.lax.scan(lambda x, layer: (block(layer, x), None), x, stacked)",
@@ -198,24 +181,6 @@ def unused_loop(group: Sequence[Ask], texts: Texts, statements: Statements) -> I
         before=f"@jax.jit\ndef {ask.function}(x):\n    for i in range(n):\n        unused = block(x, i)",
         after=f"@jax.jit\ndef {ask.function}(x):\n    return jax.lax.fori_loop(0, n, lambda i, x: block(x, i), x)",
     )
-
-
-def _block_savings(tracing: float, times: BlockTimes | str | None) -> tuple[float, str, str]:
-    """The seconds that a loop saves, how that is known, and what is known of compiling.
-
-    Args:
-        tracing: an estimate of what it saves of tracing and lowering.
-        times: of compiling, or why they were not measured, or None.
-    """
-    if not isinstance(times, BlockTimes):
-        unasked = "--measure tells whether it also compiles in less time"
-        why = f"compiling was not measured, because {times}" if times else unasked
-        return tracing, ESTIMATED, f"what is said to be saved is tracing alone, {why}"
-    gain = times.written_out - times.looped
-    words = f"compiling takes {times.looped:.2f} s with the loop and {times.written_out:.2f} s without"
-    if gain >= tracing:
-        return gain, MEASURED, words
-    return max(0.0, tracing + gain), ESTIMATED, f"{words}, what it saves is tracing"
 
 
 def _is_layer(lines: Sequence[Line]) -> bool:

@@ -95,10 +95,6 @@ TunedDir = Annotated[
 Tuned = Annotated[bool, flag("--tuned", "Tuned records instead of entries.")]
 Device = Annotated[str | None, option("--device", "GLOB", "With --tuned: only devices whose kind matches the pattern.")]
 Json = Annotated[bool, flag("--json", "Print JSON with stable field names.")]
-Measured = Annotated[
-    bool,
-    flag("--measure", "Compile programs in which a block repeats with a loop in its place, and say what that saves."),
-]
 Yes = Annotated[bool, flag("--yes", "-y", "Do not ask.")]
 DryRun = Annotated[bool, flag("--dry-run", "-n", "Say what would be done, and do nothing.")]
 Name = Annotated[str | None, option("--name", "GLOB", "Only names that match the pattern, such as 'jit_train*'.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import time
@@ -16,10 +15,9 @@ from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.commands.advise import findings as findings_of
-from ejcache.cli.commands.advise import measuring
 from ejcache.cli.commands.why import location_of
 from ejcache.cli.listing import list_entries
-from ejcache.cli.options import Dir, Json, Measured, age, flag, option
+from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.misses.log import recall_programs
@@ -57,7 +55,6 @@ def report(
         tuple[str, str] | None,
         option("--compare", "A B", "Compare two sets of starts: record files, jax=0.12, program=train.py, or 2d..1d."),
     ] = None,
-    measure: Measured = False,
     as_json: Json = False,
 ) -> int:
     """Show where the time of the starts went, what still compiles and why, and what to do about it.
@@ -73,8 +70,7 @@ def report(
         return _compare(compare, records, as_json=as_json)
     if not records:
         raise NotFoundError("no start was recorded, or none of that time and cache")
-    with measuring() if measure else contextlib.nullcontext() as measured:
-        findings, smaller = set_smaller_apart(findings_of(records, measure=measured))
+    findings, smaller = set_smaller_apart(findings_of(records))
     found = build(
         records,
         disk=_disk(rows),

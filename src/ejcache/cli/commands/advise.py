@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from ejcache.advice.advise import SMALLEST, check_kinds, set_smaller_apart
 from ejcache.advice.advise import advise as findings_of
 from ejcache.advice.findings import KINDS, LEAST_SAVED, SmallerFindings, annotation, document, said_of_none
-from ejcache.advice.texts import BlockTimes
 from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
-from ejcache.cli.options import Json, Measured, argument, flag, option
+from ejcache.cli.options import Json, argument, flag, option
 from ejcache.errors import NotFoundError, UsageError
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
 from ejcache.settings.environment import child_environment, environment_variable
-from ejcache.util.worker_processes import WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from ejcache.advice.findings import Advice
-    from ejcache.advice.texts import Measure
     from ejcache.cache.start_records import StartRecord
 
 REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
 """How the application registers the command."""
-_WORKER: Final = "ejcache.cli.programs.block_worker"
 
 
 def advise(
@@ -44,7 +39,6 @@ def advise(
         str | None, option("--dir", "URL", "The cache that PROGRAM uses. Default: as `ejcache config` shows.")
     ] = None,
     fresh: Annotated[bool, flag("--fresh", "Run PROGRAM with an empty cache, which is removed afterwards.")] = False,
-    measure: Measured = False,
     ignore: Annotated[
         list[str] | None, option("--ignore", "KIND", "Leave out findings of this kind; may be given again.")
     ] = None,
@@ -66,8 +60,7 @@ def advise(
     if fresh and directory is not None:
         raise UsageError("--fresh and --dir: pass one of them")
     since = _run(program, directory, fresh=fresh, is_apart=as_json or github) if program else 0.0
-    with measuring() if measure else contextlib.nullcontext() as measured:
-        found = findings(read_starts(), ignore=ignore or (), since=since, measure=measured)
+    found = findings(read_starts(), ignore=ignore or (), since=since)
     found, smaller = (found, SmallerFindings()) if show_all else set_smaller_apart(found)
     if as_json:
         output.print_json(document(found, smaller))
@@ -84,7 +77,6 @@ def findings(
     *,
     ignore: Sequence[str] = (),
     since: float = 0.0,
-    measure: Measure | None = None,
 ) -> list[Advice]:
     """Say what to change, also if it saves little, by the last starts of these records.
 
@@ -100,28 +92,7 @@ def findings(
         ignore=ignore,
         least=SMALLEST,
         since=since,
-        measure=measure,
     )
-
-
-@contextlib.contextmanager
-def measuring() -> Iterator[Measure]:
-    """In this block, there is a function that has a process compile a program with and without a loop."""
-    worker = WorkerProcess(_WORKER, environment=child_environment({"EJCACHE": "0"}))
-
-    def measure(text: str, details: Mapping[str, str]) -> BlockTimes | str:
-        worker.send(text=text, details=dict(details))
-        answers: list[dict[str, Any]] | None = []
-        while answers == []:
-            answers = worker.read()
-        if not answers:
-            return "the process that compiled it died"
-        return answers[0].get("apart") or BlockTimes(answers[0]["written_out"], answers[0]["looped"])
-
-    try:
-        yield measure
-    finally:
-        worker.end()
 
 
 def lines_of(found: Sequence[Advice], smaller: SmallerFindings) -> list[str]:

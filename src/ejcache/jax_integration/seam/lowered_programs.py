@@ -1,25 +1,12 @@
 """What is done with lowered programs and compile options besides what JAX asks for: a part of the seam.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py` (`MeshComputation.compile`, `_cached_compilation`) and
-`interpreters/mlir.py`.
+Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py` (`MeshComputation.compile`, `_cached_compilation`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from jax._src import compiler, xla_bridge
-from jax._src.interpreters import mlir
-from jax._src.lib import _jax
-from jaxlib.mlir import ir
-
-from ejcache.jax_integration.program import Placement
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Any
 
 
 def ask_for_keys(lowered: Any) -> None:
@@ -40,18 +27,3 @@ def with_overrides(options: Any, overrides: dict[str, bool]) -> Any:
 def autotune_directory(options: Any) -> str:
     """Return the directory of XLA's autotuning results that compile options name; empty if none."""
     return str(getattr(options.executable_build_options.debug_options, "xla_gpu_per_fusion_autotune_cache_dir", ""))
-
-
-def default_placement() -> Placement:
-    """Return the first device of this process, with the options that JAX makes for it."""
-    backend = xla_bridge.get_backend()
-    device = backend.local_devices()[0]
-    options = compiler.get_compile_options(1, 1, device_assignment=np.array([[device.id]]), backend=backend)
-    return Placement(backend, _jax.DeviceList((device,)), options)
-
-
-@contextlib.contextmanager
-def parsed_module(text: str) -> Iterator[Any]:
-    """In this block, there is a module of this text, and its context is entered."""
-    with mlir.make_ir_context(), ir.Location.unknown():
-        yield ir.Module.parse(text)
