@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ejcache.autotune.call_documents import UnrecordableError, encode_value
 from ejcache.autotune.call_key import MAPPED, Describer
 from ejcache.autotune.measure.device import device_and_environment
-from ejcache.autotune.measure.inputs import mapped_call, untraced
+from ejcache.autotune.measure.inputs import split_arguments, untraced
 from ejcache.autotune.measure.tuner import attempt
 from ejcache.autotune.records.json_values import canonical_json
-from ejcache.autotune.records.record import NO_CONFIGURATION, CandidateOrigin, RecordKey, Source, origin_of
+from ejcache.autotune.records.record import (
+    NO_CONFIGURATION,
+    CandidateOrigin,
+    RecordKey,
+    Source,
+    origin_of,
+    with_agreement,
+)
 from ejcache.errors import EjcacheError
 
 if TYPE_CHECKING:
@@ -31,6 +38,9 @@ if TYPE_CHECKING:
 
 _SIMILAR: Final = 3
 _MOST_RECORDS: Final = 200
+_DIFFERENTIATED: Final = "gradient"
+"""The part of a call whose gradient counts. The configuration of its key may have been compared without that."""
+
 _being_measured: Final[ContextVar[frozenset[str]]] = ContextVar("ejcache_autotune_being_measured", default=frozenset())
 
 
@@ -46,6 +56,8 @@ class Call(abc.ABC):
         axes: over which `jax.vmap` maps the call, outermost first.
         policy: the operation's own.
         may_guess: the default may be used for a call that was not measured.
+        differentiated: its results are differentiated, and its key does not say so.
+        shares_key: calls with other arguments may have its key.
         part: what tells the call from others with its key; empty if nothing does.
     """
 
@@ -53,6 +65,8 @@ class Call(abc.ABC):
     axes: tuple[MappedAxis, ...]
     policy: TuningPolicy | None = None
     may_guess = True
+    differentiated = False
+    shares_key = False
     part = ""
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -120,7 +134,10 @@ class Call(abc.ABC):
         if settings := changed_trace_settings():
             call["settings"] = settings
         # Looked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
-        self.axes, mapped = mapped_call(self.args, self.kwargs, self.names)
+        leaves = split_arguments(self.args, self.kwargs, self.names)
+        self.differentiated = leaves.differentiated and not gradient
+        self.part = _DIFFERENTIATED if self.differentiated else ""
+        self.axes, mapped = leaves.axes, leaves.mapped()
         if mapped:
             call[MAPPED] = mapped
         device, environment = device_and_environment(self.args, self.kwargs)
@@ -158,7 +175,7 @@ class Call(abc.ABC):
         tuner, default, space = self.tuner(), self.default(), self.space()
         token = _being_measured.set(_being_measured.get() | {self.key.digest})
         try:
-            return tuner.tune(
+            record = tuner.tune(
                 self.build,
                 self.args,
                 self.kwargs,
@@ -169,6 +186,7 @@ class Call(abc.ABC):
                 known=known,
                 names=self.names,
                 axes=self.axes,
+                differentiated=self.differentiated,
                 call=self.described() if tuner.isolate else None,
                 starts=self._starts,
                 history=self._history,
@@ -177,6 +195,7 @@ class Call(abc.ABC):
             )
         finally:
             _being_measured.reset(token)
+        return with_agreement(record, self.part, agrees=True) if self.part and record.works else record
 
     def agrees(self, stored: Any) -> bool:
         """True if a configuration, a JSON value, computes for this call what the default computes."""
@@ -185,7 +204,7 @@ class Call(abc.ABC):
             configuration, tuner = self.restored(stored, Source.TUNED), self.tuner()
             return tuner.agrees(
                 self.build, self.args, self.kwargs, default=self.default(), other=configuration, names=self.names,
-                axes=self.axes, operation=self.key.operation,
+                axes=self.axes, differentiated=self.differentiated, operation=self.key.operation,
             )  # fmt: skip
         finally:
             _being_measured.reset(token)

@@ -60,7 +60,7 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """
     import jax
 
-    from ejcache.jax_integration.seam.autotune.tracing import mapped_axes, trace_fingerprint
+    from ejcache.jax_integration.seam.autotune.tracing import is_differentiated, mapped_axes, trace_fingerprint
 
     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
     parts: list[Any] = [treedef]
@@ -81,7 +81,7 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             if place is None and not isinstance(leaf, jax.core.Tracer):
                 place = getattr(leaf, "sharding", None)
         # The trace context has the default device, which counts for a call without a placed array.
-        parts += (place, trace_fingerprint(), mapped_axes(leaves))
+        parts += (place, trace_fingerprint(), mapped_axes(leaves), is_differentiated(leaves))
         found = tuple(parts)
         hash(found)
     except TypeError:

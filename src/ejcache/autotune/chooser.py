@@ -206,7 +206,7 @@ class Chooser:
             record, measured = found.record, found.source in _MEASURED
             failed = measured and record.failed
             choice = self._usable(call, found) if record.works or not measured else None
-            if call.part and measured and not failed:
+            if call.shares_key and measured and not failed:
                 return self._for_part(call, found, choice, policy)
             # A record without a usable choice still has the times of its other candidates.
             may_retune = policy.on_miss == "autotune" and not (choice is not None and is_forbidden())
@@ -214,7 +214,7 @@ class Chooser:
             retune = may_retune and (unusable or ((choice is not None or failed) and _has_new_candidates(call, found)))
             tuned = self._tuned(call, record, state) if retune else None
             if tuned is not None or choice is not None:
-                return tuned or choice
+                return tuned or self._for_part(call, found, choice, policy)
             if failed and not retune:
                 # Measured before, by this or another process. Each start would compile all candidates again.
                 state.failed = True
@@ -224,10 +224,12 @@ class Chooser:
     def _for_part(self, call: Call, found: Found, choice: Choice | None, policy: TuningPolicy) -> Choice | None:
         """Choose for one of several calls that share a key, and so a record.
 
-        The configuration may not be for this one: it is then compared with the default first, where measuring is
-        allowed. The record is not measured anew, because the others use it.
+        The configuration may not be for this one, or its gradient be wrong: it is then compared with the default first,
+        where measuring is allowed. The record is not measured anew, because the others use it.
         """
         record = found.record
+        if not call.part or found.source not in _MEASURED:
+            return choice
         if choice is None:
             return self._guess(call) if call.may_guess else None
         right = agreement(record, call.part)

@@ -25,7 +25,7 @@ from ejcache.autotune.measure.space import Space
 from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, module_name, to_json
-from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source, with_agreement
+from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ class BoundCall(Call):
         self.key = self.keyed(operation.name, operation.version, call, gradient=self._measures_gradient())
         if operation.key_of is not None:
             described = canonical_json(Describer().describe([list(args), dict(kwargs)]))
-            self.part = hashlib.sha256(described.encode()).hexdigest()[:16]
+            self.part += hashlib.sha256(described.encode()).hexdigest()[:16]
+            self.shares_key = True
 
     def candidates(self) -> list[Any]:
         """Return the configurations to measure, which are listed."""
@@ -150,8 +151,6 @@ class BoundCall(Call):
         """Return the record, with the digest of the function's code."""
         record = super().measured(known, by_rules=by_rules)
         provenance = {**record.provenance, CODE: self.operation.code}
-        if self.part:
-            record = with_agreement(record, self.part, agrees=True)
         return dataclasses.replace(record, provenance=provenance)
 
     def _described_arguments(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,24 +110,34 @@ class VariedInputs:
     def _trusted(self, trial: Trial, first: Results, arrays: Sequence[Any], seed: int) -> Results | None:
         """Run a candidate on these arrays and return its results; None if it is not made for them."""
         tuning = self._tuning
-
-        def with_rounding() -> list[Any]:
-            return perturbed(arrays, seed=seed, exact=multiplies_exactly(tuning.arrays))
-
         try:
             if not self._is_inside(trial, arrays):
                 return None
             results: Results = tuning.first_run(trial, arrays)
             if not is_finite(results, first):
                 return None
-            tuning.compare(tuning.first_run(trial, tuning.thread.run(with_rounding)), results, arrays, share=_STEADY)
-        except DifferentResultError:
-            return None
+            if not self.is_steady(partial(tuning.first_run, trial), results, arrays, seed=seed):
+                return None
         except Exception as exc:
             if isinstance(exc, TookTooLongError) and tuning.hung:
                 raise
             return None
         return results
+
+    def is_steady(
+        self, run: Callable[[Sequence[Any]], Results], results: Results, arrays: Sequence[Any], *, seed: int = 0
+    ) -> bool:
+        """True if rounding errors of the arrays hardly change the results, as `run` computes them."""
+        tuning = self._tuning
+
+        def with_rounding() -> list[Any]:
+            return perturbed(arrays, seed=seed, exact=multiplies_exactly(tuning.arrays))
+
+        try:
+            tuning.compare(run(tuning.thread.run(with_rounding)), results, arrays, share=_STEADY)
+        except DifferentResultError:
+            return False
+        return True
 
     def _is_inside(self, trial: Trial, arrays: Sequence[Any]) -> bool:
         """True if a candidate reads and writes nothing outside of its arrays, as far as JAX can tell."""

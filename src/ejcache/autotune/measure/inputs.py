@@ -53,6 +53,7 @@ class Inputs:
         treedef: the structure of `(args, kwargs)`.
         names: of the leaves.
         axes: over which `jax.vmap` maps the leaves. An array has one more dimension for each of its axes, in front.
+        differentiated: the caller needs gradients of what it calls.
     """
 
     leaves: tuple[Any, ...]
@@ -60,6 +61,7 @@ class Inputs:
     treedef: Any
     names: tuple[str, ...]
     axes: tuple[MappedAxis, ...] = ()
+    differentiated: bool = False
 
     def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these arrays instead of the call's own."""
@@ -118,6 +120,16 @@ class Inputs:
                 made.append(_made((*batch, *array.shape), array.dtype, generator, top))
         return made
 
+    def mapped(self) -> list[dict[str, Any]]:
+        """For each axis over which `jax.vmap` maps the call, its size and the arguments that have it."""
+        return [
+            {
+                "size": axis.size,
+                "arguments": sorted(name for name, has in zip(self.names, axis.mapped, strict=True) if has),
+            }
+            for axis in self.axes
+        ]
+
     def fixed(self, initialisers: Mapping[str, Callable[..., Any]]) -> list[bool]:
         """For each array, whether an initialiser says what it has to be."""
         return [_initialiser(name, initialisers) is not None for _, name, _ in self._arrays()]
@@ -133,6 +145,8 @@ def split_arguments(
     kwargs: Mapping[str, Any],
     names: Sequence[str] = (),
     axes: tuple[MappedAxis, ...] | None = None,
+    *,
+    differentiated: bool | None = None,
 ) -> Inputs:
     """Split a call into its leaves.
 
@@ -141,10 +155,11 @@ def split_arguments(
         kwargs: keyword arguments.
         names: of the positional arguments.
         axes: over which `jax.vmap` maps the call; None to look for them in tracers.
+        differentiated: the caller needs gradients; None to look at the tracers.
     """
     import jax
 
-    from ejcache.jax_integration.seam.autotune.tracing import mapped_axes
+    from ejcache.jax_integration.seam.autotune.tracing import is_differentiated, mapped_axes
 
     flat, treedef = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
     leaves = tuple(leaf for _, leaf in flat)
@@ -154,6 +169,7 @@ def split_arguments(
         treedef=treedef,
         names=tuple(_name(path, names) for path, _ in flat),
         axes=mapped_axes(leaves) if axes is None else axes,
+        differentiated=is_differentiated(leaves) if differentiated is None else differentiated,
     )
 
 
@@ -195,24 +211,6 @@ def traced_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any
 
     arrays = [leaf for leaf, is_dynamic in zip(inputs.leaves, inputs.dynamic, strict=True) if is_dynamic]
     jax.eval_shape(core, *arrays)
-
-
-def mapped_call(
-    args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]
-) -> tuple[tuple[MappedAxis, ...], list[dict[str, Any]]]:
-    """Return the axes over which `jax.vmap` maps the call, outermost first, and for each its size and its arguments."""
-    import jax
-
-    from ejcache.jax_integration.seam.autotune.tracing import mapped_axes
-
-    axes = mapped_axes(jax.tree_util.tree_leaves((tuple(args), dict(kwargs))))
-    if not axes:
-        return (), []
-    leaves = split_arguments(args, kwargs, names, axes).names
-    return axes, [
-        {"size": axis.size, "arguments": sorted(name for name, has in zip(leaves, axis.mapped, strict=True) if has)}
-        for axis in axes
-    ]
 
 
 def _name(path: tuple[Any, ...], names: Sequence[str]) -> str:

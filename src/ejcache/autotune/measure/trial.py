@@ -21,6 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.autotune.log import logger
+from ejcache.autotune.measure import gradients
 from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Status, Timing
 from ejcache.errors import UsageError
@@ -305,7 +306,11 @@ def compile_trials(
         SpansProcessesError: a candidate runs on devices of other processes, so none may be executed.
     """
     # The arrays are made in the tuning's thread, so they must be there before that thread lowers with them.
-    gradient = tuning.tuner.gradient and _differentiable(tuning.arrays) if tuning.gradient is None else tuning.gradient
+    gradient = (
+        tuning.tuner.gradient and gradients.differentiable(tuning.arrays)
+        if tuning.gradient is None
+        else tuning.gradient
+    )
     lowered = _lower_all(trials, build, tuning, gradient=gradient)
     if gradient and tuning.gradient is None and not lowered:
         # No candidate has a gradient. The times of the forward pass still tell them apart.
@@ -328,6 +333,16 @@ def compile_trials(
         done = in_parallel(lambda trial: _compile(trial, lowered[id(trial)], tuning), ready, threads=tuning.workers)
         for index, _ in enumerate(done):
             tuning.progress.step("compiled", index + 1, len(ready))
+
+
+def compile_with_gradient(trial: Trial, build: Callable[[Any], Callable[..., Any]], tuning: Any) -> Trial:
+    """Return the same candidate, compiled with its gradient; raises what that raises."""
+    twin = Trial(trial.configuration, trial.stored)
+    core = partial(_lowered, twin, build(trial.configuration), tuning, tuning.arrays, with_gradient=True)
+    with tuning.journal.compiling(trial.stored):
+        lowered = tuning.thread.run(core, timeout=tuning.tuner.timeout)
+        twin.compiled = lowered if tuning.pgle else tuning.thread.run(lowered.compile, timeout=tuning.tuner.timeout)
+    return twin
 
 
 def _lower_all(
@@ -359,7 +374,7 @@ def _lowered(
         trial.outputs = outputs_text(results)
         return results
 
-    jitted = jax.jit(_with_gradient(core, arrays) if with_gradient else core)
+    jitted = jax.jit(gradients.with_gradient(core, arrays) if with_gradient else core)
     traced = jitted.trace(*arrays)
     refuse_spanning_jaxpr(traced.jaxpr, name="a candidate")
     trial.jaxpr = traced.jaxpr
@@ -407,7 +422,7 @@ def first_run(trial: Trial, arrays: Sequence[Any], *, gradient: bool) -> tuple[f
     _await(jax.tree_util.tree_leaves(out))
     jax.block_until_ready(out)
     seconds = time.perf_counter() - started
-    return seconds, results_of(out[0][1], out[1]) if gradient else results_of(out)
+    return seconds, results_of(*out) if gradient else results_of(out)
 
 
 def bounds_check(closed: Any, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
@@ -451,34 +466,3 @@ def run_on_device(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
     from ejcache.jax_integration.seam.autotune.device_time import device_seconds
 
     return device_seconds(lambda: run_once(trial, arrays, repeats), modules=_PROGRAMS) / repeats
-
-
-def _differentiable(arrays: Sequence[Any]) -> bool:
-    import jax.numpy as jnp
-
-    return any(jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays)
-
-
-def _with_gradient(core: Callable[..., Any], arrays: Sequence[Any]) -> Callable[..., Any]:
-    import jax
-    import jax.numpy as jnp
-
-    inexact = [jnp.issubdtype(array.dtype, jnp.inexact) for array in arrays]
-
-    def both(*leaves: Any) -> Any:
-        def loss(moving: list[Any]) -> Any:
-            rest = iter(moving)
-            out = core(*(next(rest) if moves else leaf for leaf, moves in zip(leaves, inexact, strict=True)))
-            parts = [
-                jnp.sum(jnp.abs(leaf) if jnp.iscomplexobj(leaf) else leaf).astype(jnp.float32)
-                for leaf in jax.tree_util.tree_leaves(out)
-                if jnp.issubdtype(leaf.dtype, jnp.inexact)
-            ]
-            if not parts:
-                raise TypeError("no output has a gradient")
-            return sum(parts[1:], parts[0]), out
-
-        moving = [leaf for leaf, moves in zip(leaves, inexact, strict=True) if moves]
-        return jax.value_and_grad(loss, has_aux=True)(moving)
-
-    return both

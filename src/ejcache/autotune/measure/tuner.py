@@ -129,6 +129,7 @@ class Tuner:
         known: Record | None = None,
         names: Sequence[str] = (),
         axes: tuple[MappedAxis, ...] | None = None,
+        differentiated: bool | None = None,
         call: dict[str, Any] | None = None,
         starts: Callable[[], Mapping[str, CandidateOrigin]] = dict,
         history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]] = tuple,
@@ -148,6 +149,7 @@ class Tuner:
             known: an earlier record of the call. Its candidates are not measured again.
             names: of the positional arguments.
             axes: over which `jax.vmap` maps the call; None to look for them in tracers.
+            differentiated: the winner's gradient has to be right, too; None to look at the tracers.
             call: the call as `call_documents` records it; needed for `isolate`.
             starts: returns configurations, canonical JSON, that many candidates begin with, and why.
             history: returns the times in records of the operation, and the origin of candidates from there.
@@ -164,7 +166,7 @@ class Tuner:
         """
         if tries_candidate():
             raise UsageError('this process only tries a candidate: put the program behind `if __name__ == "__main__":`')
-        inputs = split_arguments(args, kwargs, names, axes)
+        inputs = split_arguments(args, kwargs, names, axes, differentiated=differentiated)
         refuse_spanning(inputs.leaves, name=key.operation)
         trials = [*_trials(candidates, default), *_measured_before(space, known, default)]
         progress = Progress(key.operation)
@@ -188,6 +190,7 @@ class Tuner:
         other: Any,
         names: Sequence[str] = (),
         axes: tuple[MappedAxis, ...] | None = None,
+        differentiated: bool | None = None,
         operation: str = "",
     ) -> bool:
         """True if a configuration computes for this call what the default computes. Nothing is timed.
@@ -200,9 +203,10 @@ class Tuner:
             other: the configuration.
             names: of the positional arguments.
             axes: over which `jax.vmap` maps the call.
+            differentiated: its gradient has to be right, too; None to look at the tracers.
             operation: the name, for messages.
         """
-        inputs = split_arguments(args, kwargs, names, axes)
+        inputs = split_arguments(args, kwargs, names, axes, differentiated=differentiated)
         refuse_spanning(inputs.leaves, name=operation)
         trials = _trials([other], default)
         if len(trials) == 1:
@@ -382,6 +386,9 @@ class _Contest:
             evidence["failed"] = True
         if self.tuning.no_device_time:
             evidence["timer"] = f"wall: {self.tuning.no_device_time}"
+        if self.tuning.no_gradient:
+            reason = f"gradients were not compared: {self.tuning.no_gradient}"
+            evidence["unsure"] = "; ".join(filter(None, (evidence.get("unsure"), reason)))
         if self.tuning.no_bounds:
             evidence["bounds"] = f"not checked: {self.tuning.no_bounds}"
         untried = sum(not trial.tried for trial in self.trials)

@@ -9,11 +9,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.measure.checked_inputs import LONG_SHARE, SHARE, VariedInputs
+from ejcache.autotune.measure.gradients import differentiable
 from ejcache.autotune.measure.results import DifferentResultError, check_results, has_nan, results_of
 from ejcache.autotune.measure.trial import (
     TookTooLongError,
     WorkerThread,
     compile_trials,
+    compile_with_gradient,
+    error_line,
     first_run,
     run_on_device,
     run_once,
@@ -86,6 +89,7 @@ class TuningRun:
             default once it has run, or of most candidates once they have been compared with each other.
         reference_failed: why the default is not what the candidates were compared with; empty if it is.
         timer: `wall`, or `device` while the profiler can be used.
+        no_gradient: why the gradients of a differentiated call were not compared; empty if they were, or need not be.
         no_bounds: why JAX cannot say whether the default keeps inside of its arrays; empty if it can, or nobody asked.
         no_device_time: why the times are not those of the device, although the tuner asks for that.
     """
@@ -108,6 +112,7 @@ class TuningRun:
         self.hung = False
         self.expected: _Computed | None = None
         self.reference_failed = ""
+        self.no_gradient = ""
         self.no_bounds = ""
         self.timer = "wall" if self.pgle else str(tuner.timer)
         self.no_device_time = "PGLE uses the profiler" if self.timer != tuner.timer else ""
@@ -119,6 +124,8 @@ class TuningRun:
         self.varied = VariedInputs(self)
         self._alike: list[tuple[_Computed, list[Trial]]] = []
         self._default: Trial | None = None
+        self._build: Callable[[Any], Callable[..., Any]] | None = None
+        self._gradients: list[tuple[Sequence[Any], Results]] | None = None
         self._timed = False
         self._profiler_lost = ""
 
@@ -129,6 +136,7 @@ class TuningRun:
         self._arrays = self.expected = None
         self.varied.sets = []
         self._alike = []
+        self._gradients = None
 
     @property
     def pgle(self) -> bool:
@@ -177,6 +185,7 @@ class TuningRun:
         self, trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], reference: Trial | None = None
     ) -> None:
         """Compile the candidates and warm them up; one that fails, or differs from the reference, has the error."""
+        self._build = build
         # The reference first, because the others are compared with it.
         trials = [trial for trial in trials if trial.status is Status.OK]
         trials.sort(key=lambda trial: trial is not reference)
@@ -230,7 +239,43 @@ class TuningRun:
                 self.compare(self.first_run(trial, arrays), self.expected[number % len(sets)], arrays)
                 if number >= max(_FEWEST_REPEATS, len(sets)) and monotonic() - started > SHARE * self.tuner.budget:
                     break
+        if trial.ready and self.inputs.differentiated and not self.gradient and differentiable(self.arrays):
+            with trial.failures(running=True):
+                self._compare_gradient(trial)
         return trial.ready
+
+    def _compare_gradient(self, trial: Trial) -> None:
+        """Raise `DifferentResultError`, or what its gradient raises, if that is not the default's."""
+        assert self._build is not None  # noqa: S101 (for the type checker: the trial was compiled)
+        if self._gradients is None:
+            self._gradients = self._gradients_of_default(self._build)
+        if not self._gradients:
+            return
+        twin = compile_with_gradient(trial, self._build, self)
+        for arrays, expected in self._gradients:
+            self.compare(self._gradient_run(twin, arrays), expected, arrays)
+
+    def _gradients_of_default(self, build: Callable[[Any], Callable[..., Any]]) -> list[tuple[Sequence[Any], Results]]:
+        """Return what the default computes with its gradient, from each of the inputs that this can be trusted on."""
+        default = self._default
+        if default is None:
+            self.no_gradient = "there is no default that works"
+            return []
+        try:
+            twin = compile_with_gradient(default, build, self)
+            found = [(arrays, self._gradient_run(twin, arrays)) for arrays in self.varied.sets]
+        except Exception as exc:
+            if self.hung:
+                raise
+            self.no_gradient = f"the default has none: {error_line(exc)}"
+            return []
+        steady = [pair for pair in found if self.varied.is_steady(partial(self._gradient_run, twin), pair[1], pair[0])]
+        # What is noise on all inputs is compared nevertheless: nothing else says whether it is right.
+        return steady or found[:1]
+
+    def _gradient_run(self, twin: Trial, arrays: Sequence[Any]) -> Results:
+        _, results = self._run(twin, partial(first_run, twin, arrays, gradient=True))
+        return results  # type: ignore[no-any-return]
 
     def repeats(self, seconds: float) -> int:
         """Count the executions of so many seconds that make up one sample."""

@@ -3,6 +3,8 @@
 Whether `jax.eval_shape` is evaluating, whose program is never run. It traces as `jax.jit` does and shares its traces.
 While it evaluates, a context keeps its traces apart: `jax.jit` must not reuse one in which nothing was measured.
 
+Whether the call is differentiated: a tracer of a derivative may wrap, or be wrapped by, one of `jax.vmap`.
+
 Over which axes `jax.vmap` maps the call: a tracer under `jax.vmap` has the shape of one element, and the number of
 elements is in the tracer that it wraps. And which settings decide the program that a function becomes.
 """
@@ -17,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 from jax._src import config as jax_config
 from jax._src import core
-from jax._src.interpreters import batching
+from jax._src.interpreters import ad, batching
 
 from ejcache.jax_integration.seam.flags import TRACE_SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 _UNSET: Final = jax_config.config_ext.unset
@@ -89,18 +91,28 @@ def mapped_axes(values: Iterable[Any]) -> tuple[MappedAxis, ...]:
     return tuple(reversed(axes))
 
 
+def is_differentiated(values: Iterable[Any]) -> bool:
+    """True if one of the values is being differentiated, as far as its tracers show.
+
+    Within a function that `jax.jit`, `scan` or `jax.checkpoint` traces for itself, they do not.
+    """
+    if core.trace_ctx.is_top_level():
+        return False
+    return any(isinstance(held, ad.JVPTracer | ad.LinearizeTracer) for value in values for held in _wrapped(value))
+
+
 def _tags(value: Any) -> list[Any]:
     """Return the tags of the traces that batch this value."""
-    found = []
+    tracers = [held for held in _wrapped(value) if isinstance(held, batching.BatchTracer)]
+    return [tracer._trace.tag for tracer in tracers if isinstance(tracer.batch_dim, int)]
+
+
+def _wrapped(value: Any) -> Iterator[Any]:
+    """Yield a tracer and those that it wraps, one in the other."""
     while isinstance(value, core.Tracer):
-        if isinstance(value, batching.BatchTracer):
-            if isinstance(value.batch_dim, int):
-                found.append(value._trace.tag)
-            value = value.val
-        else:
-            # The value of a tracer of a derivative is its primal.
-            value = getattr(value, "primal", None)
-    return found
+        yield value
+        # The value of a tracer of a derivative is its primal.
+        value = value.val if isinstance(value, batching.BatchTracer) else getattr(value, "primal", None)
 
 
 def trace_fingerprint() -> Any:
