@@ -148,6 +148,7 @@ SEAMS = {
         "jax_integration/*.py",
         "reuse/*.py",
         "autotune/making_rules.py",
+        "autotune/measure/gradients.py",
         "autotune/measure/inputs.py",
         "autotune/measure/points.py",
         "autotune/measure/results.py",
