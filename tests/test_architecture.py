@@ -51,7 +51,6 @@ INNER_LEVELS = {
         "measure": 4,
         "call_key": 5,
         "choice": 5,
-        "making_rules": 5,
         "call_documents": 6,
         "call": 7,
         "recording": 8,
@@ -147,7 +146,6 @@ SEAMS = {
     "numpy": [
         "jax_integration/*.py",
         "reuse/*.py",
-        "autotune/making_rules.py",
         "autotune/measure/gradients.py",
         "autotune/measure/inputs.py",
         "autotune/measure/points.py",

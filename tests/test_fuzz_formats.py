@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING
 import pytest
 from archives import archive
 from autotune_helpers import record
-from helpers import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ejcache import entry
 from ejcache.autotune.records.record import decode_record, encode_record
-from ejcache.autotune.records.rules import decode_rules
 from ejcache.bucket.base import Blob
 from ejcache.coordination.shared_leases import LeaseFields, decode_lease
 from ejcache.errors import EntryError
@@ -234,23 +232,8 @@ def read_notes(data):
 RECORD = encode_record(record())
 
 
-RULES = (ROOT / "tests" / "data" / "autotune" / "v1-rules.json").read_bytes()
-
-
-def structured_rules(chance):
-    """Hostile rules in a list, which `changed` does not go into."""
-    fields = json.loads(RULES)
-    if chance.random() < 0.3:
-        return changed(chance, fields)
-    device = fields["devices"][0]
-    text = json.dumps(fields).encode()
-    if chance.random() < 0.5:
-        return text.replace(b'"devices": [', b'"devices": [' + changed(chance, device) + b",", 1)
-    return text.replace(b'"rules": [', b'"rules": [' + changed(chance, device["rules"][0]) + b",", 1)
-
-
 def record_mended(data):
-    """Without their checksum a record and rules are read as what a person wrote."""
+    """Without their checksum a record is read as what a person wrote."""
     try:
         fields = json.loads(data)
         fields.pop("checksum", None)
@@ -317,7 +300,6 @@ FORMATS = {
     "policy": Format([POLICY], lambda chance: changed(chance, json.loads(POLICY)), unchanged, read_policy),
     "notes": Format([NOTES], structured_notes, unchanged, read_notes),
     "record": Format([RECORD], lambda chance: changed(chance, json.loads(RECORD)), record_mended, decode_record),
-    "rules": Format([RULES], structured_rules, record_mended, decode_rules),
     "run_profile": Format([RUN_PROFILE], structured_run_profile, unchanged, read_run_profile),
     "archive": Format([archive(("k", ENTRY), ("l", b"x"))], structured_archive, archive_mended, read_all_of_archive),
 }

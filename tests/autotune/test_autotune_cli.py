@@ -107,9 +107,9 @@ def test_why(place):
     said = run("why", key().digest, "--dir", place)
     assert said.status == 0
     assert "runs with {'block': 16} (tuned, user)" in said.out
-    assert "measured elsewhere: {'block': 2}" in said.out
+    assert "near: {'block': 2} (similar, user)" in said.out
     assert "environment.jaxlib: 0.10 here, 0.9 there" in said.out
-    assert run("why", key().digest, "--dir", place, "--json").json["elsewhere"][0]["differences"] == {
+    assert run("why", key().digest, "--dir", place, "--json").json["near"][0]["differences"] == {
         "environment.jaxlib": ["0.10", "0.9"]
     }
 

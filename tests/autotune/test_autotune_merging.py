@@ -252,7 +252,7 @@ def test_writers_that_are_killed_lose_nothing(tmp_path):
     damaged.write_bytes(damaged.read_bytes()[:-40])
     store.reload()
     assert store.find(key(device="device 2")) is None
-    assert {item.record.key.device for item in store.elsewhere(key(device="device 9"))} == set(found) - {"device 2"}
+    assert {item.record.key.device for item in store.near(key(device="device 9"))} == set(found) - {"device 2"}
     for device in set(found) - {"device 2"}:
         assert store.find(key(device=device)).record == found[device]
     store.close()

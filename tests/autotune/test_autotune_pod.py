@@ -81,7 +81,7 @@ class Asked(Call):
             raise ConfigurationError("99 is no candidate here")
         return stored
 
-    def measured(self, known=None, *, by_rules=False):
+    def measured(self, known=None):
         return self.tune()
 
     candidates = build = how = tuner = store = None

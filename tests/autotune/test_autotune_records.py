@@ -25,7 +25,6 @@ from ejcache.autotune.records.record import (
     merged,
     slug,
 )
-from ejcache.autotune.records.rules import decode_rules
 from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
 
 GOLDEN = ROOT / "tests" / "data" / "autotune"
@@ -93,10 +92,9 @@ def test_record_of_a_later_schema_is_left_to_others():
     ("decode", "data"),
     [
         (decode_record, encode_record(record())),
-        (decode_rules, (GOLDEN / "v1-rules.json").read_bytes()),
         (decode_call, encode_call({"operation": "f", "how": {}, "args": [], "kwargs": {}})),
     ],
-    ids=["record", "rules", "call"],
+    ids=["record", "call"],
 )
 def test_every_document_is_judged_alike(decode, data):
     """A later schema is left to others; another kind, a schema that is none, and what is no JSON are damage."""
@@ -176,9 +174,9 @@ def test_merging_keeps_the_stronger_choice_and_all_evidence():
 
 
 def test_sources_rank_as_the_chain_says():
-    """Override, overlay, pinned, PGLE, tuned, imported, seed, similar, rules, nearest, heuristic."""
+    """Override, overlay, pinned, PGLE, tuned, imported, seed, similar, nearest, heuristic."""
     assert [s.value for s in sorted(Source, key=lambda s: s.rank)] == [
-        "override", "overlay", "pinned", "pgle", "tuned", "imported", "seed", "similar", "rules",
+        "override", "overlay", "pinned", "pgle", "tuned", "imported", "seed", "similar",
         "nearest", "heuristic",
     ]  # fmt: skip
 

@@ -326,9 +326,15 @@ def test_records_of_a_call_lie_together(tmp_path):
     store.publish(record(key(device="NVIDIA H200"), block=6))
     store.publish(record(key(x="float32[9,9]"), block=7))
     assert store.find(key()) is None
-    assert [(f.source, f.record.configuration) for f in store.similar(key())] == [(Source.SIMILAR, {"block": 4})]
-    assert {f.record.configuration["block"] for f in store.elsewhere(key())} == {4, 5, 6}
-    assert len({(tmp_path / f.record.key.path).parent for f in store.elsewhere(key())}) == 1
+    here = store.near(key(), same_call=True)
+    sources = {5: Source.TUNED, 4: Source.SIMILAR, 6: Source.TUNED}
+    assert {f.record.configuration["block"]: f.source for f in here} == sources
+    assert len({(tmp_path / f.record.key.path).parent for f in here}) == 1
+    # What differs least comes first: the size of an array, then one part of the environment, then two.
+    everything = [(f.record.configuration["block"], f.source) for f in store.near(key())]
+    assert everything[0] == (7, Source.NEAREST)
+    assert everything[-1] == (4, Source.SIMILAR)
+    assert set(everything[1:]) == set(sources.items())
     assert [f.record.configuration for f in store.records(operation="matmul", device="NVIDIA H200")] == [{"block": 6}]
     assert list(store.records(operation="other")) == []
 
@@ -340,7 +346,7 @@ def test_a_damaged_record_of_a_call_costs_none_of_the_others(tmp_path):
     for block, each in enumerate(keys):
         store.publish(record(each, block=block))
     (tmp_path / keys[1].path).write_bytes(b"{")
-    assert {f.record.configuration["block"] for f in store.similar(key())} == {0, 2, 3}
+    assert {f.record.configuration["block"] for f in store.near(key(), same_call=True)} == {0, 2, 3}
     assert store.stats()["corrupt"] == 1
 
 

@@ -42,8 +42,6 @@ SHOWN = (
     *("pip install ejcache", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
     *("EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
     "ejcache push --tuned my_kernels",
-    "ejcache tune --rules my_matmul",
-    '"rules": [{',
     "ejcache advise ",
     "for batch in batches:  ",
 )

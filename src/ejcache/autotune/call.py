@@ -165,12 +165,11 @@ class Call(abc.ABC):
         build = self.build(self.restored(stored, Source.PINNED))
         attempt(build, self.args, self.kwargs, tuner=self.tuner(), names=self.names, axes=self.axes)
 
-    def measured(self, known: Record | None = None, *, by_rules: bool = False) -> Record:
+    def measured(self, known: Record | None = None) -> Record:
         """Measure the candidates against the default. If all fail, the record does not work.
 
         Args:
             known: an earlier record. Its candidates are not measured again.
-            by_rules: only those that the rules of the operation propose, if they were made of calls like this one.
         """
         tuner, default, space = self.tuner(), self.default(), self.space()
         token = _being_measured.set(_being_measured.get() | {self.key.digest})
@@ -191,7 +190,6 @@ class Call(abc.ABC):
                 starts=self._starts,
                 history=self._history,
                 keep=self._keep,
-                proposed=self._proposed() if by_rules and known is None else (),
             )
         finally:
             _being_measured.reset(token)
@@ -219,17 +217,11 @@ class Call(abc.ABC):
         """Configurations, canonical JSON, that a person fixed, or that are chosen elsewhere or for similar calls."""
         own = [found for found in self.store().find_all(self.key) if found.source is Source.PINNED]
         starts = {canonical_json(item.record.configuration): CandidateOrigin.USER for item in own}
-        if (rules := self.store().rules(self.key.operation, self.key.version)) is not None:
-            starts |= dict.fromkeys(map(canonical_json, rules.portfolio), CandidateOrigin.RULES)
-        for item in (*self.store().similar(self.key), *self.store().nearest(self.key)[:_SIMILAR]):
+        likely = [item for item in self.store().near(self.key) if item.source in {Source.SIMILAR, Source.NEAREST}]
+        for item in likely[:_SIMILAR]:
             if item.record.works:
                 starts.setdefault(canonical_json(item.record.configuration), origin_of(self.key, item.record))
         return starts
-
-    def _proposed(self) -> tuple[Any, ...]:
-        """Return the portfolio of the operation's rules, if they were made of calls like this one; else nothing."""
-        rules = self.store().rules(self.key.operation, self.key.version)
-        return () if rules is None or rules.outside(self.key) else rules.portfolio
 
     def _history(self) -> list[tuple[dict[str, float], CandidateOrigin]]:
         """Return the times in the records of the operation, of any call, device and environment, by canonical JSON."""

@@ -215,7 +215,7 @@ class Event:
     """One step of a choice.
 
     Attributes:
-        name: `chosen`, `miss`, `tuning`, `tuned`, `unusable`, `ambiguous`, `unhashable`, `abstained` or `error`.
+        name: `chosen`, `miss`, `tuning`, `tuned`, `unusable`, `ambiguous`, `unhashable` or `error`.
         key: of the call.
         source: of the configuration, for `chosen`.
         detail: one line.

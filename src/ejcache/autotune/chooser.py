@@ -1,7 +1,7 @@
 """Which configuration a call runs with.
 
     override > overlay > memory > pinned > measured under PGLE > tuned > imported > shipped seed
-             > similar > rules > nearest shape (only if asked) > heuristic > error
+             > similar > nearest shape (only if asked) > heuristic > error
 
 The links below the seed are used only where the policy forbids tuning or tuning failed, but for a similar record that a
 package ships: who installs the package measures nothing.
@@ -256,7 +256,7 @@ class Chooser:
         refuse_tuning(key.operation)
         self.emit("tuning", key)
         try:
-            record = call.measured(known, by_rules=True)
+            record = call.measured(known)
             configuration = call.restored(record.configuration, record.source) if record.works else None
         except Exception as exc:
             # A failed measurement must not end the program, which can run with a configuration that is not measured.
@@ -300,41 +300,25 @@ class Chooser:
     def _second_best(self, call: Call, policy: TuningPolicy) -> Choice:
         if (choice := self._similar(call)) is not None:
             return choice
-        if (choice := self._by_rules(call)) is not None:
-            return choice
-        for found in self.store.nearest(call.key) if policy.nearest else ():
-            if (choice := self._usable(call, found)) is not None:
+        for found in self.store.near(call.key) if policy.nearest else ():
+            if found.source is Source.NEAREST and (choice := self._usable(call, found)) is not None:
                 return choice
         self._say_elsewhere(call.key)
         return self._guess(call)
 
     def _similar(self, call: Call, *, shipped: bool = False) -> Choice | None:
         """Choose by a measurement on a like device with other cores or versions; with `shipped`, a package's only."""
-        for found in self.store.similar(call.key):
-            usable = found.record.works and (found.shipped or not shipped)
+        for found in self.store.near(call.key, same_call=True):
+            usable = found.source is Source.SIMILAR and found.record.works and (found.shipped or not shipped)
             if usable and (choice := self._usable(call, found)) is not None:
                 return choice
         return None
 
-    def _by_rules(self, call: Call) -> Choice | None:
-        """Choose by the rules of the operation, where they are good enough without a measurement."""
-        key = call.key
-        rules = self.store.rules(key.operation, key.version)
-        if rules is None:
-            return None
-        stored, reason = rules.answer(key)
-        if not reason:
-            try:
-                return Choice(call.restored(stored, Source.RULES), Source.RULES, key)
-            except ConfigurationError as exc:
-                reason = str(exc)
-        self.emit("abstained", key, detail=reason)
-        warn_once(f"rules {key.operation}", "the rules of %s say nothing of %s: %s", key.operation, key.text, reason)
-        return None
-
     def _say_elsewhere(self, key: RecordKey) -> None:
         """Say so if the call was measured on other devices only, which says nothing of this one."""
-        if devices := sorted({found.record.key.device for found in self.store.elsewhere(key)} - {key.device}):
+        if devices := sorted(
+            {found.record.key.device for found in self.store.near(key, same_call=True)} - {key.device}
+        ):
             warn_once(
                 f"elsewhere {key.operation}",
                 "%s was tuned for %s only, and not for %s: it runs with its own guess",
@@ -367,7 +351,7 @@ class Chooser:
         return Choice(configuration, found.source, call.key, found.layer, found.record)
 
     def _missing(self, call: Call, reason: str) -> ConfigurationMissingError:
-        found = self.store.nearest(call.key, same_environment=False)
+        found = self.store.near(call.key)
         return ConfigurationMissingError(call.key, found[0].record.key if found else None, reason)
 
 

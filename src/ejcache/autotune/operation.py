@@ -147,9 +147,9 @@ class BoundCall(Call):
         """Return the digest of the function's code."""
         return self.operation.code
 
-    def measured(self, known: Record | None = None, *, by_rules: bool = False) -> Record:
+    def measured(self, known: Record | None = None) -> Record:
         """Return the record, with the digest of the function's code."""
-        record = super().measured(known, by_rules=by_rules)
+        record = super().measured(known)
         provenance = {**record.provenance, CODE: self.operation.code}
         return dataclasses.replace(record, provenance=provenance)
 

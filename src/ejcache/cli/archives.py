@@ -1,4 +1,4 @@
-"""`ejcache push FILE.tar` and `pull FILE.tar`: entries, tuned records and rules in one file."""
+"""`ejcache push FILE.tar` and `pull FILE.tar`: entries and tuned records in one file."""
 
 from __future__ import annotations
 
@@ -49,14 +49,13 @@ def push_archive(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Write the entries, the tuned records and the rules of a cache into a file; with `tuned`, no entries.
+    """Write the entries and the tuned records of a cache into a file; with `tuned`, no entries.
 
     With `max_size`, what the cache would evict first is left out. With `if_changed`, a file that has everything
     already stays as it is, and the answer is `UNCHANGED`.
     """
     path = _path_of(file)
-    records, rules = _tuned(directory, selection, device)
-    documents = records | rules
+    documents = _tuned(directory, selection, device)
     with ExitStack() as stack:
         source = plan = None
         if not tuned:
@@ -70,8 +69,7 @@ def push_archive(
         )
         where = source.url if source is not None else "the tuned records"
         beside: dict[str, Any] = {
-            "total_records": len(records),
-            "total_rules": len(rules),
+            "total_records": len(documents),
             "left_out_entries": _entries_in(left_out),
             "written": False,
         }
@@ -93,14 +91,14 @@ def push_archive(
                 archive.finish()
                 beside["written"] = True
     if documents and not as_json:
-        output.say(f"wrote {_counted(len(records), len(rules))} to {file}")
+        output.say(f"wrote {plural(len(documents), 'tuned record')} to {file}")
     return report(done, where, file, as_json=as_json, beside=beside)
 
 
 def pull_archive(
     file: str, directory: str | None, *, name: str | None, tuned: bool, device: str | None, as_json: bool
 ) -> int:
-    """Copy the intact entries, tuned records and rules of a file; 1 if something is damaged or missing."""
+    """Copy the intact entries and tuned records of a file; 1 if something is damaged or missing."""
     settings = command_settings(directory)
     url = str(settings.dir)
     try:
@@ -128,28 +126,21 @@ def pull_archive(
     beside = {
         "total_records": sum(outcome.values()),
         "new_records": outcome["new"] + outcome["changed"],
-        "total_rules": reader.rules.total(),
     }
-    if (outcome or reader.rules) and not as_json:
-        output.say(f"copied {_counted(beside['new_records'], reader.rules['written'])} from {file}")
-    complete = not (reader.problems or outcome["failed"] or reader.rules["failed"])
+    if outcome and not as_json:
+        output.say(f"copied {plural(beside['new_records'], 'tuned record')} from {file}")
+    complete = not (reader.problems or outcome["failed"])
     return report(done, file, url, as_json=as_json, complete=complete, beside=beside)
 
 
-def _counted(records: int, rules: int) -> str:
-    said = plural(records, "tuned record")
-    return f"{said} and the rules of {plural(rules, 'operation')}" if rules else said
-
-
 class _Reader:
-    """What a file holds: entries one after the other, and between them tuned records and rules, copied at once."""
+    """What a file holds: entries one after the other, and between them tuned records, copied at once."""
 
     def __init__(
         self, file: BinaryIO, directory: str | None, *, name: str | None, device: str | None, stack: ExitStack
     ) -> None:
         self.problems: list[str] = []
         self.outcome: Counter[str] = Counter()
-        self.rules: Counter[str] = Counter()
         self._file = file
         self._directory = directory
         self._name = name or "*"
@@ -158,7 +149,7 @@ class _Reader:
         self._layer: RecordLayer | None = None
 
     def entries(self, *, wanted: bool = True) -> Iterator[EntryReader]:
-        """Yield the entries if they are wanted, merge the records, and take the rules."""
+        """Yield the entries if they are wanted, and merge the records."""
         try:
             for name, data in read_archive(self._file):
                 if not name.startswith(ENTRIES):
@@ -170,15 +161,9 @@ class _Reader:
 
     def _merge(self, name: str, data: bytes) -> None:
         from ejcache.autotune.records.record import decode_record
-        from ejcache.autotune.records.rules import decode_rules, is_rules_path
         from ejcache.cli.tuned.transfer import merge_records
 
         try:
-            if is_rules_path(name):
-                rules = decode_rules(data, path=name)
-                if self._is_named(rules.operation):
-                    self.rules["written" if self._target().publish_rules(rules) else "failed"] += 1
-                return
             record = decode_record(data, path=name)
         except EntryError as exc:
             self.problems.append(f"{name[:200]}: {exc}")
@@ -218,20 +203,14 @@ def _path_of(file: str) -> Path:
     return path
 
 
-def _tuned(
-    directory: str | None, selection: Selection, device: str | None
-) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """The records and the rules of the store that the command changes, by their paths."""
+def _tuned(directory: str | None, selection: Selection, device: str | None) -> dict[str, bytes]:
+    """The records of the store that the command changes, by their paths."""
     from ejcache.autotune.records.record import encode_record
-    from ejcache.autotune.records.rules import encode_rules
     from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
-    from ejcache.cli.tuned.transfer import rules_of
 
     with open_autotune(directory, must_exist=False) as store:
-        layer = named_layer(store)
-        chosen = strongest(store.records(layer=layer.name), name=selection.name_glob, device=device)
-        records = {item.record.key.path: encode_record(item.record) for item in chosen}
-        return records, {item.path: encode_rules(item) for item in rules_of(layer, selection.name_glob)}
+        chosen = strongest(store.records(layer=named_layer(store).name), name=selection.name_glob, device=device)
+        return {item.record.key.path: encode_record(item.record) for item in chosen}
 
 
 def _left_out(plan: CopyPlan | None, limit: int | None, *, by_cost: bool) -> frozenset[str]:

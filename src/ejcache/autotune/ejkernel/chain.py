@@ -291,12 +291,12 @@ class InvocationCall(Call):
             for found in default_chooser().store.records(operation=self.key.operation, device=self.key.device)
         )
 
-    def measured(self, known: Record | None = None, *, by_rules: bool = False) -> Record:
+    def measured(self, known: Record | None = None) -> Record:
         """Return the record, which is also written into ejkernel's file if its key there is unambiguous."""
         refuse_spanning([self.inv.mesh], name=self.kernel.op_id)
         count = len(self.candidates())
         self.emit("autotune_start", candidates=count, platform=self.platform, method=self.inv.method)
-        record = super().measured(known, by_rules=by_rules)
+        record = super().measured(known)
         if not record.works:
             return record
         winner = self.restored(record.configuration, record.source)

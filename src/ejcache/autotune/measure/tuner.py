@@ -23,7 +23,6 @@ from ejcache.autotune.measure.trial import Trial, refuse_spanning
 from ejcache.autotune.measure.tuning_run import TuningRun
 from ejcache.autotune.records.json_values import canonical_json, to_json
 from ejcache.autotune.records.record import (
-    BY_RULES,
     INTERRUPTED,
     NO_CONFIGURATION,
     SPACE,
@@ -135,7 +134,6 @@ class Tuner:
         history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]] = tuple,
         space: CallSpace | None = None,
         keep: Callable[[Record], object] = bool,
-        proposed: Sequence[Any] = (),
     ) -> Record:
         """Measure the candidates and choose one.
 
@@ -155,7 +153,6 @@ class Tuner:
             history: returns the times in records of the operation, and the origin of candidates from there.
             space: what the search may measure beside the candidates.
             keep: gets what a search has measured so far, for a process that goes on with it.
-            proposed: configurations, JSON values; if the call may use some of them, only these race with the default.
 
         Returns:
             A record with the time or the error of each candidate that was tried; `Record.works` is False if all failed.
@@ -175,7 +172,7 @@ class Tuner:
             _recall(trials, known, tuning.journal.crashed)
             likely = starts() if space is not None or len(trials) > _FEW else {}
             _put_first(trials, likely)
-            return _Contest(tuning, trials, build, call, likely, history, space, proposed).record(key, known, keep)
+            return _Contest(tuning, trials, build, call, likely, history, space).record(key, known, keep)
         finally:
             progress.close()
             tuning.close()
@@ -319,10 +316,8 @@ class _Contest:
         likely: Mapping[str, CandidateOrigin],
         history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]],
         space: CallSpace | None,
-        proposed: Sequence[Any],
     ) -> None:
         self.likely = likely
-        self.proposed = proposed
         self.space = space
         self.history = history
         self.tuning = tuning
@@ -330,7 +325,6 @@ class _Contest:
         self.build = build
         self.call = call
         self.searched = 0
-        self.by_rules = 0
         self.goes_on = False
         self.keep_part: Callable[[], None] = lambda: None
         self.default = next((trial for trial in trials if trial.is_default), None)
@@ -392,9 +386,7 @@ class _Contest:
         if self.tuning.no_bounds:
             evidence["bounds"] = f"not checked: {self.tuning.no_bounds}"
         untried = sum(not trial.tried for trial in self.trials)
-        if self.by_rules:
-            evidence[BY_RULES] = self.by_rules
-        elif self.searched:
+        if self.searched:
             evidence["searched"] = self.searched
         elif untried:
             evidence["untried"] = untried
@@ -408,11 +400,7 @@ class _Contest:
 
     def _race(self, fresh: list[Trial]) -> Race:
         reference = self.default if self.default in fresh else None
-        if proposed := self._proposed(fresh, reference):
-            finalists = proposed
-            self._compile_and_warm(proposed, reference)
-            self.tuning.settle()
-        elif self.space is not None or self.goes_on or len(fresh) > self.tuning.tuner.exhaustive:
+        if self.space is not None or self.goes_on or len(fresh) > self.tuning.tuner.exhaustive:
             finalists = self._search(fresh, reference)
         else:
             finalists = fresh
@@ -424,22 +412,6 @@ class _Contest:
             if trial.ready:
                 self.tuning.progress.candidate(trial.stored, trial.seconds)
         return race
-
-    def _proposed(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
-        """Return the trials of what rules propose, and the default; none if the call may use none of them."""
-        by_text = {canonical_json(trial.stored): trial for trial in fresh}
-        usable = [
-            stored
-            for stored in self.proposed
-            if (canonical_json(stored) in by_text if self.space is None else self.space.allows(stored))
-        ]
-        found = [self._trial(stored, by_text, fresh) for stored in usable]
-        if not any(trial is not reference for trial in found):
-            return []
-        for trial in found:
-            trial.origin = CandidateOrigin.RULES
-        self.by_rules = len(found)
-        return [*([] if reference is None or reference in found else [reference]), *found]
 
     def _compile_and_warm(self, trials: list[Trial], reference: Trial | None) -> None:
         if self.tuning.tuner.isolate and trials:

@@ -1,4 +1,4 @@
-"""What the JSON documents of autotune have in common: records, rules and recorded calls.
+"""What the JSON documents of autotune have in common: records and recorded calls.
 
     {"ejcache": kind, "schema": number, …, "checksum": "sha256:…"}
 

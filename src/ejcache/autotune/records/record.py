@@ -104,12 +104,8 @@ def is_similar(one: RecordKey, other: RecordKey) -> bool:
     """
     if (one.call_digest, one.device) != (other.call_digest, other.device) or one == other:
         return False
-    return decisive(one.environment) == decisive(other.environment)
-
-
-def decisive(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that must be the same for a record to say something of it."""
-    return {name: value for name, value in environment.items() if name not in _MILD}
+    left, right = ({name: each.environment[name] for name in each.environment.keys() - _MILD} for each in (one, other))
+    return left == right
 
 
 _MILD: Final = frozenset({"cores", "jaxlib", "toolkit"})
@@ -185,9 +181,6 @@ _SPACES: Final = "spaces"
 INTERRUPTED: Final = "interrupted"
 """Where the measurement of a record says that it had no end."""
 
-BY_RULES: Final = "rules"
-"""Where the measurement of a record says that only what rules propose was measured."""
-
 _MOST_SPACES: Final = 16
 _MOST_AGREEMENTS: Final = 1_000
 
@@ -220,8 +213,6 @@ class Source(StrEnum):
     """From a read-only layer that was shipped with a program."""
     SIMILAR = "similar"
     """Measured for this call on such a device, with other cores or another version of jaxlib or the toolkit."""
-    RULES = "rules"
-    """Rules that were made of the records of other calls say it, and proved right for calls that were held out."""
     NEAREST = "nearest"
     """Measured for a similar call; used only if the policy allows it."""
     HEURISTIC = "heuristic"
@@ -259,8 +250,6 @@ class CandidateOrigin(StrEnum):
     DEFAULT = "default"
     CONFIGS = "configs"
     """The operation lists it, or the search found it in the operation's space."""
-    RULES = "rules"
-    """Rules for the operation propose it."""
     USER = "user"
     """A person fixed it for this call."""
     ENVIRONMENT = "another environment"

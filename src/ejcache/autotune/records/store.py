@@ -24,10 +24,10 @@ import sys
 import threading
 import time
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.record import (
@@ -42,7 +42,6 @@ from ejcache.autotune.records.record import (
     merged,
     slug,
 )
-from ejcache.autotune.records.rules import MAX_RULES_BYTES, decode_rules, encode_rules, is_rules_path, rules_path
 from ejcache.cache.exit_report import name_place
 from ejcache.errors import (
     MALFORMED,
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.autotune.records.record import Record, RecordKey
-    from ejcache.autotune.records.rules import Rules
     from ejcache.settings.table import Settings
     from ejcache.stores.documents import Documents
 
@@ -114,8 +112,6 @@ def _directory(value: str) -> str:
 
 QUARANTINE: Final = "autotune-quarantine/"
 
-Document = TypeVar("Document")
-
 
 class RecordLayer:
     """The records in one directory or bucket.
@@ -146,8 +142,7 @@ class RecordLayer:
     def records(self, prefix: str = f"{ROOT}/") -> Iterator[Record]:
         """Each intact record whose path begins with `prefix`."""
         found = self._guarded(lambda: [path for path in self.documents.list(prefix) if path.endswith(".json")])
-        paths = [path for path in found or () if not is_rules_path(path)]
-        for path in paths:
+        for path in found or ():
             record = self._guarded(partial(self._read, path))
             if record is not None:
                 yield record
@@ -186,43 +181,17 @@ class RecordLayer:
         self.counters["published" if done else "unpublished"] += 1
         return done
 
-    def rules(self, path: str) -> Rules | None:
-        """The intact rules under `path`, or None."""
-        found: Rules | None = self._guarded(lambda: self._decoded(path, decode_rules, MAX_RULES_BYTES))
-        return found
-
-    def each_rules(self) -> Iterator[Rules]:
-        """The intact rules of each operation and version."""
-        paths = self._guarded(lambda: [path for path in self.documents.list(f"{ROOT}/") if is_rules_path(path)])
-        for path in paths or ():
-            if (found := self.rules(path)) is not None:
-                yield found
-
-    def publish_rules(self, rules: Rules) -> bool:
-        """Write rules in place of those of the same operation and version; False if they could not be written."""
-        if not self.writable:
-            return False
-
-        def write() -> bool:
-            self.documents.replace(rules.path, encode_rules(rules))
-            return True
-
-        return bool(self._guarded(write))
-
     def delete(self, path: str) -> bool:
         """Delete the record under `path`; False if there was none or it could not be deleted."""
         return bool(self._guarded(lambda: self.documents.delete(path)))
 
     def _read(self, path: str) -> Record | None:
-        return self._decoded(path, decode_record, MAX_RECORD_BYTES)
-
-    def _decoded(self, path: str, decode: Callable[..., Document], max_size: int) -> Document | None:
-        data = self.documents.read(path, max_size=max_size)
+        data = self.documents.read(path, max_size=MAX_RECORD_BYTES)
         if data is None:
             return None
         url = self.documents.url
         try:
-            found = decode(data, path=path)
+            found = decode_record(data, path=path)
         except EntryVersionError as exc:
             self.counters["unknown"] += 1
             warn_once(f"{url} version", "%s/%s is not used: %s", url, path, exc)
@@ -335,7 +304,6 @@ class AutotuneStore:
         self._broken_packages = 0
         self._lock = threading.RLock()  # reentrant: a signal handler may call an operation
         self._keys: OrderedDict[str, _KeyRecords] = OrderedDict()
-        self._rules: dict[str, tuple[Rules | None, float]] = {}
         self._unpublished: dict[tuple[int, str], Record] = {}
 
     def __repr__(self) -> str:
@@ -396,22 +364,11 @@ class AutotuneStore:
                     self._unpublished[number, digest] = record
         return any(taken == digest for _, taken in self._publish_waiting())
 
-    def rules(self, operation: str, version: str) -> Rules | None:
-        """The rules of an operation, of the first layer that has some. Where there are none, it asks again later."""
-        path = rules_path(operation, version)
-        held, due = self._rules.get(path, (None, -math.inf))
-        if held is None and time.monotonic() >= due:
-            held = next((found for layer in self.all_layers() if (found := layer.rules(path)) is not None), None)
-            with self._lock:
-                self._rules[path] = held, time.monotonic() + _LONGEST_REFRESH_SECONDS
-        return held
-
     def reload(self) -> None:
         """Read the layers again at the next lookup of each key. Calls choose their configurations again, too."""
         with self._lock:
             self.generation += 1
             self._keys.clear()
-            self._rules.clear()
 
     def delete(self, key: RecordKey) -> bool:
         """Delete the record of `key` from each layer that can be written; False if none had one."""
@@ -439,42 +396,29 @@ class AutotuneStore:
                     if operation in {None, record.key.operation} and device in {None, record.key.device}:
                         yield _found(place, record)
 
-    def elsewhere(self, key: RecordKey) -> list[Found]:
-        """Records of the same call on any device and in any environment but the key's, newest first.
+    def near(self, key: RecordKey, *, same_call: bool = False) -> list[Found]:
+        """Records of the operation under other keys; those that differ least come first, then the newest.
 
-        A record that is similar, see `is_similar`, has this as its source.
-        """
-        found = [
-            Found(record, layer.name, Source.SIMILAR, layer.seeds)
-            if is_similar(key, record.key)
-            else _found(layer, record)
-            for layer in self.all_layers()
-            for record in layer.records(key.directory)
-            if record.key != key and record.key.call_digest == key.call_digest
-        ]
-        return sorted(found, key=lambda item: -item.record.created)
-
-    def similar(self, key: RecordKey) -> list[Found]:
-        """Records of the same call on such a device, in an environment that hardly differs, the nearest first."""
-        found = [item for item in self.elsewhere(key) if item.source is Source.SIMILAR]
-        return sorted(found, key=lambda item: len(differences(key, item.record.key)))
-
-    def nearest(self, key: RecordKey, *, same_environment: bool = True) -> list[Found]:
-        """Records of similar calls of the same operation, most similar first.
+        A record of the same call that says what is probably best here, see `is_similar`, has the source SIMILAR; one of
+        a call that differs in the sizes of arrays alone, NEAREST; any other one its own.
 
         Args:
             key: of the call.
-            same_environment: only records of this device, environment and version whose calls differ in the sizes of
-                arrays alone. Otherwise any record of the operation.
+            same_call: only records of this call, of any device and in any environment, which are read alone.
         """
-        scored = [
-            (distance, -found.record.created, found)
-            for found in self.records(operation=key.operation, device=key.device if same_environment else None)
-            if found.record.key != key
-            and (distance := _distance(key, found.record.key, sizes_only=same_environment)) is not None
-        ]
-        scored.sort(key=lambda item: item[:2])
-        return [Found(found.record, found.layer, Source.NEAREST) for _, _, found in scored]
+        if same_call:
+            records = [_found(layer, each) for layer in self.all_layers() for each in layer.records(key.directory)]
+        else:
+            records = list(self.records(operation=key.operation))
+        found = []
+        for item in records:
+            other = item.record.key
+            if other == key or (same_call and other.call_digest != key.call_digest):
+                continue
+            distance, sizes_only = _distance(key, other)
+            source = Source.SIMILAR if is_similar(key, other) else Source.NEAREST if sizes_only else item.source
+            found.append((distance, -item.record.created, replace(item, source=source)))
+        return [item for _, _, item in sorted(found, key=lambda each: each[:2])]
 
     def stats(self) -> dict[str, int]:
         """Counters of all layers together, the keys in memory, and the records that wait for a layer.
@@ -548,12 +492,10 @@ def _found(layer: RecordLayer, record: Record) -> Found:
     return Found(record, layer.name, Source.SEED if layer.seeds else record.source, layer.seeds)
 
 
-def _distance(one: RecordKey, other: RecordKey, *, sizes_only: bool) -> float | None:
-    """Doublings between the sizes, plus a hundred for each other difference, for which `sizes_only` returns None."""
+def _distance(one: RecordKey, other: RecordKey) -> tuple[float, bool]:
+    """Doublings between the sizes of arrays, plus a hundred for each other difference; whether there is no such one."""
     doublings = [_doublings(here, there) for here, there in differences(one, other).values()]
-    if sizes_only and None in doublings:
-        return None
-    return sum(100.0 if doubled is None else doubled for doubled in doublings)
+    return sum(100.0 if doubled is None else doubled for doubled in doublings), None not in doublings
 
 
 def _doublings(here: Any, there: Any) -> float | None:

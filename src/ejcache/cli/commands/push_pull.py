@@ -75,7 +75,7 @@ def push(
     Only intact entries are copied, and only those that the other cache does not have. So an interrupted copy is
     continued by the same command. Exits with 1 if any entry could not be copied.
 
-    FILE.tar gets the entries, the tuned records and the rules, and is replaced when it is complete. --max-size leaves
+    FILE.tar gets the entries and the tuned records, and is replaced when it is complete. --max-size leaves
     out what the cache would evict first. With --if-changed, an existing file that has all of it stays, and the exit
     status is 3.
 
@@ -128,7 +128,7 @@ def pull(
     Works as `push` does, in the other direction. The entries that were used last are copied last, so that they stay
     where the cache has a size limit.
 
-    From FILE.tar come its entries, tuned records and rules; what is damaged is reported, and the rest is copied.
+    From FILE.tar come its entries and tuned records; what is damaged is reported, and the rest is copied.
 
     With --tuned, tuned records are copied. With --format ejkernel, URL is a file of ejkernel's or a directory of them;
     its entries rank below configurations that were measured here, because it is not known how they were found.

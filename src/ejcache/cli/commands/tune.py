@@ -19,7 +19,6 @@ from ejcache.cli.chosen_cache import check_directory
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, command_of
 from ejcache.cli.options import Json, Limit, Name, TunedDir, argument, count, flag, option, positive_seconds
 from ejcache.cli.tuned.records import named_layer, open_autotune
-from ejcache.cli.tuned.rules import check_rules, make_rules
 from ejcache.errors import UsageError
 from ejcache.settings.environment import child_environment
 from ejcache.stores.documents import open_documents
@@ -59,12 +58,6 @@ def tune(
         bool, flag("--spread", "Measure on all devices of this host at once, in a process for each.")
     ] = False,
     seconds: Annotated[str | None, option("--seconds", "N", "End PROGRAM after so many seconds.")] = None,
-    rules: Annotated[
-        str | None, option("--rules", "OPERATION", "Measure nothing; make rules of what was measured of an operation.")
-    ] = None,
-    check: Annotated[
-        bool, flag("--check", "With --rules: exit with 1 if the records do not bear out the rules that there are.")
-    ] = False,
     as_json: Json = False,
 ) -> int:
     """Measure the calls that a program makes, or that it recorded, and keep the fastest configurations.
@@ -77,14 +70,8 @@ def tune(
     were measured before are skipped: the same command continues an interrupted one. A configuration is unsure if the
     budget or the rounds of its measurement were too few; with PROGRAM, those are measured again. Exits with 1 if a call
     or the program failed.
-
-    --rules writes, beside the records of an operation, which configurations calls of other sizes probably need.
     """
-    if rules is not None and (program or recorded is not None or module or name is not None):
-        raise UsageError("--rules measures nothing: leave out PROGRAM, --calls, --module and --name")
-    if rules is not None:
-        return (check_rules if check else make_rules)(rules, directory, as_json=as_json)
-    _refuse_unused(program, recorded, module, seconds, check=check)
+    _refuse_unused(program, recorded, module, seconds)
     modules = None if program else module or ()
     pool = DevicePool(directory, modules, sys.path, force=force, unsure=unsure or bool(program))
     status = 0
@@ -102,10 +89,8 @@ def tune(
 
 
 def _refuse_unused(
-    program: list[str] | None, recorded: str | None, module: list[str] | None, seconds: str | None, *, check: bool
+    program: list[str] | None, recorded: str | None, module: list[str] | None, seconds: str | None
 ) -> None:
-    if check:
-        raise UsageError("--check checks rules, and --rules names no operation")
     if program and (recorded is not None or module):
         raise UsageError("a program records its calls itself and is trusted: leave out --calls and --module")
     if seconds is not None and not program:

@@ -60,8 +60,8 @@ def why(
     What reuse_lowering did with a function is shown, too: reused, recorded, proven, compared, traced or plain, and why;
     there KEY may also be a qualified name, such as train.step.
 
-    With --tuned, or if only a tuned record or a recorded call has the name KEY: which record that call uses, why not
-    the others, and what rules say. Exits with 1 if it has none.
+    With --tuned, or if only a tuned record or a recorded call has the name KEY: which record that call uses, and why
+    not the others. Exits with 1 if it has none.
     """
     if last is not None and last < 1:
         raise UsageError(f"--last cannot be {last}: accepted is a number of misses, 1 or more")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _BAR: Final = 32
+_NEAR: Final = 10
 _COLUMNS: Final = ("key", "operation", "device", "configuration", "source", "ms", "gain", "tried", "call")
 _LARGEST_GAIN: Final = 1e6
 
@@ -135,7 +136,7 @@ def count_records(directory: str | None, *, as_json: bool) -> int:
 
 
 def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
-    """Print which record a call uses, and why not the others, and what the rules of its operation say.
+    """Print which record a call uses, and why not the others.
 
     KEY names a record, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a record, the
     records of the most similar calls are shown, and the exit status is 1.
@@ -151,24 +152,13 @@ def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
             "key": wanted.digest,
             "text": wanted.text,
             "records": [record_fields(item) for item in found],
-            "elsewhere": compared(store.elsewhere(wanted)),
-            "nearest": compared([] if found else store.nearest(wanted, same_environment=False)[:3]),
-            "rules": _ask_rules(store, wanted),
+            "near": compared(store.near(wanted, same_call=bool(found))[:_NEAR]),
         }
     if as_json:
         output.print_json(fields)
     else:
         _print_why(fields)
     return int(not found)
-
-
-def _ask_rules(store: AutotuneStore, key: RecordKey) -> dict[str, Any] | None:
-    """Say what the rules of an operation answer where nothing may be measured, or why they abstain."""
-    rules = store.rules(key.operation, key.version)
-    if rules is None:
-        return None
-    configuration, reason = rules.answer(key)
-    return {"path": rules.path, "configuration": configuration, "abstains": reason or None}
 
 
 def _key_of(store: AutotuneStore, key: str) -> RecordKey:
@@ -192,14 +182,10 @@ def _print_why(fields: dict[str, Any]) -> None:
         output.say(f"  {use} {item['configuration']} ({item['source']}, {item['layer']})")
     if not fields["records"]:
         output.say("  has no record")
-    if (said := fields["rules"]) is not None:
-        answer = f"abstain: {said['abstains']}" if said["abstains"] else f"say {canonical_json(said['configuration'])}"
-        output.say(f"  the rules {answer}")
-    for title, name in (("measured elsewhere", "elsewhere"), ("of another call", "nearest")):
-        for item in fields[name]:
-            output.say(f"  {title}: {item['configuration']} ({item['source']}, {item['layer']})")
-            for key, (here, there) in item["differences"].items():
-                output.say(f"    {key}: {here} here, {there} there")
+    for item in fields["near"]:
+        output.say(f"  near: {item['configuration']} ({item['source']}, {item['layer']})")
+        for key, (here, there) in item["differences"].items():
+            output.say(f"    {key}: {here} here, {there} there")
 
 
 def _print_candidates(record: Record) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ejcache.autotune.records.record import Record
-    from ejcache.autotune.records.rules import Rules
 
 
 def push_records(
@@ -30,8 +28,7 @@ def push_records(
     """Copy the records to another store, which is created if it does not exist.
 
     A record that the other store has already is merged with the copied one: the choice of the stronger source counts,
-    and the measurements of both are kept. The rules of the operations replace those that are there. A package can ship
-    the directory of such a store.
+    and the measurements of both are kept. A package can ship the directory of such a store.
 
     Raises:
         NotFoundError: there is no such record.
@@ -40,7 +37,6 @@ def push_records(
         source = named_layer(store).documents.url
         check_different(source, url)
         records = [item.record for item in strongest(store.records(), name=name, device=device)]
-        rules = rules_of(named_layer(store), name)
     if not records:
         # A name with a typing error would look as if it were shipped.
         chosen = "".join(
@@ -48,26 +44,21 @@ def push_records(
         )
         raise NotFoundError(f"{source} has no tuned record{chosen}, so nothing was copied")
     target = RecordLayer("target", open_documents(url, read_only=dry_run))
-    return _copy(records, rules, source, target, dry_run=dry_run, as_json=as_json)
+    return _copy(records, source, target, dry_run=dry_run, as_json=as_json)
 
 
 def pull_records(
     url: str, directory: str | None, *, name: str | None, device: str | None, dry_run: bool, as_json: bool
 ) -> int:
     """Copy the records of another store into this one, as `push_records` does in the other direction."""
-    records, rules = _records_of(url, name=name, device=device)
+    records = _records_of(url, name=name, device=device)
     with open_autotune(directory, write=not dry_run, must_exist=False) as store:
         layer = named_layer(store)
         check_different(layer.documents.url, url)
-        return _copy(records, rules, url, layer, dry_run=dry_run, as_json=as_json)
+        return _copy(records, url, layer, dry_run=dry_run, as_json=as_json)
 
 
-def rules_of(layer: RecordLayer, name: str | None) -> list[Rules]:
-    """The rules of a layer, of the operations whose names a glob matches; of all without one."""
-    return [rules for rules in layer.each_rules() if fnmatch.fnmatchcase(rules.operation, name or "*")]
-
-
-def _records_of(url: str, *, name: str | None, device: str | None) -> tuple[list[Record], list[Rules]]:
+def _records_of(url: str, *, name: str | None, device: str | None) -> list[Record]:
     path = existing_path(url)
     if path is not None and not path.is_dir():
         raise UsageError(f"{url} is not a directory, so it cannot be a store of tuned configurations")
@@ -75,14 +66,13 @@ def _records_of(url: str, *, name: str | None, device: str | None) -> tuple[list
         records = [
             item.record for item in strongest(store.records(layer=store.layers[0].name), name=name, device=device)
         ]
-        rules = rules_of(store.layers[0], name)
         failed = store.stats()["errors"] > 0
     if failed:
         raise StoreError(f"{url} cannot be read")
     if path is None and not records:
         # A prefix of a bucket exists only if there are objects below it.
         raise NotFoundError(f"there are no tuned configurations in {url}")
-    return records, rules
+    return records
 
 
 def existing_path(source: str) -> Path | None:
@@ -129,12 +119,9 @@ def merge_records(records: Iterable[Record], target: RecordLayer, *, imported: b
     return outcome
 
 
-def _copy(
-    records: list[Record], rules: list[Rules], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool
-) -> int:
+def _copy(records: list[Record], source: str, target: RecordLayer, *, dry_run: bool, as_json: bool) -> int:
     if not dry_run:
         outcome = merge_records(records, target)
-        outcome["failed"] += sum(not target.publish_rules(each) for each in rules)
         return report_merge(source, target, outcome, as_json=as_json)
     new = sum(target.documents.read(record.key.path) is None for record in records)
     url = target.documents.url
