@@ -123,17 +123,20 @@ _REQUIRED: Final = frozenset({"key", "codec", "payload_size", "raw_size"})
 _ABSENT: Final = object()
 
 
-def encode(header: Header, raw: bytes, *, level: int = 3) -> bytes:
+def encode(header: Header, raw: bytes, *, level: int | None = None) -> bytes:
     """Return the entry for `raw` under `header`, whose sizes and codec are filled in here.
 
     Args:
         header: `extra` may hold further JSON fields; they must not shadow the named ones.
         raw: the bytes that `decode` will return.
-        level: zstd level; 0 stores the bytes as they are. Never part of a key.
+        level: zstd level; 0 stores the bytes as they are. By default the codec of the header decides. Never part of a
+            key.
 
     Raises:
         ValueError: the header is too large, or holds something that JSON cannot carry or `decode` would refuse.
     """
+    if level is None:
+        level = 0 if header.codec == "none" else 3
     payload = _compressor(level, len(raw)).compress(raw) if level else raw
     if _is_bomb(len(payload), len(raw)):
         level, payload = 0, raw

@@ -346,7 +346,9 @@ def test_a_trusted_directory_of_others(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "verdict", "status", "words"),
     [
-        ("echo 9.9.9\necho f is gone\n", "warning", 0, "JAX 9.9.9 is not built as expected"),
+        ("echo 9.9.9\necho none\necho it keeps its own\n", "warning", 0, "it keeps its own"),
+        ("echo 9.9.9\necho thin\necho it gets the thin form\n", "warning", 0, "it gets the thin form"),
+        ("echo 9.9.9\nexit 1\n", "failed", 1, "JAX 9.9.9 cannot be looked at"),
         ("echo 'ImportError: libcuda.so.1' >&2\nexit 1\n", "failed", 1, "JAX cannot be imported, ImportError: libcuda"),
         ("echo \"ModuleNotFoundError: No module named 'jax'\" >&2\nexit 1\n", "failed", 1, "JAX cannot be imported"),
     ],

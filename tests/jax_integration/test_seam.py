@@ -25,7 +25,8 @@ def test_this_jax_is_as_expected():
     ],
 )
 def test_an_unknown_jax_keeps_its_own_cache(change, words, run_python, tmp_path):
-    """Said once, naming what differs; JAX's own cache writes its files in the directory that was asked for."""
+    """Where even the thin form has no place: said once, naming what differs; JAX's own cache keeps its files in the
+    directory that was asked for."""
     finished = run_python(
         f"""
         import sys
@@ -34,12 +35,15 @@ def test_an_unknown_jax_keeps_its_own_cache(change, words, run_python, tmp_path)
         original = compiler.compile_or_get_cached, compiler._cache_read, compiler._get_cache_key
         states = dict(config.config_states)
         {change}
+        get_file_cache = compilation_cache.get_file_cache
+        del compilation_cache.get_file_cache
         import ejcache
         for _ in range(2):
             cache = ejcache.enable({str(tmp_path / "c")!r}, min_compile_seconds=0)
         print(ejcache.active())
         compiler.compile_or_get_cached, compiler._cache_read, compiler._get_cache_key = original
         compilation_cache._UNSUPPORTED_RUNTIMES = set()
+        compilation_cache.get_file_cache = get_file_cache
         print(jax.jit(lambda x: x * 2)(21))
         """
     )
@@ -47,6 +51,7 @@ def test_an_unknown_jax_keeps_its_own_cache(change, words, run_python, tmp_path)
     assert finished.stdout.split() == ["None", "42"]
     assert finished.stderr.count("JAX's own cache stays in charge") == 1
     assert words in finished.stderr
+    assert "get_file_cache is gone" in finished.stderr
     assert jax.__version__ in finished.stderr
     if "flag-gone" not in words and "max_size" not in words:
         assert list((tmp_path / "c").glob("*-cache"))

@@ -5,6 +5,8 @@ shared cache keeps on one host only; the seconds are those of compiling. `preloa
 `preload_unused` are executables that were loaded before anybody asked for them, `preload_bytes` is their serialised
 size, and `preload_seconds` the time of loading that no hit had to wait for.
 
+`about` are lookups of the thin form, whose seconds are about right.
+
 Counters are plain names with amounts, so that a store can keep them without knowing them, and so that one written by
 a later version is kept and shown by an earlier one.
 """
@@ -138,9 +140,13 @@ class Stats(NamedTuple):
 
     @property
     def saved_of_total(self) -> str:
-        """`1.2 of 1.4 s`: the compile time that the cache saved, and that of all that was asked of it."""
+        """`1.2 of 1.4 s`: the compile time that the cache saved, and that of all that was asked of it.
+
+        Where the thin form has counted, it is about that: it does not know what exactly a compilation took.
+        """
         saved = max(0.0, self.seconds_saved)
-        return f"{saved:.1f} of {saved + self.compile_seconds:.1f} s"
+        about = "about " if self.amounts.get("about") else ""
+        return f"{about}{saved:.1f} of {saved + self.compile_seconds:.1f} s"
 
     def __str__(self) -> str:
         counts = f"{plural(self.hits, 'hit')}, {plural(self.misses, 'miss', 'misses')}, {self.stores:,} stored"

@@ -15,11 +15,12 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
+from ejcache.jax_integration.forms import Form, choose_form
 from ejcache.settings.parsers import FlagValue, Origin
 from ejcache.settings.resolve import SettingsSource, parse, resolve, resolve_if_changed, setting_named
 from ejcache.settings.table import SETTINGS, Settings
 from ejcache.stores.location import Location, display_url
-from ejcache.util.log import log, warn_once
+from ejcache.util.log import warn_once
 from ejcache.util.threads import idle_threads
 from ejcache.util.tuples import NamedTuple
 
@@ -29,17 +30,19 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.pipeline import Compiler
     from ejcache.jax_integration.seam.flags import FlagReader
+    from ejcache.jax_integration.thin import ThinFlags, ThinForm
     from ejcache.settings.table import SettingOptions
 
 
 class _Session:
     """One activation: the flags that it watches, the caches that it opened, what it changed in JAX."""
 
-    def __init__(self, flags: FlagReader) -> None:
+    def __init__(self, flags: FlagReader | ThinFlags) -> None:
         self.flags = flags
         self.source = SettingsSource(flags)
         self.changed: dict[str, tuple[Any, Any]] = {}
         self.compiler: Compiler | None = None
+        self.thin: ThinForm | None = None
         self._caches: dict[str, tuple[CachePolicy, CompilationCache]] = {}
         self._opened_as: tuple[str, int, bool] | None = None
         self._current: tuple[Settings, CachePolicy | None, CompilationCache | None] | None = None
@@ -116,6 +119,8 @@ class _Session:
 
                 read_libraries_ahead()
             self.compiler.begin()
+        elif self.thin is not None:
+            self.thin.begin()
 
     def set(self, name: str, value: Any) -> None:
         """Set a setting as the latest call in the program."""
@@ -178,7 +183,6 @@ _ENABLED: Final = "jax_enable_compilation_cache"
 _lock = threading.RLock()
 _session: _Session | None = None
 _disabled_by_program = False
-_refused: list[str] = []
 
 
 def enable(
@@ -210,8 +214,9 @@ def enable(
 
     The state belongs to the process, not to a thread: blocks of different threads must not overlap.
 
-    If the internals of the installed JAX are not those that this version supports, JAX's own cache is used instead,
-    with the same settings. This is logged once, and `active()` is None.
+    With a JAX on which the full form is not proven, the entries are kept behind JAX's own cache (docs/jax.md). If even
+    that is not possible, JAX's own cache is used instead, with the same settings, and `active()` is None. Either is
+    logged once.
 
     Entries are code. A person who can write to the cache can run code in this process: share it with people you trust.
     """
@@ -296,9 +301,12 @@ def disable() -> None:
         session, _session = _session, None
         if session is None:
             return
-        from ejcache.jax_integration.seam import patch as seam
+        if session.thin is not None:
+            session.thin.uninstall()
+        else:
+            from ejcache.jax_integration.seam import patch as seam
 
-        seam.uninstall()
+            seam.uninstall()
         session.restore()
         session.flags.unwatch()
     if session.compiler is not None:
@@ -339,7 +347,7 @@ def active() -> CompilationCache | None:
 
 
 def compiler_in_use() -> Compiler | None:
-    """Return the `Compiler` that JAX uses now; None if ejcache is not enabled."""
+    """Return the `Compiler` that JAX uses now; None if ejcache is not enabled, or in its thin form."""
     session = _session
     return session.compiler if session is not None else None
 
@@ -351,30 +359,36 @@ def current_settings() -> Settings:
 
 
 def _start() -> _Session | None:
-    """Put ejcache in the place of JAX's cache, or log once why that is not possible."""
-    if not _refused:
-        try:
-            from ejcache.jax_integration.seam import patch as seam
-            from ejcache.jax_integration.seam.flags import FlagReader
-        except (ImportError, AttributeError) as exc:
-            # JAX no longer has a module or a name that the seam uses.
-            _refused.append(str(exc))
-        else:
-            _refused.extend(seam.mismatches())
-        if not _refused:
-            session = _Session(FlagReader())
-            _install(session)
-            idle_threads.keep()
-            return session
-        log.warning(
-            "ejcache: JAX %s is not built as expected, so JAX's own cache stays in charge: %s",
-            jax.__version__,
-            "; ".join(_refused),
+    """Put ejcache in the place of JAX's cache; log once which form this JAX gets, if it is not the full one."""
+    choice = choose_form()
+    if choice.form is not Form.FULL:
+        warn_once("form", "ejcache: %s", choice)
+    if choice.form is Form.NONE:
+        return None
+    if choice.form is Form.THIN:
+        from ejcache.jax_integration.thin import ThinFlags, ThinForm
+
+        flags = ThinFlags()
+        session = thin = _Session(flags)
+        session.thin = ThinForm(
+            flags,
+            settings=session.settings,
+            cache=session.policy,
+            cache_at=lambda place, settings: thin.make(place, settings)[0],
         )
-    return None
+    else:
+        from ejcache.jax_integration.seam.flags import FlagReader
+
+        session = _Session(FlagReader())
+    _install(session)
+    idle_threads.keep()
+    return session
 
 
 def _install(session: _Session) -> None:
+    if session.thin is not None:
+        session.thin.install()
+        return
     from ejcache.jax_integration.pipeline import Compiler
     from ejcache.jax_integration.seam import patch as seam
 
@@ -411,7 +425,7 @@ def _set_flags(values: Mapping[str, Any]) -> None:
 
 def _forget_whether_jax_caches() -> None:
     """Make JAX read `jax_enable_compilation_cache` again, which it does once per process otherwise."""
-    if _session is None:
+    if _session is None or _session.thin is not None:
         from jax.experimental.compilation_cache import compilation_cache
 
         compilation_cache.reset_cache()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 import jax
 
 from ejcache.jax_integration.activate import current_settings, enable_by_default
+from ejcache.jax_integration.forms import has_full_form
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 
 P = ParamSpec("P")
@@ -103,7 +104,8 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         return functools.partial(ejit, **options)
     enable_by_default()
     wanted = options.get("reuse_lowering")
-    if (current_settings().reuse_lowering if wanted is None else wanted) is not False:  # an empty mapping asks for it
+    asked = (current_settings().reuse_lowering if wanted is None else wanted) is not False  # an empty mapping asks
+    if asked and has_full_form("ejit(reuse_lowering=…)"):
         reusing = import_module(_REUSE).reusing_jit(fun, options)
         if reusing is not None:
             return reusing

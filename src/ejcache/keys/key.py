@@ -7,6 +7,12 @@
     logical := 40 hex digits: the program, its options and its devices
     environment := 24 hex digits: what compiles it (versions, native libraries, namespace)
 
+The thin form, which has JAX's key and no components, names an entry
+
+    text := JAX's key "-thin-" environment
+
+where the environment is a digest of what JAX's key lacks. No text of one form is one of the other.
+
 The variants of a program differ in `variant` alone. Entries that another version of the tool chain wrote differ
 in `environment` alone, which is what `ejcache prune --old-versions` goes by.
 """
@@ -18,6 +24,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
+from ejcache.util.store_keys import is_key
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -57,8 +64,11 @@ _TEXT: Final = (
     rf"-(?P<logical>[0-9a-f]{{{_LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})"
 )
 
-_JAX_KEY: Final = r"(?P<name>.+)-[0-9a-f]{64}"
-"""The module's name and a SHA-256 digest: `jax._src.cache_key.get` in JAX 0.10 to 0.12."""
+_THIN: Final = "-thin-"
+_JAX_KEY: Final = rf"(?P<name>.+)-[0-9a-f]{{64}}(?:{_THIN}[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})?"
+"""The module's name and a SHA-256 digest: `jax._src.cache_key.get` in JAX 0.4.38 to 0.12."""
+_LONGEST_JAX_KEY: Final = 600
+"""Bytes; a longer one, or one that no store can hold, is known by its digest."""
 
 
 class KeyParts(NamedTuple):
@@ -123,6 +133,20 @@ class CacheKey(NamedTuple):
 def listed_name(name: str) -> str:
     """A module's name as the text of its key has it."""
     return re.sub(r"[^A-Za-z0-9_.]", "_", name)[:96] or "_"
+
+
+def thin_key(jax_key: str, environment: str) -> str:
+    """The text of the key of an entry that the thin form keeps.
+
+    Args:
+        jax_key: what JAX asks for.
+        environment: digest (hex) of what that lacks.
+    """
+    named = jax_key
+    if len(jax_key.encode("utf-8", "surrogatepass")) > _LONGEST_JAX_KEY or not is_key(jax_key):
+        digest = hashlib.sha256(jax_key.encode("utf-8", "surrogatepass")).hexdigest()
+        named = f"{listed_name(jax_key)}-{digest}"
+    return f"{named}{_THIN}{environment[:_ENVIRONMENT_DIGITS]}"
 
 
 def module_text_key(digest: str) -> str:
@@ -210,7 +234,7 @@ def parse_any_key(key: str) -> KeyParts:
     """Parse the text of any key, whether ejcache, JAX or a caller made it; parts that it does not say are empty.
 
     A `~` and what follows it tell hosts apart that cannot load each other's executables; they belong to no part. A key
-    of plain JAX says only a name, and any other key is its own name.
+    of plain JAX, or of the thin form, says only a name, and any other key is its own name.
     """
     own = parse_key(key.partition("~")[0])
     if own is not None:

@@ -93,9 +93,16 @@ JAX_SECONDS: Final = 1.0
 _ASK_JAX: Final = """
 import jax
 print(jax.__version__)
-from ejcache.jax_integration.seam import patch
-print("; ".join(patch.mismatches()))
+from ejcache.jax_integration.forms import choose_form
+choice = choose_form()
+print(choice.form)
+print(choice)
 """
+_OTHER_JAX: Final = {
+    "thin": "nothing, or install a JAX of the full form to get the rest",
+    "none": "install versions of ejcache and JAX that fit",
+}
+"""What to do about a JAX that does not get the full form, by the form that it gets."""
 
 
 class JaxCheck:
@@ -127,15 +134,16 @@ class JaxCheck:
             out, err = self._process.communicate(timeout=max(JAX_SECONDS, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             return skipped(name, "not known: importing it takes longer than this command may")
-        version, _, mismatches = out.partition("\n")
+        version, form, said = (*out.splitlines(), "", "", "")[:3]
         if not version:
             why = (err.strip().splitlines() or ["no message"])[-1]
             return failed(name, f"JAX cannot be imported, {why}", f"repair its installation for {self._command[0]}")
-        if self._process.returncode or mismatches.strip():
-            why = mismatches.strip() or (err.strip().splitlines() or ["no message"])[-1]
-            detail = f"JAX {version} is not built as expected, so JAX's own cache stays in use: {why}"
-            return warning(name, detail, "install versions of ejcache and JAX that fit")
-        return fine(name, f"JAX {version} is built as expected")
+        if self._process.returncode or not said:
+            why = (err.strip().splitlines() or ["no message"])[-1]
+            return failed(
+                name, f"JAX {version} cannot be looked at: {why}", f"repair its installation for {self._command[0]}"
+            )
+        return fine(name, said) if form == "full" else warning(name, said, _OTHER_JAX[form])
 
 
 _WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or set EJCACHE_READ_ONLY=1 to read only"

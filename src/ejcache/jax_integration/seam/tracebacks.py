@@ -21,9 +21,13 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from jax._src import config as jax_config
-from jax._src import source_info_util as jax_source_info
-from jax._src import traceback_util as jax_tracebacks
+try:
+    from jax._src import config as jax_config
+    from jax._src import source_info_util as jax_source_info
+    from jax._src import traceback_util as jax_tracebacks
+except ImportError:
+    # A JAX that is not known: frames of ours are shown wherever it cannot be told of them.
+    jax_config = jax_source_info = jax_tracebacks = None
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
 """The directory of ejcache."""

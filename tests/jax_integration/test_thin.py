@@ -1,0 +1,268 @@
+"""The thin form: a store of ours behind JAX's own cache, on every JAX on which the full form is not proven."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import ejcache
+from ejcache.jax_integration import forms
+from ejcache.jax_integration.forms import Choice, Form, is_proven
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from helpers import Finished
+
+PROGRAM = """
+import json, sys, warnings
+import jax, jax.numpy as jnp
+from jax._src import compilation_cache, compiler, config, lru_cache
+{change}
+import ejcache
+cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+values = [float(jax.jit(lambda x: (jnp.sin(x) * n).sum())(jnp.arange(8.0))) for n in (2, 3)]
+stats = ejcache.stats()
+print(json.dumps({{"values": values, "hits": stats.hits, "misses": stats.misses, "stores": stats.stores,
+                   "active": ejcache.active() is not None}}))
+"""
+NEXT = 'jax.__version__ = jax.version.__version__ = "99.1.0"'
+"""A higher version with the same internals."""
+
+
+@pytest.fixture
+def start(run_python: Callable[..., Finished], tmp_path: Path) -> Callable[..., tuple[dict[str, Any], str]]:
+    """Run the program once, with a change of JAX; what it counted, and what it said."""
+
+    def run(change: str = NEXT, place: str | None = None, **options: Any) -> tuple[dict[str, Any], str]:
+        text = textwrap.dedent(PROGRAM.format(change=change))
+        done = run_python(text, str(tmp_path / "c") if place is None else place, **options)
+        return json.loads(done.stdout), done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("version", "proven"),
+    [
+        ("0.10.0", True),
+        ("0.12.0.1", True),
+        ("0.12.0+local", True),
+        ("0.12.1.dev20270101", False),
+        ("0.12.1rc1", False),
+        ("0.13.0", False),
+        ("0.9.2", False),
+        ("0.4.38", False),
+        ("1.0", False),
+        ("0.100.0", False),
+        ("", False),
+    ],
+)
+def test_the_full_form_is_for_releases_of_listed_versions(version, proven):
+    assert is_proven(version) is proven
+
+
+def test_the_installed_jax_gets_the_full_form():
+    """The suite runs with it, so it is one of those in the list."""
+    assert forms.choose_form() == Choice(Form.FULL, jax.__version__)
+
+
+SHUFFLED = {
+    "higher-version": NEXT,
+    "functions-renamed": """
+compiler.read_from_cache, compiler._get_key = compiler._cache_read, compiler._get_cache_key
+import types
+source = compiler.compile_or_get_cached.__code__
+names = {"_cache_read": "read_from_cache"}
+compiler.compile_or_get_cached.__code__ = source.replace(co_names=tuple(names.get(n, n) for n in source.co_names))
+del compiler._cache_read
+""",
+    "other-parameters": """
+read = compiler._cache_read
+compiler._cache_read = lambda *arguments, **named: read(*arguments, **named)
+""",
+    "module-gone": "sys.modules['jax._src.lib.mlir'] = None",
+    "flag-gone": "config.config_states.pop('jax_compilation_cache_max_size')",
+    "one-function-with-other-parameters": NEXT
+    + """
+own = compilation_cache.get_file_cache
+def get_file_cache(path: str, *, flavour: str = "lru") -> "tuple[CacheInterface, str] | None":
+    return own(path)
+compilation_cache.get_file_cache = get_file_cache
+""",
+}
+
+
+@pytest.mark.parametrize("change", SHUFFLED.values(), ids=SHUFFLED)
+def test_a_jax_of_other_internals_gets_the_thin_form(start, change):
+    """All hits in the second start, equal values, and one line that says what it gets and what it lacks."""
+    first, said = start(change)
+    second, _ = start(change)
+    assert (first["active"], second["hits"], second["misses"]) == (True, first["misses"], 0)
+    assert first["misses"] == first["stores"] >= 2
+    assert first["values"] == second["values"]
+    assert said.count("\n") == said.count("gets the thin form") == 1
+    assert "need JAX 0.10 to 0.12" in said
+
+
+WITHOUT_PLACE = {
+    "function-gone": "compilation_cache.own = compilation_cache.get_file_cache\ndel compilation_cache.get_file_cache",
+    "another-signature": "compilation_cache.get_file_cache = lambda: None",
+    "another-result": """
+def get_file_cache(path: str) -> "CacheInterface":
+    return lru_cache.LRUCache(path, max_size=-1)
+compilation_cache.get_file_cache = get_file_cache
+""",
+    "interface-with-more": """
+import abc
+class CacheInterface(compilation_cache.CacheInterface):
+    @abc.abstractmethod
+    def list(self): ...
+compilation_cache.CacheInterface = CacheInterface
+""",
+    "interface-gone": "del compilation_cache.CacheInterface",
+    "never-called": """
+def initialize(): pass
+compilation_cache._initialize_cache = initialize
+""",
+    "module-gone": "del sys.modules['jax._src'].compilation_cache; sys.modules['jax._src.compilation_cache'] = None",
+}
+
+
+@pytest.mark.parametrize("change", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE)
+def test_a_jax_without_the_one_function_keeps_its_own_cache(run_python, tmp_path, change):
+    """Nothing is raised, and it is said once why; `enable` returns a cache all the same."""
+    done = run_python(
+        f"""
+        import sys
+        import jax
+        from jax._src import compilation_cache, lru_cache
+        {NEXT}
+        exec({change!r})
+        import ejcache
+        for _ in range(2):
+            with ejcache.enable({str(tmp_path / "c")!r}):
+                print(ejcache.active())
+        """
+    )
+    assert done.stdout.split() == ["None", "None"]
+    assert done.stderr.count("JAX's own cache stays in charge") == 1
+
+
+# -- within this process -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def thin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has a JAX that is not in the list."""
+    forms.choose_form.cache_clear()
+    monkeypatch.setattr(forms, "PROVEN", ("0.1",))
+    yield
+    ejcache.disable()
+    monkeypatch.undo()
+    forms.choose_form.cache_clear()
+
+
+def compile_one(number: float = 1.0) -> float:
+    """Compile a program that this process may have compiled before."""
+    jax.clear_caches()
+    return float(jax.jit(lambda x: jnp.cos(x).sum() * number)(jnp.arange(6.0)))
+
+
+@pytest.mark.usefixtures("thin")
+def test_flags_are_put_back(tmp_path):
+    """JAX goes by our directory and floor while it is enabled, and by its own values after that."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
+    ejcache.enable(tmp_path / "c")
+    assert [getattr(jax.config, name) for name in names] == [str(tmp_path / "c"), 0.01]
+    ejcache.disable()
+    assert [getattr(jax.config, name) for name in names] == before
+
+
+@pytest.mark.usefixtures("thin")
+@pytest.mark.parametrize(("url", "floor"), [("memory://x", 0.01), ("gs://bucket/x", 0.1)])
+def test_there_is_one_floor(url, floor):
+    """0.01 s where this host keeps entries, 0.1 s where others read them; XLA's own caches are not below a URL."""
+    ejcache.enable(url)
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == floor
+    assert jax.config.jax_persistent_cache_enable_xla_caches == "none"
+    ejcache.disable()
+    assert jax.config.jax_persistent_cache_enable_xla_caches != "none"
+
+
+@pytest.mark.usefixtures("thin")
+def test_a_floor_of_the_user_stays(tmp_path, monkeypatch):
+    """By call or by variable, and it is JAX that goes by it."""
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 5.0)
+    ejcache.enable(tmp_path / "c")
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 5.0
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+    monkeypatch.setenv("EJCACHE_MIN_COMPILE_SECONDS", "7")
+    ejcache.enable(tmp_path / "c")
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 7.0
+
+
+@pytest.mark.usefixtures("thin")
+def test_nested_blocks_and_disabled(tmp_path):
+    """Each block has its place, and none is used in a block of `disabled`."""
+    with ejcache.enable(tmp_path / "a", min_compile_seconds=0) as a:
+        compile_one()
+        with ejcache.enable(tmp_path / "b") as b:
+            compile_one()
+        with ejcache.disabled():
+            compile_one()
+        compile_one()
+    assert (a.stats().stores, b.stats().stores) == (a.stats().misses, b.stats().misses)
+    assert a.stats().hits == a.stats().misses > 0
+    assert b.stats().hits == 0
+    assert ejcache.active() is None
+
+
+@pytest.mark.usefixtures("thin")
+def test_entries_have_names_of_their_own(tmp_path):
+    """JAX's key is a part of the name, and the codec is none: JAX has compressed the bytes."""
+    cache = ejcache.enable(tmp_path / "c", min_compile_seconds=0)
+    compile_one()
+    keys = {info.key for info in cache.entries()}
+    assert keys
+    assert all("-thin-" in key for key in keys)
+    ejcache.disable()
+    with ejcache.open_store(str(tmp_path / "c")) as store:
+        assert all(b'"codec":"none"' in store.get(key) for key in keys)
+
+
+@pytest.mark.usefixtures("thin")
+def test_another_namespace_is_another_name(tmp_path):
+    for namespace in ("", "new"):
+        with ejcache.enable(tmp_path / "c", min_compile_seconds=0, namespace=namespace) as cache:
+            compile_one()
+            assert cache.stats().hits == 0
+
+
+@pytest.mark.usefixtures("thin")
+def test_a_failure_leaves_jax_its_own_cache(tmp_path, monkeypatch, caplog):
+    """In the directory that the program gave to JAX, and it is said once."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "own"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    ejcache.enable()
+    monkeypatch.setattr("ejcache.jax_integration.thin._Store", None)
+    compile_one()
+    assert list((tmp_path / "own").glob("*-cache"))
+    assert caplog.text.count("JAX's own cache is used") == 1
+
+
+@pytest.mark.usefixtures("thin")
+@pytest.mark.parametrize("name", ["forbid_compile", "key_of", "warm", "would_hit", "target", "autotuned"])
+def test_what_needs_more_says_so(name, monkeypatch):
+    """Where it is called, and not where it is imported."""
+    monkeypatch.delitem(vars(ejcache), name, raising=False)
+    with pytest.raises(ejcache.UsageError, match=r"needs JAX 0\.10 to 0\.12"):
+        getattr(ejcache, name)(None)
+    monkeypatch.delitem(vars(ejcache), name, raising=False)

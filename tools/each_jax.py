@@ -1,0 +1,306 @@
+"""One JAX of each minor version since 0.4.38, and the newest pre-release: does ejcache serve its starts?
+
+    python tools/each_jax.py --seconds 300
+
+For each version, in an environment of its own that is kept in `.venv-jax/`: six small programs with JAX's own cache and
+no floor, twice; then with ejcache in its thin form, twice, with a damaged entry, with a cache that is too small, and
+twice with a bucket on loopback. The values must be equal, the hits at least JAX's own, and but for the one line about
+the form nothing may be warned of that the programs without ejcache are not warned of. On versions of the full form,
+that one is started twice, too.
+
+What does not fit into the time is left out. The versions take turns by the date, and the last lines say which ran.
+Exits with 1 if a version fails, and with 0 where no environment can be made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gcs_server.process import GcsServerProcess
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+OLDEST: Final = (0, 4, 38)
+BUILDING: Final = 240.0
+"""Seconds after which an environment that is not ready is given up."""
+FULL_BYTES: Final = 20_000
+"""Less than the entries of the six programs."""
+PROGRAMS: Final = ROOT / "tests" / "programs" / "six_programs.py"
+
+
+class Version(NamedTuple):
+    """A version of JAX, and the Python that it is run with."""
+
+    jax: str
+    python: str
+
+
+class FailedError(Exception):
+    """A version does not do what it must."""
+
+
+def pythons() -> list[str]:
+    """Find the interpreters that there are, this one first."""
+    found = [sys.executable]
+    for name in ("3.12", "3.13", "3.14"):
+        places = [
+            shutil.which(f"python{name}"),
+            *map(str, Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{name}.*/bin/python")),
+        ]
+        for place in places:
+            # A shim of pyenv exists for versions that are not selected, and then only says so.
+            if (
+                place
+                and subprocess.run([place, "-c", "import ssl, venv"], capture_output=True, check=False).returncode == 0
+            ):
+                found.append(place)
+                break
+    return found
+
+
+def released(python: str, *, pre: bool) -> list[str]:
+    """List the versions of JAX that the index has for this interpreter; none if it cannot be asked."""
+    command = [python, "-m", "pip", "index", "versions", "jax", *(["--pre"] if pre else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    found = re.search(r"Available versions: (.*)", done.stdout)
+    return found[1].split(", ") if found else []
+
+
+def ordered(version: str) -> tuple[int, ...]:
+    """Order releases by their numbers, and a pre-release before its release."""
+    numbers = re.match(r"[\d.]+", version)
+    parts = tuple(int(part) for part in numbers[0].strip(".").split(".")) if numbers else ()
+    return (*parts, *([0] * (4 - len(parts))), 0 if is_pre(version) else 1)
+
+
+def is_pre(version: str) -> bool:
+    """True if it is no release."""
+    return re.fullmatch(r"[\d.]+", version) is None
+
+
+def chosen(found: dict[str, str]) -> list[Version]:
+    """The newest release of each minor version, and the newest pre-release if it is newer than every release.
+
+    Args:
+        found: versions, and the first interpreter that has each.
+    """
+    newest: dict[tuple[int, ...], str] = {}
+    for version in sorted((each for each in found if not is_pre(each)), key=ordered):
+        if ordered(version)[:3] >= OLDEST:
+            newest[ordered(version)[:2]] = version
+    releases = list(newest.values())
+    before = [each for each in found if is_pre(each) and (not releases or ordered(each) > ordered(releases[-1]))]
+    return [Version(each, found[each]) for each in (*releases, *sorted(before, key=ordered)[-1:])]
+
+
+def in_turns(versions: list[Version], day: int) -> list[Version]:
+    """Begin with another version each day: the newest is always the first, because it is what users get."""
+    if len(versions) < 2:
+        return versions
+    *others, last = versions
+    turn = day % len(others)
+    return [last, *others[turn:], *others[:turn]]
+
+
+def environment(version: Version, place: Path, *, seconds: float) -> Path | None:
+    """Return the Python of the environment of this version, which is made if there is none; None if it cannot be."""
+    directory = place / version.jax
+    python, ready = directory / "bin" / "python", directory / "ready"
+    if ready.exists():
+        return python
+    shutil.rmtree(directory, ignore_errors=True)
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    packages = [f"jax=={version.jax}", *(each for each in needed if not each.startswith("jax"))]
+    end = time.monotonic() + min(seconds, BUILDING)
+    for command in (
+        [version.python, "-m", "venv", str(directory)],
+        [str(python), "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *packages],
+    ):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=max(1.0, end - time.monotonic())
+            )
+        except subprocess.TimeoutExpired:
+            return None
+        if done.returncode:
+            print(done.stderr[-2000:], file=sys.stderr)
+            return None
+    ready.touch()
+    return python
+
+
+# -- the starts of one version -------------------------------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """What one start of the six programs said.
+
+    Attributes:
+        values: of the programs.
+        hits: as JAX counted them.
+        counted: by ejcache; empty without it.
+        warnings: lines on stderr, but the one about the form.
+        seconds: of processor time.
+    """
+
+    values: list[float]
+    hits: int
+    counted: dict[str, Any]
+    warnings: list[str]
+    seconds: float
+
+
+def start(python: Path, mode: str, place: str, **variables: str) -> Start:
+    """Start the six programs: `jax` with JAX's own cache, `thin` or `full` with ejcache."""
+    kept = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH")
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    done = subprocess.run(
+        [python, str(PROGRAMS), mode, place], env=env, capture_output=True, text=True, check=False, timeout=240
+    )
+    lines = [line for line in done.stderr.splitlines() if line.strip() and "gets the thin form" not in line]
+    if done.returncode or not done.stdout.startswith("{"):
+        raise FailedError(f"{mode}: exit status {done.returncode}: {' | '.join(lines[-5:])}")
+    said = json.loads(done.stdout)
+    return Start(said["values"], said["hits"], said["counted"], lines, said["seconds"])
+
+
+def require(holds: bool, what: str) -> None:
+    if not holds:
+        raise FailedError(what)
+
+
+def damage(directory: Path) -> int:
+    """Change a byte in the middle of each entry that is a file, or truncate it; how many there were."""
+    files = [path for path in directory.rglob("*") if path.is_file() and path.read_bytes()[:4] == b"EJC1"]
+    for number, path in enumerate(files):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(bytes(data) if number % 2 else bytes(data[: len(data) // 2]))
+    return len(files)
+
+
+def check(python: Path, server: str) -> str:
+    """Start the programs in every way; what was measured, in a line.
+
+    Raises:
+        FailedError: something is not as it must be.
+    """
+    with tempfile.TemporaryDirectory(prefix="each-jax-") as scratch:
+        home = Path(scratch)
+        own = [start(python, "jax", f"{scratch}/jax") for _ in range(2)]
+        usual = {*own[0].warnings, *own[1].warnings}
+        began = f"JAX's own {own[1].hits} hits"
+
+        def same(name: str, found: Start, *, said: bool = False) -> Start:
+            require(found.values == own[0].values, f"{name}: {found.values} are not {own[0].values}")
+            more = [] if said else [line for line in found.warnings if line not in usual]
+            require(not more, f"{name}: warns of {more}")
+            return found
+
+        quiet = {"HOME": f"{scratch}/home"}
+        cold = same("cold", start(python, "thin", f"{scratch}/c", **quiet))
+        warm = same("warm", start(python, "thin", f"{scratch}/c", **quiet))
+        require(cold.counted["form"] == "thin", f"the form is {cold.counted['form']}")
+        require(warm.hits >= own[1].hits > 0, f"warm: {warm.hits} hits, {began}")
+        require(warm.counted["misses"] == 0, f"warm: {warm.counted['misses']} misses")
+
+        damaged = damage(home / "c")
+        healed = same("damaged", start(python, "thin", f"{scratch}/c", **quiet), said=True)
+        require(damaged > 0, "no entry was a file that can be damaged")
+        require(healed.counted["corrupt"] == damaged, f"damaged: {healed.counted['corrupt']} of {damaged} were found")
+        after = same("healed", start(python, "thin", f"{scratch}/c", **quiet))
+        require(after.counted["misses"] == 0, f"healed: {after.counted['misses']} misses")
+
+        full = same("full", start(python, "thin", f"{scratch}/f", EJCACHE_MAX_SIZE=str(FULL_BYTES), **quiet), said=True)
+        require(0 < full.counted["bytes"] <= FULL_BYTES, f"full: {full.counted['bytes']} bytes")
+
+        url = f"gs://bucket/{python.parent.parent.name}"
+        far = {"STORAGE_EMULATOR_HOST": server, "EJCACHE_MIN_COMPILE_SECONDS": "0"}
+        first = same("bucket", start(python, "thin", url, HOME=f"{scratch}/one", **far))
+        second = same("bucket, another host", start(python, "thin", url, HOME=f"{scratch}/two", **far))
+        require(second.hits >= own[1].hits, f"bucket: {second.hits} hits, {began}")
+        said = f"{warm.hits} hits of {first.counted['misses']}, {began}; {damaged} damaged; {own[1].seconds:.1f} s of"
+        said += f" processor with JAX's own, {warm.seconds:.1f} s with ejcache"
+        if is_full_form(python):
+            same("full form", start(python, "full", f"{scratch}/c", **quiet))
+            again = same("full form", start(python, "full", f"{scratch}/c", **quiet))
+            require(again.counted["form"] == "full", f"the form is {again.counted['form']}")
+            require(again.hits >= own[1].hits, f"full form: {again.hits} hits, {began}")
+            said += f"; full form {again.hits} hits"
+        return said
+
+
+def is_full_form(python: Path) -> bool:
+    """True if the version is in the list of those with the full form."""
+    asked = "from ejcache.jax_integration.forms import is_proven; import jax; print(is_proven(jax.__version__))"
+    env = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ.get("PATH", "")}
+    done = subprocess.run([python, "-c", asked], env=env, capture_output=True, text=True, check=False, timeout=120)
+    return done.stdout.strip() == "True"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=300.0, help="no version begins after so many")
+    parser.add_argument("--place", type=Path, default=ROOT / ".venv-jax", help="where the environments are kept")
+    parser.add_argument("--day", type=int, default=dt.datetime.now(tz=dt.UTC).toordinal())
+    parser.add_argument("--only", action="append", default=[], help="a version; may be given again")
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    end = began + arguments.seconds
+    found: dict[str, str] = {}
+    for python in pythons():
+        for version in [*released(python, pre=False), *released(python, pre=True)]:
+            found.setdefault(version, python)
+    versions = chosen(found)
+    if arguments.only:
+        versions = [each for each in versions if each.jax in arguments.only]
+    summary, failed, times = [], False, list[float]()
+    if not versions:
+        summary.append("JAX of other versions: left out, because the index cannot be asked")
+    queue = in_turns(versions, arguments.day)
+    with GcsServerProcess() as server, ThreadPoolExecutor(1) as builder:
+        # The next environment is made while one is in use.
+        made = builder.submit(environment, queue[0], arguments.place, seconds=arguments.seconds) if queue else None
+        for number, version in enumerate(queue):
+            left = end - time.monotonic()
+            assert made is not None
+            if left < max(times, default=0.0):
+                summary.append(f"JAX {version.jax}: left out, because {time.monotonic() - began:.0f} s had passed")
+                continue
+            python = made.result()
+            if number + 1 < len(queue):
+                made = builder.submit(environment, queue[number + 1], arguments.place, seconds=max(1.0, left))
+            if python is None:
+                summary.append(f"JAX {version.jax}: left out, because its environment could not be made in time")
+                continue
+            started = time.monotonic()
+            try:
+                said = check(python, server.url)
+                summary.append(f"JAX {version.jax}: passed in {time.monotonic() - started:.0f} s: {said}")
+            except (FailedError, subprocess.TimeoutExpired) as exc:
+                failed = True
+                summary.append(f"JAX {version.jax}: FAILED: {exc}")
+            times.append(time.monotonic() - started)
+            print(summary[-1], flush=True)
+    print(f"=== {len(versions)} versions of JAX, {time.monotonic() - began:.0f} s")
+    print("\n".join(summary))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
