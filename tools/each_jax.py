@@ -263,9 +263,9 @@ def main() -> int:
     began = time.monotonic()
     end = began + arguments.seconds
     found: dict[str, str] = {}
-    for python in pythons():
-        for version in [*released(python, pre=False), *released(python, pre=True)]:
-            found.setdefault(version, python)
+    for interpreter in pythons():
+        for release in [*released(interpreter, pre=False), *released(interpreter, pre=True)]:
+            found.setdefault(release, interpreter)
     versions = chosen(found)
     if arguments.only:
         versions = [each for each in versions if each.jax in arguments.only]

@@ -12,7 +12,7 @@ import pytest
 
 import ejcache
 from ejcache.jax_integration import forms
-from ejcache.jax_integration.forms import Choice, Form, is_proven
+from ejcache.jax_integration.forms import ChosenForm, Form, is_proven
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ def test_the_full_form_is_for_releases_of_listed_versions(version, proven):
 
 def test_the_installed_jax_gets_the_full_form():
     """The suite runs with it, so it is one of those in the list."""
-    assert forms.choose_form() == Choice(Form.FULL, jax.__version__)
+    assert forms.choose_form() == ChosenForm(Form.FULL, jax.__version__)
 
 
 SHUFFLED = {

@@ -38,7 +38,7 @@ class Form(StrEnum):
     """Not at all: JAX's own cache stays in charge."""
 
 
-class Choice(NamedTuple):
+class ChosenForm(NamedTuple):
     """The form that the installed JAX gets.
 
     Attributes:
@@ -67,7 +67,7 @@ def is_proven(version: str) -> bool:
 
 
 @functools.cache
-def choose_form() -> Choice:
+def choose_form() -> ChosenForm:
     """Choose the form for the JAX of this process, once."""
     import jax
 
@@ -76,12 +76,12 @@ def choose_form() -> Choice:
     if is_proven(version):
         problems = _problems("patch")
         if not problems:
-            return Choice(Form.FULL, version)
+            return ChosenForm(Form.FULL, version)
         why = "; ".join(problems)
     problems = _problems("file_cache")
     if problems:
-        return Choice(Form.NONE, version, "; ".join([why, *problems] if is_proven(version) else problems))
-    return Choice(Form.THIN, version, why)
+        return ChosenForm(Form.NONE, version, "; ".join([why, *problems] if is_proven(version) else problems))
+    return ChosenForm(Form.THIN, version, why)
 
 
 def _problems(part: str) -> list[str]:
