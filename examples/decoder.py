@@ -1,7 +1,7 @@
 """A decoder of 1.7 billion parameters, whose training step is compiled for devices that are elsewhere.
 
     ejcache warm examples/decoder.py:train_step --target tpu:v5e:16x16
-    ejcache warm examples/decoder.py:train_step --target gpu:h100:8
+    ejcache warm examples/decoder.py:train_step --target NAME          # saved by `ejcache target save NAME`
 
 No array is made: the whole state comes from `jax.eval_shape`. `BATCH` in the environment is the batch of all devices,
 and `UNROLLED=1` compiles each layer instead of a scan over them.

@@ -369,14 +369,10 @@ def directory_is_no_part_of_the_key(check: Check) -> str:
 
 
 def compiled_without_the_gpu(check: Check) -> str:
-    """A process without a GPU compiles for the saved target, and the GPU runs that; where an assumed one differs."""
+    """A process without a GPU compiles for the saved target, and the GPU runs that."""
     url = check.url("elsewhere")
     environment = {**os.environ, **({"JAX_PLATFORMS": "cpu"} if check.rehearse else {})}
     command = [sys.executable, "-m", "ejcache", "target"]
-    assumed = [*command, "diff", "gpu:h200:1", "--devices", "--dir", url]
-    said = subprocess.run(assumed, env=environment, capture_output=True, text=True, check=False).stdout
-    differs = [line.partition(":")[0] for line in said.splitlines() if line.endswith(": differs")]
-    assert check.rehearse or "machine: " in said, f"the target gpu:h200:1 was not compared: {said}"
     subprocess.run([*command, "save", "here", "--dir", url], env=environment, capture_output=True, check=True)
     elsewhere = check.run(url=url, target="here", env={"JAX_PLATFORMS": "cpu"})
     assert elsewhere["warmed"]["outcome"] == "compiled", elsewhere
@@ -385,7 +381,7 @@ def compiled_without_the_gpu(check: Check) -> str:
     assert abs(found["sum"] - plain["sum"]) <= 1e-3 * abs(plain["sum"]), (found["sum"], plain["sum"])
     bits = "equal" if found["sum"] == plain["sum"] else f"{found['sum']!r} and {plain['sum']!r}"
     seconds = f"{elsewhere['warmed']['seconds']:.2f} s to compile there"
-    return f"a hit, sums {bits}, {seconds}; gpu:h200:1 differs in {', '.join(differs) or 'nothing'}"
+    return f"a hit, sums {bits}, {seconds}"
 
 
 REUSING = """

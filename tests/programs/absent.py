@@ -52,6 +52,7 @@ def programs(devices):
         loss, grad = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(w)
         return loss, w - 0.1 * grad
 
+    ring = [(0, 1), (1, 0)] if len(devices) > 1 else [(0, 0)]
     n = 2 * len(devices)
     flag = {"xla_gpu_enable_triton_gemm": False} if gpu else {"xla_tpu_scoped_vmem_limit_kib": 16384}
     matrix = shape(8 * n, 128)
@@ -70,7 +71,7 @@ def programs(devices):
         "sorted": (jax.jit(lambda x: jnp.sort(x, axis=1)), (matrix,)),
         "integers": (jax.jit(lambda x: jnp.cumsum(x, axis=1) % 7), (shape(n, 64, dtype=jnp.int32),)),
         "gathered": (jax.jit(lambda x: x + 1, out_shardings=whole), (matrix,)),
-        "exchanged": (everywhere(lambda x: jax.lax.ppermute(x, "x", [(0, 1), (1, 0)])), (matrix,)),
+        "exchanged": (everywhere(lambda x: jax.lax.ppermute(x, "x", ring)), (matrix,)),
         "factored": (jax.jit(lambda x: jnp.linalg.cholesky(x @ x.T)), (shape(16, 16, sharding=whole),)),
         "attended": (jax.jit(attention), (shape(n, 128, 4, 64, dtype=jnp.bfloat16),)),
         "convolved": (

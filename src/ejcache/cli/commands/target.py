@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 
-Named = Annotated[str, argument("NAME", "A saved target, or tpu:v5e:4x4, or gpu:h100:8.")]
+Named = Annotated[str, argument("NAME", "A saved target, or a slice of TPUs such as tpu:v5e:4x4.")]
 
 
 @app.command(short_help="Save the devices of this host, or of its job.", epilog=examples("target save v5p-128"))
@@ -112,8 +112,6 @@ def diff(
             output.say(f"{row['component']}: {'differs' if row in differing else 'same'}")
             if row in differing:
                 output.print_pairs([("  target", row["target"]), ("  here", row["here"])])
-        if found.assumed:
-            output.say(f"{name} is assumed from public descriptions; `ejcache target save` on the devices replaces it")
     return int(bool(differing))
 
 

@@ -32,7 +32,7 @@ Devices = Annotated[
         "--target",
         "NAME",
         "Compile for these devices, which this host need not have: saved by `ejcache target save`, or "
-        "such as tpu:v5e:4x4 or gpu:h100:8.",
+        "a slice of TPUs such as tpu:v5e:4x4.",
     ),
 ]
 Shapes = Annotated[

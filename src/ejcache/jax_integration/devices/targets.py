@@ -2,7 +2,6 @@
 
     NAME := the name of a saved target
           | "tpu:" chip ":" shape [":" chips of a host]       tpu:v5e:2x4, tpu:v5e:2x4:2x4
-          | "gpu:" model ":" [hosts "x"] GPUs of a host       gpu:h100:8, gpu:h100:2x8; assumed
 
 A saved target is what a compiler must know of the devices and the process that will run its programs:
 
@@ -24,7 +23,6 @@ import jax
 
 from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVersionError, NotFoundError, UsageError
 from ejcache.jax_integration.activate import current_settings
-from ejcache.jax_integration.devices.gpu_models import GPUS, target_config
 from ejcache.jax_integration.devices.topologies import device_memory, gathered_topology
 from ejcache.jax_integration.lowering.components import device_components, environment_components
 from ejcache.jax_integration.lowering.key import AbsentHost, described
@@ -57,7 +55,7 @@ def target(name: str) -> Iterator[Sequence[Any]]:
     The block is for one thread. A warning names what differs between this process and the target, such as flags.
 
     Args:
-        name: of a target that `ejcache target save` has written to the cache, or `tpu:v5e:4x4`, `gpu:h100:8`.
+        name: of a target that `ejcache target save` has written to the cache, or `tpu:v5e:4x4`.
 
     Raises:
         UsageError: there is no such target, or this installation cannot compile for it.
@@ -111,7 +109,7 @@ def find_target(name: str, url: str | None = None) -> DeviceTarget:
     if data is None:
         raise NotFoundError(
             f"there is no target {name} in {documents.url}: save one with `ejcache target save {name}` where the "
-            "devices are, or name one as in tpu:v5e:2x4 or gpu:h100:8"
+            "devices are, or name a slice of TPUs as in tpu:v5e:2x4"
         )
     return decode(data)
 
@@ -120,13 +118,9 @@ def _target_of_name(name: str) -> DeviceTarget:
     kind, _, rest = name.partition(":")
     if kind == "tpu" and re.fullmatch(r"[a-z0-9]+:\d+(x\d+)*(:\d+(x\d+)*)?", rest):
         return DeviceTarget(name, "tpu", memory=_HBM.get(rest.partition(":")[0], 0) << 30)
-    model, _, shape = rest.partition(":")
-    if kind == "gpu" and model in GPUS and re.fullmatch(r"(\d+x)?\d+", shape):
-        runtime = topologies.runtime_version()
-        return DeviceTarget(name, "gpu", platform_version=f"cuda {runtime}", memory=GPUS[model].memory, assumed=True)
     raise NotFoundError(
-        f"there is no target {name}: accepted are saved ones, tpu:CHIP:SHAPE[:CHIPS OF A HOST] as in tpu:v5e:4x4:2x2, "
-        f"and gpu:MODEL:[HOSTSx]GPUS as in gpu:h100:2x8, with a model of {', '.join(GPUS)}"
+        f"there is no target {name}: accepted are tpu:CHIP:SHAPE[:CHIPS OF A HOST] as in tpu:v5e:4x4:2x2, and the name "
+        "of one that `ejcache target save NAME` has written where the devices are"
     )
 
 
@@ -137,20 +131,14 @@ def devices_of(found: DeviceTarget) -> Sequence[Any]:
         UsageError: this installation cannot compile for them.
     """
     if found.topology:
-        # The plug-in reads it, and asking for any topology loads the plug-in.
+        # The plug-in reads it; libtpu is loaded when any topology of it is asked for.
         if found.platform == "tpu":
             devices_of(DeviceTarget("tpu:v5e:2x2", "tpu"))
-        elif found.platform != "cpu":
-            devices_of(DeviceTarget("gpu:h100:1", "gpu"))
         return topologies.absent_devices(found.platform, found.topology)
     _, model, shape, *bounds = found.name.split(":")
-    if found.platform == "tpu":
-        numbers = [int(number) for number in bounds[0].split("x")] if bounds else []
-        hosts = {"chips_per_host_bounds": (numbers + [1] * _BOUNDS)[:_BOUNDS]} if numbers else {}
-        return topologies.named_devices("tpu", f"{model}:{shape}", hosts)
-    config = target_config(GPUS[model], runtime=topologies.runtime_version())
-    grid = "x".join(f"1x1x{shape}".split("x")[-3:])
-    return topologies.named_devices("cuda", model, {"topology": grid, "target_config": config})
+    numbers = [int(number) for number in bounds[0].split("x")] if bounds else []
+    hosts = {"chips_per_host_bounds": (numbers + [1] * _BOUNDS)[:_BOUNDS]} if numbers else {}
+    return topologies.tpu_devices(f"{model}:{shape}", hosts)
 
 
 def components_here(platform: str, *, with_devices: bool = False) -> dict[str, str]:
@@ -210,7 +198,6 @@ class DeviceTarget(NamedTuple):
         processes: how many have them.
         memory: bytes of a device; 0 if it is not known.
         saved: when, in seconds since 1970; 0.0 if it was not saved.
-        assumed: it is made of public descriptions; real devices may differ, and then their keys do.
     """
 
     name: str
@@ -227,7 +214,6 @@ class DeviceTarget(NamedTuple):
     processes: int = 0
     memory: int = 0
     saved: float = 0.0
-    assumed: bool = False
 
 
 def document_path(name: str) -> str:

@@ -19,19 +19,22 @@ def absent_devices(platform: str, topology: bytes) -> Sequence[Any]:
     Raises:
         UsageError: this JAX cannot read one, or has no compiler for its platform.
     """
+    from jax._src import xla_bridge
     from jax.experimental import topologies
 
     read = getattr(topologies.TopologyDescription, "deserialize", None)
     if read is None:
         raise UsageError("this JAX cannot read a saved topology; JAX 0.11 or later can")
     try:
+        if platform not in {"cpu", "tpu"}:
+            xla_bridge._discover_and_register_pjrt_plugins()  # the plug-in of a GPU reads the topology
         return list(read(topology).devices)
     except Exception as exc:
         raise UsageError(f"this JAX has no compiler for a topology of {platform}: {exc}") from exc
 
 
-def named_devices(platform: str, name: str, options: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the devices of a topology that the platform's plug-in knows by name.
+def tpu_devices(name: str, options: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the devices of a slice that libtpu knows by name.
 
     Raises:
         UsageError: there is no such topology, or no plug-in.
@@ -39,20 +42,9 @@ def named_devices(platform: str, name: str, options: Mapping[str, Any]) -> Seque
     from jax.experimental import topologies
 
     try:
-        return list(topologies.get_topology_desc(name, platform, **options).devices)
+        return list(topologies.get_topology_desc(name, "tpu", **options).devices)
     except Exception as exc:
-        raise UsageError(f"this installation does not know the topology {name} of {platform}: {exc}") from exc
-
-
-def runtime_version() -> int:
-    """Return the version of the CUDA runtime that the plug-in was built with, as CUDA counts; 0 without a plug-in."""
-    for module in ("jax_cuda13_plugin", "jax_cuda12_plugin"):
-        try:
-            versions = __import__(f"{module}._versions", fromlist=["_versions"])
-            return int(versions.cuda_runtime_build_version())
-        except (ImportError, AttributeError, RuntimeError):
-            continue
-    return 0
+        raise UsageError(f"this installation does not know the topology {name} of tpu: {exc}") from exc
 
 
 def peak_memory(executable: Any) -> int:
