@@ -93,7 +93,7 @@ class Skip(StrEnum):
     RANKS_DIFFER = "ranks_differ"
     """Another rank compiles another program under its name."""
     HLO_PASS = "hlo_pass"  # noqa: S105 (a pass of the compiler)
-    """It is compiled with an HLO pass that no key can name."""
+    """The process has registered a pass over the HLO, which no key can name."""
 
 
 class Stats(NamedTuple):

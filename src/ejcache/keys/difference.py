@@ -22,10 +22,9 @@ _WORDS: Final = {
     "arguments": "the flags on the command line",
     "threads": "the number of threads that XLA has on this host",
     "custom_hook": "the custom key hook",
-    "hlo_passes": "the registered HLO passes",
     "partitioned_calls": "the custom calls that are registered as batch partitionable",
 }
-_ABSENT: Final = frozenset({"hlo_passes", "partitioned_calls"})
+_ABSENT: Final = frozenset({"partitioned_calls"})
 """Components that a key has only if there is something to say."""
 _NAMED: Final = re.compile(r"^([A-Za-z_]\w*)=(.*)$", re.DOTALL)
 _DEVICE: Final = re.compile(r"^(.*?) process (\d+) device (\d+)")

@@ -45,8 +45,7 @@ _SKIPS: Final = {
     Skip.ERROR: "the storage could not be written",
     Skip.FORBIDDEN: "it was not compiled, because the program forbids compilations (ejcache.forbid_compile)",
     Skip.RANKS_DIFFER: "another rank compiles another program under its name, as the log of that run says",
-    Skip.HLO_PASS: "it is compiled with an HLO pass that no key can describe, or that was registered before ejcache "
-    "was enabled",
+    Skip.HLO_PASS: "the program has registered a pass over the HLO (jax.extend.xla), which no key can describe",
 }
 
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
 
 
-_STAGES: Final = {0: "before scheduling", 1: "after scheduling"}
-
-
 class UnkeyableError(Exception):
     """A Python function takes part in compiling the program, and no key could tell it from another.
 
@@ -63,40 +60,15 @@ def registered_components(computation: ModuleDigest, *, devices: int, ignore_fun
         ignore_functions: partitioners in Python do not count (`jax_remove_custom_partitioning_ptr_from_cache_key`).
 
     Raises:
-        UnkeyableError: a registered function cannot be described, or it is not known what is registered.
+        UnkeyableError: no key can name a registered function, or it is not known what is registered.
     """
-    seen, components = registered(), dict[str, str]()
-    if seen.passes or not seen.all_passes:
-        components["hlo_passes"] = _passes(seen)
-    if computation.custom_calls:
-        calls = _partitioned_calls(seen, computation, devices, ignore_functions=ignore_functions)
-        components |= {"partitioned_calls": calls} if calls else {}
-    return components
-
-
-def _passes(seen: RegisteredFunctions) -> str:
-    """The HLO passes, a line each: name, target, stage and content."""
-    if not seen.all_passes:
-        raise UnkeyableError(
-            Skip.HLO_PASS,
-            "is compiled with HLO passes that were registered before ejcache was enabled, so it is compiled anew every "
-            "time; enable ejcache before jax.extend.xla.register_hlo_module_transformation is called",
-        )
-    from ejcache.keys.python_functions import UndescribedError, function_digest  # few programs have a pass of their own
-
-    lines = []
-    for each in seen.passes:
-        try:
-            content = function_digest(each.callback)
-        except UndescribedError as exc:
-            raise UnkeyableError(
-                Skip.HLO_PASS,
-                f"is compiled with the HLO pass {each.name!r}, whose Python function no key can describe ({exc}), so "
-                "it is compiled anew every time; a function can be described if it reads only constants, functions of "
-                "the same kind, and the standard library",
-            ) from exc
-        lines.append(f"{each.name!r} ({each.target}, {_STAGES.get(each.stage, each.stage)}, code {content})")
-    return "\n".join(lines)
+    seen = registered()
+    if seen.passes:
+        raise UnkeyableError(Skip.HLO_PASS, _PASSES)
+    if not computation.custom_calls:
+        return {}
+    calls = _partitioned_calls(seen, computation, devices, ignore_functions=ignore_functions)
+    return {"partitioned_calls": calls} if calls else {}
 
 
 def _partitioned_calls(
@@ -125,6 +97,10 @@ _PARTITIONING: Final = (
     "uses custom_partitioning, whose Python function has no identity outside this process, so it is compiled anew "
     "every time. If it does not change between runs, set jax_remove_custom_partitioning_ptr_from_cache_key; or use "
     "shard_map instead"
+)
+_PASSES: Final = (
+    "is compiled where a pass over the HLO was registered (jax.extend.xla), a Python function that has no identity "
+    "outside this process, so it is compiled anew every time"
 )
 _INSPECTION: Final = (
     "inspects shardings (jax.debug.inspect_array_sharding, visualize_array_sharding) with a Python function that is "

@@ -4,7 +4,7 @@ XLA keeps these registries in C++ and lists none of them. So the Python function
 that also note what is registered. Some things are known of what was registered before:
 
 * Passes over the HLO. CPython counts in the bytecode of a function how often it ran, so JAX's function that registers
-  passes shows whether it was ever called. If it was, it is not known which passes there are.
+  passes shows whether it was ever called.
 * Custom calls that are partitioned by their batch dimensions, or by a Python function. Until JAX looks for plug-ins, it
   keeps these registrations in a list. What was registered later, but before ejcache was enabled, is not known.
 
@@ -26,8 +26,6 @@ from jax._src import lib as jax_lib
 from jax._src import xla_bridge
 from jax._src.lib import xla_client
 
-from ejcache.util.tuples import NamedTuple
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import CodeType
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 _REGISTER: Final = "register_xla_transform"
 _CLEAR: Final = "clear_xla_transform"
 _PLUGIN: Final = "_c_api"
-"""End of the names of those two functions that are for plug-ins; the others are for the CPU."""
+"""End of the names of those two functions that are for plug-ins."""
 _BATCHED: Final = "register_custom_call_as_batch_partitionable"
 _PARTITIONED: Final = "register_custom_call_partitioner"
 _OWN_PARTITIONER: Final = "CustomSPMDPartitioning"
@@ -44,28 +42,11 @@ _OWN_BATCHED: Final = ("gpu_linalg", "gpu_solver", "gpu_sparse", "lapack")
 """The modules whose custom calls `jax._src.lax.linalg` registers when it is imported."""
 
 
-class HloPass(NamedTuple):
-    """A pass that XLA runs over the HLO of every program.
-
-    Attributes:
-        target: "cpu" or "plugin".
-        stage: the number of the stage of the pipeline.
-        name: as the program gave it.
-        callback: the Python function.
-    """
-
-    target: str
-    stage: int
-    name: str
-    callback: Any
-
-
 class RegisteredFunctions:
     """What is known of the registries.
 
     Attributes:
-        passes: the HLO passes, in their order.
-        all_passes: there are no others.
+        passes: an HLO pass was registered, or may have been.
         batched: the custom calls that are partitioned by their batch dimensions.
         partitioned: the custom calls that a Python function partitions, but those of `custom_partitioning`: they say in
             the module which function that is.
@@ -73,8 +54,7 @@ class RegisteredFunctions:
     """
 
     def __init__(self) -> None:
-        self.passes: list[HloPass] = []
-        self.all_passes = True
+        self.passes = False
         self.batched: set[str] = set()
         self.partitioned: set[str] = set()
         self.all_calls = True
@@ -98,7 +78,7 @@ def watch() -> None:
     global _seen
     _seen = RegisteredFunctions()
     registering = getattr(sys.modules.get("jax._src.xla_transform"), "register_hlo_module_transformation", None)
-    _seen.all_passes = registering is None or (_can_tell() and not _has_run(registering))
+    _seen.passes = registering is not None and (not _can_tell() or _has_run(registering))
     # JAX asks plug-ins to register the calls, too, and until it has found the plug-ins it keeps the requests.
     _seen.all_calls = not xla_bridge._plugins_registered
     for request in xla_bridge._plugin_callbacks:
@@ -108,8 +88,6 @@ def watch() -> None:
     for name in dir(passes):
         if name.startswith(_REGISTER):
             _replace(passes, name, _note_pass)
-        elif name.startswith(_CLEAR):
-            _replace(passes, name, _note_clearing)
     for name in (_BATCHED, _PARTITIONED):
         _replace(xla_client, name, _note_call)
 
@@ -150,26 +128,8 @@ def _replace(module: Any, name: str, note: Callable[..., None]) -> None:
     setattr(module, name, noting)
 
 
-def _note_pass(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    if named or len(arguments) < 3:
-        _seen.all_passes = False  # this is not how JAX calls it
-    else:
-        name, stage, callback = arguments[-3:]
-        _seen.passes.append(HloPass(_target(function), stage, name, callback))
-
-
-def _note_clearing(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-    if named or len(arguments) < 2:
-        _seen.all_passes = False
-        return
-    cleared = (_target(function), arguments[-1], arguments[-2])
-    places = [place for place, each in enumerate(_seen.passes) if each[:3] == cleared]
-    if places:
-        del _seen.passes[places[0]]  # XLA removes the first of this name
-
-
-def _target(function: str) -> str:
-    return "plugin" if function.endswith(_PLUGIN) else "cpu"
+def _note_pass(*_: object) -> None:
+    _seen.passes = True
 
 
 def _note_call(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
