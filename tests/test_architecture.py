@@ -127,7 +127,6 @@ SEAMS = {
     "aiohttp": ["bucket/*.py"],
     "adlfs": ["bucket/azure.py"],
     "aiobotocore": ["bucket/s3.py"],
-    "asyncssh": ["bucket/sftp.py"],
     "azure": ["bucket/azure.py"],
     "botocore": ["bucket/s3.py"],
     "diskcache": ["stores/local/tables.py"],

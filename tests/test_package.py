@@ -20,7 +20,7 @@ def test_metadata():
     assert "[" not in re.sub(r"`[^`]*`|```.*?```|\[[^]]*\]\((https?://|#)[^)]*\)", "", text, flags=re.DOTALL)
     assert " questions," in text
     assert "urls" not in shown
-    assert {"azure", "s3", "sftp"} <= set(shown["optional-dependencies"])
+    assert {"azure", "s3"} <= set(shown["optional-dependencies"])
     assert "Typing :: Typed" in shown["classifiers"]
     assert (ROOT / "src" / "ejcache" / "py.typed").exists()
 

@@ -42,7 +42,7 @@ DEPENDENCIES: Final = """\
 # Dependencies
 
 What `pip install ejcache` brings to an environment, with the hit or the command that needs each direct dependency. The
-extras `s3`, `azure` and `sftp` add the clients of other storage.
+extras `s3` and `azure` add the clients of other storage.
 
 """
 _LANGUAGES: Final = {".py": "python", ".sh": "sh", ".yml": "yaml", ".yaml": "yaml", ".toml": "toml", "": "dockerfile"}

@@ -41,8 +41,7 @@ def unreachable(context: Context, outcome: Outcome) -> None:
         started = {
             (storage, trouble): side.submit(_three_starts, home, storage, trouble)
             for storage in storages
-            for trouble in ends.troubles_of(storage)
-            if trouble in tried
+            for trouble in tried
         }
         for (storage, trouble), ended in started.items():
             context.say(f"{storage}://, {trouble}")

@@ -22,7 +22,7 @@ def test_the_url():
     )
     assert Location.parse(public.url) == public != Location.parse("gs://bucket/a")
     assert display_url("s3://bucket/a?anonymous") == "s3://bucket/a?anonymous"
-    for url in ("sftp://host/a?anonymous", "gs://bucket/a?anonymous=1", "gs://bucket/a?token=x&anonymous"):
+    for url in ("webdav://host/a?anonymous", "gs://bucket/a?anonymous=1", "gs://bucket/a?token=x&anonymous"):
         with pytest.raises(UsageError):
             Location.parse(url)
 

@@ -202,7 +202,6 @@ def test_each_cause_has_its_remedy(problem, advice):
         ("gs://b/p", ["EASYDEL_GCS_CLIENT", "STORAGE_EMULATOR_HOST"], "AWS|AZURE"),
         ("s3://b/p", ["AWS_PROFILE", "AWS_ENDPOINT_URL"], "GCS|EMULATOR|AZURE"),
         ("abfs://b/p", ["AZURE_STORAGE_CONNECTION_STRING"], "AWS|GCS|EMULATOR"),
-        ("sftp://host/p", ["ssh"], "AWS|GCS|EMULATOR|AZURE"),
         ("file:///mnt/p", ["mount"], "AWS|GCS|EMULATOR|AZURE|credentials"),
     ],
 )

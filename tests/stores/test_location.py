@@ -27,7 +27,6 @@ def no_verdicts():
         ("gs://bucket/a/b/", LocationKind.GCS, "bucket", "a/b"),
         ("S3A://bucket", LocationKind.S3, "bucket", ""),
         ("abfs://container@account/x", LocationKind.AZURE, "container@account", "x"),
-        ("sftp://alice@host:22/dir@1", LocationKind.SFTP, "alice@host:22", "dir@1"),
         ("memory://name/x", LocationKind.MEMORY, "name/x", ""),
     ],
 )
@@ -61,8 +60,14 @@ def test_credentials_are_refused_and_not_repeated(url):
         Location.parse(url)
     assert SECRET not in str(caught.value)
     assert SECRET not in display_url(url)
-    if not url.startswith(("https", "nonsense")):
+    if not url.startswith(("https", "nonsense", "sftp")):
         assert "put credentials in" in str(caught.value)
+
+
+def test_sftp_is_refused_with_what_does_it():
+    """Nobody has to guess: the directory is mounted, and its path is given."""
+    with pytest.raises(UsageError, match=r"^sftp://alice@host/dir cannot .* with sshfs, and give its path"):
+        Location.parse("sftp://alice@host/dir")
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/a", "/var/cache", "abfs://c@a/x", "sftp://alice@host:22/d@1", "a?b"])

@@ -46,7 +46,7 @@ def entry_of(key: str) -> bytes:
 
 def test_what_is_shared(tmp_path, network):
     """Buckets and network file systems are shared, local directories and memory are not."""
-    for url in ("gs://bucket", "s3://bucket/prefix", "sftp://host/x", network / "cache"):
+    for url in ("gs://bucket", "s3://bucket/prefix", network / "cache"):
         assert detect_shared_storage(Location.parse(url))
     for url in (tmp_path / "cache", "memory://x", (tmp_path / "cache").as_uri()):
         assert not detect_shared_storage(Location.parse(url))

@@ -9,7 +9,6 @@ import pytest
 from azurite import AzureServer, azure_bucket
 from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
 from capabilities import require
-from ssh_server import SshServer, sftp_bucket, why_no_ssh
 from store_sharing import ProcessTests, PromptStore
 
 from ejcache.bucket.files import FileBucket
@@ -27,14 +26,6 @@ def gcs():
 @pytest.fixture(scope="module")
 def s3():
     with S3Server() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def ssh():
-    if why_no_ssh():
-        pytest.skip(why_no_ssh())
-    with SshServer() as server:
         yield server
 
 
@@ -106,15 +97,6 @@ class TestS3(_ServedTests):
 
     def bucket(self, path):
         return s3_bucket(endpoint_at(path), prefix_of(path))
-
-
-class TestSftp(_ServedTests):
-    """A directory of an SSH server."""
-
-    server = "ssh"
-
-    def bucket(self, path):
-        return sftp_bucket(endpoint_at(path), prefix_of(path))
 
 
 class TestAzure(_ServedTests):

@@ -95,7 +95,7 @@ def test_cold_and_warm(run, storage):
     assert len(entries(storage)) == 6
     assert run("two", 6) == {"found": 6, "client": True}
     for _ in range(3):
-        assert run("two", 6) == {"found": 6, "client": storage.kind == "sshfs"}
+        assert run("two", 6) == {"found": 6, "client": False}
 
 
 def test_what_is_not_finished_at_exit_is_sent_by_the_next_run(run, storage):
@@ -139,16 +139,13 @@ def test_dead_in_the_middle(kind, run_client, tmp_path, monkeypatch):
         assert process.returncode == 0, said
         assert b"Traceback" not in said
         assert json.loads(printed)["found"] == 0
-        if kind != "sshfs":  # Its mount ends with its server, and leaves an empty directory of this host.
-            again = run_client(PROGRAM, storage.url, "6")
-            assert json.loads(again.stdout)["found"] == 6
+        again = run_client(PROGRAM, storage.url, "6")
+        assert json.loads(again.stdout)["found"] == 6
 
 
 def test_unreachable_then_there(kind, run_client, tmp_path, monkeypatch):
     """What a host kept while its storage gave no answer, and what it counted, arrives when there is an answer again."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
-    if kind == "sshfs":
-        pytest.skip("what cannot be reached cannot be mounted")
     with running(kind) as storage, Silent() as silent:
         away = leads_to(kind, silent.url)
         for number, found in enumerate((0, 6, 6)):

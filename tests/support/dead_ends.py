@@ -7,16 +7,15 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Self
 
 from answering import answer, serving
-from ssh_server import ssh_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from http.server import BaseHTTPRequestHandler
     from pathlib import Path
 
-__all__ = ["TROUBLES", "URLS", "Full", "Silent", "Trouble", "any_request", "leads_to", "no_names", "troubles_of"]
+__all__ = ["TROUBLES", "URLS", "Full", "Silent", "Trouble", "any_request", "leads_to", "no_names"]
 
-URLS = {"gs": "gs://bucket/cache", "s3": "s3://bucket/cache", "az": "az://bucket/cache", "sftp": "sftp://bucket/cache"}
+URLS = {"gs": "gs://bucket/cache", "s3": "s3://bucket/cache", "az": "az://bucket/cache"}
 
 _AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Of Microsoft's emulators; everybody knows it."""
@@ -114,8 +113,6 @@ def leads_to(storage: str, url: str) -> dict[str, str]:
     if storage == "s3":
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
         return {"AWS_ENDPOINT_URL": url, **keys}
-    if storage == "sftp":
-        return {"HOME": str(ssh_home(url))}
     account = f"DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;AccountKey={_AZURE_KEY}"
     return {"AZURE_STORAGE_CONNECTION_STRING": f"{account};BlobEndpoint={url}/devstoreaccount1;"}
 
@@ -145,19 +142,13 @@ TROUBLES = (
     "portal, a page",
     "portal, a redirect",
 )
-_OF_HTTP = {"no credentials", "403", "portal, a page", "portal, a redirect"}
-
-
-def troubles_of(storage: str) -> tuple[str, ...]:
-    """Those of `TROUBLES` that storage can have: SSH knows no status of HTTP, and reads no service for credentials."""
-    return tuple(what for what in TROUBLES if storage != "sftp" or what not in _OF_HTTP)
 
 
 class Trouble:
     """One way in which storage cannot be reached; a context manager.
 
     Args:
-        what: one of `troubles_of(storage)`.
+        what: one of `TROUBLES`.
         storage: one of `URLS`.
         directory: for what programs have to import.
 

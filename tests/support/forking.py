@@ -113,7 +113,7 @@ class Forked(subprocess.Popen):
 class ForkedWithClients(Forked):
     """The same with the libraries of remote storage, for tests to which it does not matter when they are imported."""
 
-    imported = ("adlfs", "aiobotocore.session", "asyncssh", "gcsfs.core", "s3fs")
+    imported = ("adlfs", "aiobotocore.session", "gcsfs.core", "s3fs")
 
 
 def forked_commands(folder: Path, kind: type[Forked] = Forked) -> int:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from azurite import AzureServer, why_no_azure
 from buckets import GcsServerProcess, S3Server
 from dead_ends import URLS, leads_to
-from ssh_server import MountedServer, SshServer, why_no_mount, why_no_ssh
 
 from ejcache.stores.opening import open_bucket
 
@@ -22,10 +21,8 @@ _SERVERS: dict[str, Callable[[], AbstractContextManager]] = {
     "gs": GcsServerProcess,
     "s3": S3Server,
     "az": AzureServer,
-    "sftp": SshServer,
-    "sshfs": MountedServer,
 }
-_REASONS: dict[str, Callable[[], str]] = {"az": why_no_azure, "sftp": why_no_ssh, "sshfs": why_no_mount}
+_REASONS: dict[str, Callable[[], str]] = {"az": why_no_azure}
 STORAGES = tuple(_SERVERS)
 
 
@@ -41,8 +38,8 @@ class Storage:
 
     def __init__(self, name: str, server: AbstractContextManager) -> None:
         self.kind, self.server = name, server
-        self.url = f"{server.path}/cache" if name == "sshfs" else URLS[name]
-        self.variables = {} if name == "sshfs" else leads_to(name, server.url)
+        self.url = URLS[name]
+        self.variables = leads_to(name, server.url)
         self._is_there = True
 
     def die(self) -> None:

@@ -89,8 +89,6 @@ class Bucket(Closing):
     """Reads ask no other machine."""
     conditional: bool = True
     """The storage itself compares versions. Without it, `write` and `delete` compare a moment before they act."""
-    again_seconds: float = 1.0
-    """How long a process waits for the first answer of storage that gave this host none before."""
     one_identity: bool = True
     """Credentials may write all objects or none, unlike a user who may write to some directories."""
     part_size: int = 32 << 20

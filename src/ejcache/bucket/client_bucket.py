@@ -356,9 +356,7 @@ class _Loop:
 
 
 def _log_what_nobody_awaits(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Keep off stderr the errors of tasks that a library has forgotten: asyncssh reads a file in several at once, and
-    if the connection is lost, it raises the error of the first one, and asyncio would print the others.
-    """
+    """Keep off stderr the errors of tasks that a library has forgotten: asyncio would print them."""
     log.debug("ejcache: a client of storage: %s", context.get("message"), exc_info=context.get("exception"))
 
 

@@ -2,7 +2,7 @@
 
 fsspec offers no conditional writes, so on most of them creation is a check and a write: two writers at the same moment
 may both be told that they created the object, and the last one's bytes are there then. That is never a wrong result,
-because an entry states its key and its checksum. Azure and SFTP create atomically (`azure.py`, `sftp.py`).
+because an entry states its key and its checksum. Azure creates atomically (`azure.py`).
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ejcache")
 
+_AGAIN_SECONDS: Final = 1.0
+"""How long a process waits for the first answer of storage that gave this host none before."""
 _MEMORY_BYTES: Final = 256 << 20
 """Limit of the local tier where there is no local disk for it and this process's memory holds it."""
 _XLA_SECONDS: Final = 5.0
@@ -94,7 +96,7 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     )
     shared.bucket.entries_only = True
     if shared.bucket.breaker is not None and scratch is not None:
-        shared.bucket.breaker.use_note(StorageNote(scratch / "storage"), seconds=shared.bucket.again_seconds)
+        shared.bucket.breaker.use_note(StorageNote(scratch / "storage"), seconds=_AGAIN_SECONDS)
     tiered = TieredStore(
         local if local is not None else MemoryStore(max_size=_MEMORY_BYTES),
         shared,

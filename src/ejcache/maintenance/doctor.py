@@ -254,7 +254,6 @@ _CREDENTIALS: Final = {
     "gs": "`gcloud auth application-default login` or a key file in EASYDEL_GCS_CLIENT",
     "s3": "`aws sso login`, AWS_PROFILE, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN",
     "az": "`az login`, AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
-    "sftp": "a key that ssh-agent or ~/.ssh has",
 }
 _ENDPOINTS: Final = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
 """The variables that lead to another server than the usual one, by the scheme of the URL."""

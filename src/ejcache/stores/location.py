@@ -14,7 +14,7 @@ from ejcache.util.tuples import NamedTuple
 ACCEPTED_URL: Final = (
     "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
     "az://container/prefix or abfs://container/prefix, each with ?anonymous behind it if the bucket is public, "
-    "sftp://host/directory, memory://name, or with EJCACHE_UNTESTED_SCHEMES=1 a URL of another file system that fsspec "
+    "memory://name, or with EJCACHE_UNTESTED_SCHEMES=1 a URL of another file system that fsspec "
     "can write to"
 )
 
@@ -31,7 +31,6 @@ class LocationKind(StrEnum):
     GCS = "gcs"
     S3 = "s3"
     AZURE = "azure"
-    SFTP = "sftp"
     FSSPEC = "fsspec"
 
 
@@ -43,7 +42,6 @@ _BUCKETS: Final = {
     "az": ("az", LocationKind.AZURE),
     "abfs": ("abfs", LocationKind.AZURE),
     "abfss": ("abfss", LocationKind.AZURE),
-    "sftp": ("sftp", LocationKind.SFTP),
 }
 """For each spelling of a scheme: the one that is used in messages and digests, and its kind."""
 _ANONYMOUS: Final = "?anonymous"
@@ -53,7 +51,7 @@ _NAMES_ACCOUNT: Final = frozenset(
     {"abfs", "abfss", "adl", "az", "ftp", "hdfs", "oci", "ocilake", "sftp", "smb", "webhdfs"}
 )
 """Protocols whose URLs name a container or a user before an `@`; for the others that part can only be a credential."""
-_OTHERS: Final = (_NAMES_ACCOUNT - _BUCKETS.keys()) | {
+_OTHERS: Final = (_NAMES_ACCOUNT - _BUCKETS.keys() - {"sftp"}) | {
     "arrow_hdfs", "dbfs", "gdrive", "hf", "lakefs", "oss", "tos", "webdav",
 }  # fmt: skip
 """Protocols of fsspec's known implementations that can be written to. Asking fsspec would cost its import."""
@@ -144,6 +142,11 @@ def display_value(value: Any) -> Any:
 
 
 def _remote(scheme: str, rest: str, text: str) -> Location:
+    if scheme == "sftp":
+        raise UsageError(
+            f"{display_url(text)} cannot be opened as a store: mount the directory with sshfs, and give its path "
+            "(docs/shared.md says with which options)"
+        )
     if scheme not in _BUCKETS and scheme not in _OTHERS:
         raise _refuse(text, "this version does not support that kind of storage")
     meant, kind = _BUCKETS.get(scheme, (scheme, LocationKind.FSSPEC))

@@ -50,9 +50,9 @@ def open_store(
     Args:
         url: a directory (relative to the working directory now; `~` and `~user` are expanded), `file:///directory`,
             `gs://bucket/prefix`, `s3://bucket/prefix`, `az://container/prefix`, `abfs://container/prefix`,
-            `sftp://host/directory`, or `memory://name`, which all who open that name in this process share. With
-            EJCACHE_UNTESTED_SCHEMES=1, also another URL that fsspec can write to. A directory on a network file system,
-            or one that a host that has it on one has written to, is shared between hosts without locks, as a bucket is.
+            or `memory://name`, which all who open that name in this process share. With EJCACHE_UNTESTED_SCHEMES=1,
+            also another URL that fsspec can write to. A directory on a network file system, or one that a host that has
+            it on one has written to, is shared between hosts without locks, as a bucket is.
         max_size: limit for the bytes of all entries, as a number or such as "10GB"; -1 for no limit. On shared storage
             a `put` only refuses an entry that is larger than the limit; maintenance keeps the sum below it. None: the
             limit that was written down when a local store was made, no limit for others.
@@ -146,10 +146,6 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
 
         options = {"anon": True} if location.anonymous else None
         return AzureBucket(location.url.partition("?")[0], policy=policy, options=options)
-    if location.kind is LocationKind.SFTP:
-        from ejcache.bucket.sftp import SftpBucket
-
-        return SftpBucket(location.url, policy=policy)
     _check_untested(location, now)
     from ejcache.bucket.fsspec_bucket import FsspecBucket
 
@@ -161,7 +157,7 @@ def _check_untested(location: Location, settings: Settings) -> None:
     if not settings.untested_schemes:
         raise UsageError(
             f"{location} is not opened, because ejcache is not tested with {scheme}; EJCACHE_UNTESTED_SCHEMES=1 opens "
-            "it all the same; supported are gs://, s3://, az://, abfs://, sftp://, mounted directories and memory://"
+            "it all the same; supported are gs://, s3://, az://, abfs://, mounted directories and memory://"
         )
     warn_once(("untested", scheme), "ejcache: EJCACHE_UNTESTED_SCHEMES is set: ejcache is not tested with %s", scheme)
 
