@@ -112,7 +112,6 @@ _ONE_PYTHON = (
     "reports",
     "stores/test_identities.py",
     "stores/test_kill_storm.py",
-    "stores/test_plain_jax.py",
     "stores/test_shared_soak.py",
     "stores/test_shared_store.py",
     "stores/test_shared_stores.py",

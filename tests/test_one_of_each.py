@@ -34,7 +34,8 @@ LEVELS_OF: dict[str, set[str]] = {
         "bucket"
     },  # asyncio wants one, which hands its calls to the threads of util
     "fcntl.flock": {"util", "coordination"},  # coordination reads whether a lock is held, without taking it
-    "filelock.FileLock": {"stores"},  # JAX's own lock, which JAX takes with the same library
+    "filelock.FileLock": set(),  # where there is no flock, it becomes a file that a killed process leaves behind
+    "filelock.lock_descriptor": {"util"},
     "multiprocessing.Process": set(),
     "os.register_at_fork": {"util"},
     "signal.signal": {"cli"},  # in a process of our own, which waits for the program

@@ -61,7 +61,7 @@ used.
 Every command counts in the same way. The number of entries is the number of executables. Beside entries, a cache keeps
 program texts for `why` and PGLE profiles. They belong to no single entry and are not
 counted as entries, but the size of a cache includes them, because size limits do. With `--name`, only matching entries
-are counted. Entries of plain JAX in the same directory or bucket are counted separately.
+are counted. Entries of plain JAX in the same directory or bucket are not counted.
 
 ## What `prune` removes
 
@@ -76,7 +76,7 @@ An entry is of an old version if its key names another environment (versions, na
 recently created entry of its platform. If several kinds of hosts share a cache, all kinds but one count as old.
 
 Entries whose names match `--keep` stay, but they count for the limits. Without a rule nothing is removed. Entries of
-plain JAX in the same directory stay, unless `--jax` is given or there are no others.
+plain JAX in the same directory stay.
 
 ## Exit status of `verify`
 

@@ -26,8 +26,8 @@ import json
 import math
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final
 
 import zstandard
 
@@ -43,7 +43,6 @@ _LAST_DAY: Final = 253_402_214_400.0
 """The last day of the year 9999: Python has no later date."""
 _SMALL: Final = 1 << 18
 _MAX_RATIO: Final = 1000
-_PIECE: Final = 1 << 20
 _RATIO_APPLIES: Final = 64 << 20
 """A payload that expands to more than this many bytes, and more than a thousandfold, is refused as a compression bomb.
 `encode` stores such a payload uncompressed."""
@@ -359,58 +358,3 @@ def _compressor(level: int, size: int) -> zstandard.ZstdCompressor:
     if _per_thread.compressor is None or _per_thread.compressor[0] != level:
         _per_thread.compressor = level, zstandard.ZstdCompressor(level=level)
     return _per_thread.compressor[1]
-
-
-def decompress_prefix(frame: bytes, length: int) -> bytes:
-    """Return the first `length` bytes of the content of a zstd frame, of which `frame` may be the beginning only.
-
-    Raises:
-        EntryCorruptError: this is not the beginning of a zstd frame, or too short a one.
-    """
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(frame) as reader:
-            return reader.read(length)
-    except zstandard.ZstdError as exc:
-        raise EntryCorruptError("the payload is not a zstd frame") from exc
-
-
-def decompress_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Decompress a zstd frame that is read piece by piece, into pieces; little of either is held at a time.
-
-    Args:
-        pieces: of one whole frame that states its size; the first one holds the frame's header.
-
-    Raises:
-        EntryCorruptError: as for `decompress`. It may be raised after some pieces.
-    """
-    reader = _Reader(pieces)
-    try:
-        stated = zstandard.get_frame_parameters(reader.first).content_size
-        size = 0
-        for part in zstandard.ZstdDecompressor().read_to_iter(cast("IO[bytes]", reader), write_size=_PIECE):
-            size += len(part)
-            # What does not compress grows by a few bytes: a frame that is much longer than its content is padding.
-            padded = reader.size > stated + stated // 64 + _PIECE
-            if padded or not size <= stated <= MAX_RAW_SIZE or _is_bomb(reader.size, size):
-                raise EntryCorruptError("the frame is not as long as it should be, or expands to too much")
-            yield part
-    except zstandard.ZstdError as exc:
-        raise EntryCorruptError("the payload is not a zstd frame") from exc
-    if size != stated:
-        raise EntryCorruptError("the payload is not as long as its header says")
-
-
-class _Reader:
-    """The pieces as a file, as zstandard wants them; `size` counts what was read."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self.first = self._left = next(self._pieces, b"")
-        self.size = 0
-
-    def read(self, length: int) -> bytes:
-        """Return at most `length` bytes; none at the end."""
-        self._left = self._left or next(self._pieces, b"")
-        part, self._left = self._left[:length], self._left[length:]
-        self.size += len(part)
-        return part

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from archives import member
 from autotune_helpers import candidate, key, record
-from cli_helpers import ejcache, fill, key_text, plain_jax, put
+from cli_helpers import ejcache, fill, key_text, put
 
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
@@ -126,25 +126,6 @@ def test_a_row_whose_key_is_none(tmp_path):
         assert (said.status, is_clean(said)) == (status, True)
 
 
-def test_surrogates_are_printed_as_replacement_characters(tmp_path):
-    """A file name that is not UTF-8 is a row of the table, and its entry can be verified and removed."""
-    plain_jax(tmp_path / "plain")
-    (tmp_path / "plain" / os.fsdecode(b"\xff\x1b-" + b"d" * 64 + b"-cache")).write_bytes(b"x")
-    for command in (["ls"], ["ls", "--json"], ["show", "d" * 12], ["verify"], ["verify", "--fix"], ["stats"]):
-        said = ejcache(*command, "--dir", tmp_path / "plain")
-        assert is_clean(said), command
-        said.out.encode()
-    assert ejcache("ls", "--dir", tmp_path / "plain", "--json").json["jax_entries"] == 1
-
-
-def test_a_terminal_without_unicode(tmp_path, run_python):
-    """Under an ASCII locale, characters that cannot be printed are replaced."""
-    plain_jax(tmp_path / "plain", "jit_\u00e9\u4e16")
-    program = "import sys; from ejcache.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    done = run_python(program, "ls", "--dir", str(tmp_path / "plain"), env={"PYTHONIOENCODING": "ascii"})
-    assert "jit_??" in done.stdout
-
-
 def test_an_index_of_garbage_is_one_sentence(tmp_path):
     """Warnings of the package are messages of the command."""
     fill(tmp_path / "cache", "jit_train")
@@ -222,10 +203,9 @@ def test_files_with_other_bytes(tmp_path, shared, seed):
     """Whatever the files of a cache hold, a command ends with rows or sentences and a documented status."""
     random = Random(seed)
     fill(tmp_path / "local", "jit_train")
-    plain_jax(tmp_path / "plain")
     AutotuneStore(str(tmp_path / "tuned"), seeds=()).publish(record())
     tuning = (["ls"], ["show", "matmul"], ["stats"], ["prune", "--older-than", "1d"], ["clear", "matmul"])
-    for place in (tmp_path / "local", shared, tmp_path / "plain", tmp_path / "tuned"):
+    for place in (tmp_path / "local", shared, tmp_path / "tuned"):
         for path in sorted(path for path in place.rglob("*") if path.is_file()):
             if random.random() < 0.7:
                 path.write_bytes(mutated(path.read_bytes(), random))

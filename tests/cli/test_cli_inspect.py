@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_helpers import ejcache, files, fill, key_text, plain_jax, put
+from cli_helpers import ejcache, files, fill, key_text, put
 
 from ejcache import entry
 from ejcache.stores.local.layout import Layout
@@ -40,7 +40,7 @@ def test_stats_for_a_machine(cache):
     """The JSON has the counters, the entries and the limit."""
     said = ejcache("stats", "--dir", cache, "--json").json
     assert (said["hits"], said["misses"], said["hit_rate"]) == (3, 1, 0.75)
-    assert (said["total_entries"], said["jax_entries"], said["max_size"]) == (3, 0, Layout(cache).limit())
+    assert (said["total_entries"], said["max_size"]) == (3, Layout(cache).limit())
     assert said["total_size"] == json.loads(ejcache("ls", "--dir", cache, "--json").out)["total_size"]
     assert (said["misses_by_reason"], said["skipped"]) == ({"absent": 1}, {"quick": 2})
 
@@ -144,7 +144,6 @@ def test_a_narrow_terminal(cache, columns):
     with LocalStore(cache) as store:
         put(store, key_text("jit_" + "Q" * 60))
         put(store, key_text("jit_eval", variant="pgle"))
-    plain_jax(cache)
     commands = (
         ["ls"], ["stats"], ["show", "jit_train"], ["verify"], ["prune", "-n", "--max-size", "0"], ["config"],
         ["doctor"], ["why", "jit_train"],
@@ -173,10 +172,10 @@ def test_ls_fields_are_stable(cache):
     """The fields of a listed entry are those that were promised."""
     said = ejcache("ls", "--dir", cache, "--json").json
     assert set(said) == {
-        "url", "total_entries", "total_size", "side_objects", "side_size", "jax_entries", "jax_size", "entries",
+        "url", "total_entries", "total_size", "side_objects", "side_size", "entries",
     }  # fmt: skip
     assert set(said["entries"][0]) == {
-        "key", "kind", "name", "platform", "variant", "logical_key", "environment_digest", "size", "created",
+        "key", "name", "platform", "variant", "logical_key", "environment_digest", "size", "created",
         "last_used", "hits", "compile_seconds", "profile", "seconds_saved",
     }  # fmt: skip
 
@@ -262,39 +261,6 @@ def test_looking_leaves_no_trace(cache, command):
     assert ejcache(*command, "--dir", cache).status == 0
     assert recency(cache) == used
     assert files(cache) == before
-
-
-def test_plain_jax_alone(tmp_path):
-    """A directory of plain JAX is listed, counted and shown, and nothing is made in it."""
-    key = plain_jax(tmp_path / "plain")
-    before = files(tmp_path / "plain")
-    listed = ejcache("ls", "--dir", tmp_path / "plain", "--json").json["entries"]
-    assert [(e["key"], e["kind"], e["name"], e["compile_seconds"]) for e in listed] == [(key, "jax", "jit_old", 9.0)]
-    assert ejcache("stats", "--dir", tmp_path / "plain", "--json").json["jax_entries"] == 1
-    assert "Plain JAX" in ejcache("stats", "--dir", tmp_path / "plain").out
-    short = ejcache("ls", "--dir", tmp_path / "plain").lines[1].split()[-1]
-    assert ejcache("show", short, "--dir", tmp_path / "plain", "--json").json["key"] == key
-    assert files(tmp_path / "plain") == before
-
-
-def test_mixed_directories_list_ours_first(cache):
-    """Both kinds are listed and marked, ours first whatever the order."""
-    plain_jax(cache, "a_first")
-    rows = [line.split()[:2] for line in ejcache("ls", "--dir", cache, "--sort", "name").lines[1:-1]]
-    assert rows == [
-        ["ejcache", "jit_eval"],
-        ["ejcache", "jit_init"],
-        ["ejcache", "jit_train"],
-        ["jax", "a_first"],
-    ]
-
-
-def test_names_from_files_cannot_write_to_the_terminal(tmp_path):
-    """Control characters and markup in a file's name are shown as characters."""
-    plain_jax(tmp_path / "plain", "jit_\x1b[31m[bold]x")
-    said = ejcache("ls", "--dir", tmp_path / "plain")
-    assert "\x1b" not in said.out
-    assert "[bold]x" in said.out
 
 
 def test_config_tells_where_values_come_from(monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from cli_helpers import Terminal, ejcache, files, fill, key_text, plain_jax, put
+from cli_helpers import Terminal, ejcache, fill, key_text, plain_jax, put
 
 from ejcache import prune
 from ejcache.cli import output
@@ -94,27 +94,6 @@ def test_prune_takes_the_plain_one_of_a_pair(cache):
     assert [entry["variant"] for entry in left] == ["pgle"]
 
 
-def test_prune_of_plain_jax(tmp_path):
-    """In a directory of plain JAX, its entries are pruned; other files stay, and nothing is created."""
-    plain_jax(tmp_path / "plain")
-    (tmp_path / "plain" / "notes-cache").write_text("mine")
-    said = ejcache("prune", "--dir", tmp_path / "plain", "--max-size", "0", "--json").json
-    assert said["removed_entries"] == 1
-    assert list(files(tmp_path / "plain")) == ["notes-cache"]
-
-
-def test_prune_of_a_mixed_directory(cache):
-    """Entries of ejcache are pruned, unless --jax is given."""
-    key = plain_jax(cache)
-    assert ejcache("prune", "--dir", cache, "--max-size", "0").status == 0
-    assert names(cache) == ["jit_old"]
-    fill(cache, "jit_new")
-    said = ejcache("prune", "--dir", cache, "--max-size", "0", "--jax", "--json").json
-    assert [p["key"] for p in said["planned"]] == [key]
-    assert names(cache) == ["jit_new"]
-    assert ejcache("prune", "--dir", cache, "--max-size", "0", "--jax").status == 2
-
-
 def test_prune_keeps_names(cache):
     """Entries whose name matches a pattern of --keep survive every rule; without it they go."""
     rules = ("--max-size", "0", "--older-than", "0s", "--keep", "jit_t*", "--keep", "jit_init")
@@ -185,18 +164,6 @@ def test_verify_finds_and_fixes(cache):
     assert names(cache) == ["jit_init", "jit_train"]
 
 
-def test_verify_of_plain_jax(tmp_path):
-    """A truncated file of plain JAX is found, and removed by a fix."""
-    key = plain_jax(tmp_path / "plain")
-    other = plain_jax(tmp_path / "plain", digit="b")
-    (tmp_path / "plain" / f"{key}-cache").write_bytes(b"")
-    said = ejcache("verify", "--dir", tmp_path / "plain", "--json")
-    assert said.status == 1
-    assert [f["key"] for f in said.json["findings"]] == [key]
-    assert ejcache("verify", "--dir", tmp_path / "plain", "--fix").status == 0
-    assert list(files(tmp_path / "plain")) == [f"{other}-cache"]
-
-
 def test_clear_asks(cache):
     """Without a terminal, nothing is removed without --yes."""
     said = ejcache("clear", "--dir", cache)
@@ -254,14 +221,17 @@ def test_a_spinner_while_storage_is_silent(monkeypatch):
     assert "reading" not in terminal.getvalue()
 
 
-def test_clear_removes_ours_only(cache):
-    """Entries go; files of plain JAX and of others stay."""
-    plain_jax(cache)
-    (cache / "mine.txt").write_text("mine")
-    said = ejcache("clear", "--dir", cache, "--yes", "--json")
+@pytest.mark.parametrize("removal", [("clear", "--yes"), ("prune", "--max-size", "0")])
+def test_only_ours_are_removed(cache, removal):
+    """Entries go; files of JAX's own cache and of others stay."""
+    old = plain_jax(cache)
+    kept = {f"{old}-cache", f"{old}-atime", ".lockfile", "mine.txt"}
+    for name in kept - {f"{old}-cache"}:
+        (cache / name).write_text("mine")
+    said = ejcache(*removal, "--dir", cache, "--json")
     assert (said.status, said.json["removed_entries"]) == (0, 3)
-    assert names(cache) == ["jit_old"]
-    assert (cache / "mine.txt").read_text() == "mine"
+    assert names(cache) == []
+    assert kept == {path.name for path in cache.iterdir() if path.is_file()} - {"CACHEDIR.TAG"}
     assert "nothing to remove" in ejcache("clear", "--dir", cache, "--yes").out
 
 

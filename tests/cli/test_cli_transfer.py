@@ -176,7 +176,7 @@ def test_bad_usage(bucket, cache, tmp_path, command):
     assert not (tmp_path / "none").exists()
     plain_jax(tmp_path / "plain")
     here, there = (tmp_path / "plain", URL) if command == "push" else (cache, tmp_path / "plain")
-    assert "no entries of ejcache" in ejcache(command, there, "--dir", here).err
+    assert "no program has stored" in ejcache(command, there, "--dir", here).err
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -127,14 +127,6 @@ def test_config_shows_a_bad_url_that_the_environment_sets(monkeypatch):
     assert len(said.json["problems"]) == 1
 
 
-def test_jax_pruning_without_jax_files(tmp_path):
-    """--jax where plain JAX wrote nothing is a mistake."""
-    fill(tmp_path / "cache", "jit_f")
-    said = ejcache("prune", "--jax", "--max-size", "0", "--dir", tmp_path / "cache")
-    assert said.status == 2
-    assert "--jax" in one_sentence(said)
-
-
 def test_a_reader_that_stops_reading(tmp_path):
     """`ejcache ls | head` ends quietly."""
     fill(tmp_path / "cache", *(f"jit_{number}" for number in range(20)))

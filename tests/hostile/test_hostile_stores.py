@@ -21,7 +21,7 @@ from archives import archive, member
 from autotune_helpers import key as tuned_key
 from autotune_helpers import record
 from buckets import GcsServer
-from cli_helpers import key_text, plain_jax, put
+from cli_helpers import key_text, put
 from helpers import SUPPORT
 
 from ejcache import entry
@@ -190,19 +190,6 @@ LOCAL = {
     "v1/quarantine: link": ("v1/quarantine", OUTSIDE),
     "v1/leases: link": ("v1/leases", OUTSIDE),
     "v1/local: link": ("v1/local", OUTSIDE),
-}
-
-PLAIN = {
-    "entry: pipe": ("-cache", PIPE),
-    "entry: link to a private file": ("-cache", PRIVATE),
-    "entry: device": ("-cache", ZERO),
-    "entry: giant": ("-cache", Sparse(3 << 30)),
-    "entry: zlib bomb": ("-cache", lambda: zlib.compress(bytes(1 << 29), 1)),
-    "entry: zstd bomb": ("-cache", lambda: zstandard.ZstdCompressor(level=1).compress(bytes(1 << 29))),
-    "time: pipe": ("-atime", PIPE),
-    "time: link to a private file": ("-atime", PRIVATE),
-    "time: device": ("-atime", ZERO),
-    "time: giant": ("-atime", Sparse(3 << 30)),
 }
 
 ARCHIVES = {
@@ -377,17 +364,6 @@ def test_local_store(name, worker, outside, tmp_path):
     check(worker.use(**task(tmp_path, cache)), outside, tmp_path)
 
 
-@pytest.mark.parametrize("name", some(PLAIN, every=2))
-def test_plain_jax_directory(name, worker, outside, tmp_path):
-    """A directory that plain JAX wrote."""
-    where, what = PLAIN[name]
-    plain_jax(tmp_path / "plain")
-    digest = "d" * 64
-    (tmp_path / "plain" / f"jit_train-{digest}-cache").write_bytes(zlib.compress(bytes(100)))
-    plant(tmp_path / "plain" / f"jit_train-{digest}{where}", what, outside)
-    check(worker.use(**task(tmp_path, tmp_path / "plain", "plain")), outside, tmp_path)
-
-
 @pytest.mark.parametrize("name", ARCHIVES)
 def test_archive(name, worker, outside, tmp_path):
     """A file that somebody gave."""
@@ -408,4 +384,4 @@ def test_tuned_records(name, worker, outside, tmp_path):
 
 def test_there_are_enough_of_them():
     """At least sixty hostile objects, on every kind of storage."""
-    assert len(BYTES) + len(FILES) + len(LOCAL) + len(PLAIN) + len(ARCHIVES) + len(TUNED) >= 60
+    assert len(BYTES) + len(FILES) + len(LOCAL) + len(ARCHIVES) + len(TUNED) >= 60

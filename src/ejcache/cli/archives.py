@@ -60,7 +60,7 @@ def push_archive(
         source = plan = None
         if not tuned:
             source = stack.enter_context(open_cache(directory, may_be_empty=True))
-        if source is not None and (source.store is not None or source.jax is not None):
+        if source is not None and source.store is not None:
             plan = stack.enter_context(planned(source, selection, ()))
         left_out = _left_out(
             plan,

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.opening import CacheContents
-    from ejcache.stores.plain_jax import JaxEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,6 @@ class OpenCache:
     Attributes:
         url: the location.
         store: the ejcache store there, or None. That of a shared location knows what other processes use.
-        jax: the entries that plain JAX wrote there, or None.
         max_size: the limit in bytes that is stored with the cache, or else that of the settings; -1 for none.
         shared: whether several hosts share it.
         limits: the limits that are stored with it; None if there are none.
@@ -34,7 +32,6 @@ class OpenCache:
 
     url: str
     store: Store | None
-    jax: JaxEntries | None
     max_size: int
     shared: bool = False
     limits: Mapping[str, Any] | None = None
@@ -117,7 +114,7 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
 
     limit = chosen if chosen is not None else store.max_size if store is not None else -1
     if not isinstance(store, SharedStore):
-        return OpenCache(contents.url, store, contents.jax, limit, shared=contents.bucket is not None)
+        return OpenCache(contents.url, store, limit, shared=contents.bucket is not None)
     from ejcache.maintenance.eviction import ScannedStore
     from ejcache.maintenance.stored_policy import read_limits
 
@@ -128,4 +125,4 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
         warn(f"the limits that are stored with {contents.url} cannot be read: {exc}")
     stored = (limits or {}).get("max_size")
     max_size = limit if stored is None else int(stored)
-    return OpenCache(contents.url, ScannedStore(store), contents.jax, max_size, shared=True, limits=limits)
+    return OpenCache(contents.url, ScannedStore(store), max_size, shared=True, limits=limits)

@@ -25,9 +25,9 @@ def planned(source: OpenCache, selection: Selection, have: Iterable[str]) -> Cop
 
 
 def store_of(source: OpenCache) -> Store:
-    """The store to copy from; raises NotAStoreError if plain JAX alone has written there."""
+    """The store to copy from; raises NotAStoreError if no program has stored an entry there."""
     if source.store is None:
-        raise NotAStoreError(f"{source.url} holds no entries of ejcache, and those of plain JAX have other keys")
+        raise NotAStoreError(f"{source.url} holds no entries of ejcache")
     return source.store
 
 

@@ -24,7 +24,7 @@ def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> 
     """
     if cache.store is None or (policy.max_size is None and policy.max_entries is None):
         return []
-    rows = [row for row in list_entries(cache) if not row.is_jax]
+    rows = list(list_entries(cache))
     seconds = {row.info.key: row.info.worth for row in rows}
     unknown = [row for row in rows if row.info.worth is None]
     with output.progress("reading", len(unknown), quiet=quiet) as advance:

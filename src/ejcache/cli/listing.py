@@ -39,17 +39,10 @@ class ListedEntry:
     Attributes:
         info: what the listing says.
         parts: what the key says.
-        is_jax: whether plain JAX wrote it.
     """
 
     info: EntryInfo
     parts: KeyParts
-    is_jax: bool = False
-
-    @property
-    def kind(self) -> str:
-        """`ejcache` or `jax`: the program that wrote it."""
-        return "jax" if self.is_jax else "ejcache"
 
     @property
     def short(self) -> str:
@@ -65,7 +58,6 @@ class ListedEntry:
         """Stable fields for JSON."""
         return {
             "key": self.info.key,
-            "kind": self.kind,
             **output.fields_of(self.parts, "name", "platform", "variant"),
             "logical_key": self.parts.logical,
             "environment_digest": self.parts.environment,
@@ -81,15 +73,12 @@ class Totals:
         total_entries: executables that ejcache stored.
         total_size: the bytes of all that ejcache stored: the entries, and the texts, profiles and records beside them.
         side_objects: how many texts, profiles and records there are, and `side_size` their bytes.
-        jax_entries: entries that plain JAX wrote, and `jax_size` their bytes.
     """
 
     total_entries: int = 0
     total_size: int = 0
     side_objects: int = 0
     side_size: int = 0
-    jax_entries: int = 0
-    jax_size: int = 0
 
     def add(self, info: EntryInfo) -> None:
         """Count what ejcache stored."""
@@ -100,28 +89,17 @@ class Totals:
         else:
             self.total_entries += 1
 
-    def add_jax(self, info: EntryInfo) -> None:
-        """Count an entry of plain JAX."""
-        self.jax_entries += 1
-        self.jax_size += info.size
-
     def words(self) -> str:
         """Return the sum as a person reads it."""
-        parts = []
-        if self.total_entries or self.side_objects or not self.jax_entries:
-            text = f"{plural(self.total_entries, 'entry', 'entries')}, {format_size(self.total_size)}"
-            if self.side_objects:
-                beside = plural(self.side_objects, "text, profile or record", "texts, profiles and records")
-                text += f" ({format_size(self.side_size)} of it in {beside})"
-            parts.append(text)
-        if self.jax_entries:
-            jax = plural(self.jax_entries, "entry", "entries")
-            parts.append(f"{jax} of plain JAX, {format_size(self.jax_size)}")
-        return ", and ".join(parts)
+        text = f"{plural(self.total_entries, 'entry', 'entries')}, {format_size(self.total_size)}"
+        if not self.side_objects:
+            return text
+        beside = plural(self.side_objects, "text, profile or record", "texts, profiles and records")
+        return f"{text} ({format_size(self.side_size)} of it in {beside})"
 
 
 def list_entries(cache: OpenCache, totals: Totals | None = None, *, name: str | None = None) -> Iterator[ListedEntry]:
-    """Yield every entry: first those that ejcache stored, then those of plain JAX.
+    """Yield every entry.
 
     Args:
         cache: the cache.
@@ -133,17 +111,14 @@ def list_entries(cache: OpenCache, totals: Totals | None = None, *, name: str | 
         StoreError: the cache cannot be listed.
     """
     totals = Totals() if totals is None else totals
-    places = ((cache.store, totals.add, False), (cache.jax, totals.add_jax, True))
     with output.progress("listing", None) as advance:
-        for place, add, is_jax in places:
-            for info in place.entries() if place is not None else ():
-                parts = parse_any_key(info.key)
-                is_side = not is_jax and is_side_key(info.key)
-                if name is None or (not is_side and fnmatch.fnmatchcase(parts.name, name)):
-                    add(info)
-                    if not is_side:
-                        advance()
-                        yield ListedEntry(info, parts, is_jax)
+        for info in cache.store.entries() if cache.store is not None else ():
+            parts, is_side = parse_any_key(info.key), is_side_key(info.key)
+            if name is None or (not is_side and fnmatch.fnmatchcase(parts.name, name)):
+                totals.add(info)
+                if not is_side:
+                    advance()
+                    yield ListedEntry(info, parts)
 
 
 def by_program(rows: Sequence[ListedEntry]) -> list[ListedEntry]:
@@ -177,8 +152,6 @@ def header_facts(row: ListedEntry, cache: OpenCache, data: bytes | None = None) 
         data: the entry's bytes, if they have been read.
     """
     with contextlib.suppress(StoreError, EntryError):
-        if row.is_jax and cache.jax is not None:
-            return {"compile_seconds": cache.jax.compile_seconds(row.info.key), "profile": None}
         if cache.store is not None:
             header = read_header(cache.store, row.info.key) if data is None else entry.decode_header(data)
             if header is not None:
@@ -210,7 +183,7 @@ def read_facts(
         # note that they were used.
         if cache.store is not None and cache.store.read_only:
             with contextlib.suppress(StoreError):
-                small = cache.store.get_small([row.info.key for row in batch if not row.is_jax])
+                small = cache.store.get_small([row.info.key for row in batch])
         read = partial(_facts, cache=cache, small=small)
         for facts in in_parallel(read, batch, threads=threads):
             yield facts
@@ -218,7 +191,7 @@ def read_facts(
 
 
 def _facts(row: ListedEntry, *, cache: OpenCache, small: Mapping[str, bytes]) -> dict[str, Any]:
-    return header_facts(row, cache, None if row.is_jax else small.get(row.info.key))
+    return header_facts(row, cache, small.get(row.info.key))
 
 
 def profile_text(profile: dict[str, Any]) -> str:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ejcache.stores.base import EntryInfo, Store
-    from ejcache.stores.plain_jax import JaxEntries
 
 
 class Problem(StrEnum):
@@ -194,34 +193,3 @@ def audit_structure(store: Store, *, fix: bool = False) -> Audit:
     problems = store.check(fix=fix)
     left = set(store.check()) if fix and problems else set(problems)
     return Audit(findings=[Finding("", 0, Problem.STRUCTURE, text, repaired=text not in left) for text in problems])
-
-
-def audit_jax_directory(
-    directory: JaxEntries,
-    entries: Iterable[EntryInfo],
-    *,
-    fix: bool = False,
-    threads: int = 1,
-    advance: Callable[[], None] = lambda: None,
-) -> Audit:
-    """Decompress each of `entries`, and report those that JAX could not read.
-
-    Args:
-        directory: the entries of plain JAX.
-        entries: its listing; it is read one entry at a time.
-        fix: delete damaged entries, because JAX itself never replaces them.
-        threads: entries that are read at once.
-        advance: called after each entry.
-    """
-
-    def check(info: EntryInfo) -> _CheckedEntry:
-        try:
-            gone = not directory.check_entry(info.key)  # deleted after it was listed
-        except EntryError as exc:
-            repaired = fix and (directory.delete(info.key) or True)
-            return _CheckedEntry(finding=Finding(info.key, info.size, Problem.CORRUPT, str(exc), repaired=repaired))
-        except StoreError as exc:
-            return _CheckedEntry(finding=Finding(info.key, info.size, Problem.UNREADABLE, str(exc)))
-        return _CheckedEntry(None if gone else info.size)
-
-    return _gather(in_parallel(check, entries, threads=threads), advance)

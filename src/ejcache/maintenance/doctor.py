@@ -15,8 +15,10 @@ import statistics
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,12 +28,14 @@ from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
+from ejcache.stores.opening import is_of_plain_jax
 from ejcache.util.directory_access import decide_access
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
+from ejcache.util.units import plural
 from ejcache.util.worker_processes import python_of_ours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ejcache.bucket.base import Bucket
     from ejcache.util.directory_access import Access
@@ -153,6 +157,27 @@ SLOW_DISK_SECONDS: Final = 1.0
 """A disk that takes longer to create, read and delete an entry is slow."""
 
 
+_MOST_NAMES: Final = 10_000
+"""Names at the top of a cache that are looked at for files of JAX's own cache."""
+_REMOVALS: Final = {
+    "gs": "`gcloud storage rm '{url}/*-cache' '{url}/*-atime'` removes them",
+    "s3": "`aws s3 rm {url}/ --recursive --exclude '*' --include '*-cache' --include '*-atime'` removes them",
+    "file": "`rm {url}/*-cache {url}/*-atime` removes them",
+}
+
+
+def _plain_jax(names: Iterable[str], url: str) -> str:
+    """Say how many entries of JAX's own cache are among the names at the top of a cache, and what removes them."""
+    number = sum(is_of_plain_jax(name) and name.endswith("-cache") for name in islice(names, _MOST_NAMES))
+    if not number:
+        return ""
+    scheme, _, rest = url.partition("?")[0].rpartition("://")
+    removal = _REMOVALS.get(scheme or "file", "their names end in -cache and -atime")
+    many = f"{'at least ' if number == _MOST_NAMES else ''}{plural(number, 'entry', 'entries')}"
+    place = rest if scheme in {"", "file"} else f"{scheme}://{rest}"
+    return f"{many} of JAX's own cache, which ejcache leaves alone: {removal.format(url=place)}"
+
+
 def check_directory(
     path: Path, *, read_only: bool = False, trusted: bool = False, local: bool = True
 ) -> Iterator[Check]:
@@ -173,6 +198,8 @@ def check_directory(
     yield directory
     if local:
         yield _trust(access)
+    if local and there == path and (said := _plain_jax((each.name for each in path.iterdir()), str(path))):
+        yield fine("plain JAX", said)
     if not local or read_only or directory.verdict is not CheckVerdict.OK or there is None:
         return
     try:
@@ -330,6 +357,9 @@ class _Checkup:
 
     def run(self, *, read_only: bool) -> Iterator[Check]:
         read = self._try("read", self._read_nothing)
+        if read.verdict is CheckVerdict.OK:
+            listed = self._try("plain JAX", self._list_plain_jax)
+            yield from [listed] if listed.detail else []
         if read_only or read.verdict is CheckVerdict.FAILED:
             yield self._judge(read, readable=None)
             return
@@ -402,6 +432,11 @@ class _Checkup:
             detail = f"{self._bucket.url} answers with {found.data!r}… for an object that is not there: a login page?"
             return failed("read", detail, _NO_PORTAL)
         return f"answered in {_text(began)}, connecting included"
+
+    def _list_plain_jax(self) -> str:
+        with suppress(StoreError):  # whether these credentials may list is another check's
+            return _plain_jax((info.name for info in self._bucket.walk("", deep=False)), self._bucket.url)
+        return ""
 
     def _create_once(self) -> str | Check:
         name, began = "create once", time.perf_counter()

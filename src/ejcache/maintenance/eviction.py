@@ -3,7 +3,7 @@
 A pass over a shared cache lists it once, compacts the usage journals, deletes what the policy names, and merges and
 deletes what ended processes left behind. An entry is deleted only if it still is the version that was listed, and if
 nobody made or used it within the last five minutes (processes write down once a minute what they used). A pass over a
-local store, or over files of plain JAX, has only the entries to look at.
+local store has only the entries to look at.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from ejcache.maintenance.journal_compaction import JournalListing, compact
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.maintenance.start_record_merging import merge_start_records
 from ejcache.stores.base import Clearable, EntryInfo
-from ejcache.stores.plain_jax import JaxBucket
 from ejcache.stores.shared.counter_baseline import Baseline
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.usage_journals import USED, is_records_name
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import BlobInfo
     from ejcache.maintenance.eviction_plan import Deletion
     from ejcache.stores.base import Store
-    from ejcache.stores.plain_jax import JaxEntries
 
 log = logging.getLogger("ejcache")
 
@@ -105,7 +103,7 @@ class EvictionPass(Closing):
     """One pass. Opening it scans the cache and plans; `run` deletes; closing it deletes the temporary tables.
 
     Args:
-        storage: the store, the entries of plain JAX, or the objects of a shared cache.
+        storage: the store, or the objects of a shared cache.
         policy: what may stay; None or an empty policy removes nothing.
         dry_run: change nothing, not even the usage journals.
         in_use_seconds: how long an entry of a shared cache counts as in use.
@@ -122,7 +120,7 @@ class EvictionPass(Closing):
 
     def __init__(
         self,
-        storage: Store | JaxEntries | Bucket,
+        storage: Store | Bucket,
         policy: EvictionPolicy | None,
         *,
         dry_run: bool = False,
@@ -241,7 +239,7 @@ def _now(objects: Bucket, *, read_only: bool) -> float:
 
 
 def run_pass(
-    storage: Store | JaxEntries | Bucket,
+    storage: Store | Bucket,
     policy: EvictionPolicy | None,
     *,
     dry_run: bool = False,
@@ -258,7 +256,7 @@ def run_pass(
 
 
 class Scan(Closing):
-    """A cache at one moment, as an eviction pass needs it: a local store, or what plain JAX wrote.
+    """A cache at one moment, as an eviction pass needs it: a local store.
 
     Attributes:
         batch: entries that `delete` takes at once.
@@ -270,13 +268,13 @@ class Scan(Closing):
     One thread at a time may use it.
     """
 
+    batch: int = 1
     in_use_since: float | None = None
     journals: int = 0
     swept: int = 0
 
-    def __init__(self, store: Store | JaxEntries) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self.batch = 100 if isinstance(store, JaxBucket) else 1
 
     def entries(self) -> Iterator[EntryInfo]:
         """Return every entry, with its last use."""
@@ -284,8 +282,6 @@ class Scan(Closing):
 
     def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
         """Delete the entries of `batch`; the keys of those that were deleted."""
-        if isinstance(self._store, JaxBucket):
-            return set(self._store.delete_many([info.key for info in batch]))
         return {info.key for info in batch if self._store.delete(info.key)}
 
     def tidy(self) -> list[str]:

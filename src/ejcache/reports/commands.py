@@ -160,24 +160,22 @@ def _records(directory: str | None, since: str | None, others: Iterable[bytes]) 
 
 def _disk(rows: Sequence[ListedEntry]) -> list[DiskUse]:
     """List what fills the cache, with the commands that free it."""
-    ours = [row for row in rows if not row.is_jax]
-    newest = max(ours, key=lambda row: row.info.created, default=None)
+    newest = max(rows, key=lambda row: row.info.created, default=None)
     unused = time.time() - 30 * _DAY
     by_name: dict[str, list[ListedEntry]] = {}
-    for row in ours:
+    for row in rows:
         by_name.setdefault(row.parts.name, []).append(row)
     uses = [
-        _use("all entries", "", ours),
-        _use("of plain JAX", "", [row for row in rows if row.is_jax]),
+        _use("all entries", "", rows),
         _use(
             "compiled by another JAX, jaxlib or host than the newest",
             "ejcache prune --old-versions",
-            [row for row in ours if newest is not None and row.parts.environment != newest.parts.environment],
+            [row for row in rows if newest is not None and row.parts.environment != newest.parts.environment],
         ),
         _use(
             "not used for 30 days",
             "ejcache prune --unused-for 30d",
-            [row for row in ours if max(row.info.created, row.info.last_used) < unused],
+            [row for row in rows if max(row.info.created, row.info.last_used) < unused],
         ),
     ]
     named = [_use(f"of {name}", f"ejcache prune --name {shlex.quote(name)}", those) for name, those in by_name.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
-    from ejcache.stores.plain_jax import JaxEntries
 
 
 _DEADLINE_SECONDS: Final = 5.0
@@ -208,6 +208,14 @@ _BESIDE_ENTRIES: Final = frozenset({"CACHEDIR.TAG", "autotune", "autotune-record
 """What may be in the directory of a cache in which no program has stored an entry."""
 
 
+_OF_JAX: Final = re.compile(r".+-[0-9a-f]{64}-(?:cache|atime)|\.lockfile")
+
+
+def is_of_plain_jax(name: str) -> bool:
+    """True if JAX's own cache has files of this name, which no code of ejcache reads, writes or removes."""
+    return _OF_JAX.fullmatch(name) is not None
+
+
 class CacheContents(NamedTuple):
     """What a look at a location has found there.
 
@@ -215,14 +223,12 @@ class CacheContents(NamedTuple):
         location: where.
         url: as messages show it.
         has_store: whether a store of ours is there.
-        jax: the entries of plain JAX, if there are any.
         bucket: the objects there, if the location is shared storage.
     """
 
     location: Location
     url: str
     has_store: bool
-    jax: JaxEntries | None
     bucket: Bucket | None = None
 
     def open(self, *, max_size: int | None = UNLIMITED, read_only: bool = False) -> Store | None:
@@ -260,50 +266,42 @@ def inspect_location(
     if location.kind is LocationKind.DIRECTORY:
         return _inspect_directory(location, may_be_empty=may_be_empty)
     if location.kind is LocationKind.MEMORY:
-        return CacheContents(location, location.url, has_store=True, jax=None)
-    from ejcache.stores.plain_jax import JaxBucket
-
+        return CacheContents(location, location.url, has_store=True)
     bucket = open_bucket(location, settings=settings)
     bucket.entries_only = True
     bucket.breaker = None  # a command reports each object that fails, and goes on with the next one
     try:
-        jax = JaxBucket(bucket)
-        has_store = next(bucket.walk("v1/"), None) is not None
-        has_jax = not jax.is_empty()
-        if has_store or has_jax:
-            return CacheContents(location, bucket.url, has_store=has_store, jax=jax if has_jax else None, bucket=bucket)
-        is_empty = next(bucket.walk(""), None) is None
+        if next(bucket.walk("v1/"), None) is not None:
+            return CacheContents(location, bucket.url, has_store=True, bucket=bucket)
+        first = next(bucket.walk("", deep=False), None)
+        is_empty = first is None or (is_of_plain_jax(first.name) and may_be_empty)
     except BaseException:
         bucket.close()
         raise
     bucket.close()
     if is_empty and may_be_empty:
-        return CacheContents(location, bucket.url, has_store=False, jax=None)
+        return CacheContents(location, bucket.url, has_store=False)
     what = "it is empty" if is_empty else "something else is stored there"
     raise NotAStoreError(f"there is no cache at {bucket.url}: {what}")
 
 
 def _inspect_directory(location: Location, *, may_be_empty: bool) -> CacheContents:
-    from ejcache.stores.plain_jax import JaxDirectory
-
     path = Path(location.path)
     try:
         is_empty = next(path.iterdir(), None) is None
-        is_ours = all(each.name in _BESIDE_ENTRIES for each in path.iterdir())
+        is_ours = all(each.name in _BESIDE_ENTRIES or is_of_plain_jax(each.name) for each in path.iterdir())
     except FileNotFoundError as exc:
         if may_be_empty:
-            return CacheContents(location, location.url, has_store=False, jax=None)
+            return CacheContents(location, location.url, has_store=False)
         raise NotAStoreError(f"there is no cache at {path}: the directory does not exist") from exc
     except NotADirectoryError as exc:
         raise NotAStoreError(f"there is no cache at {path}: it is not a directory") from exc
     except OSError as exc:
         raise StoreUnavailableError(f"{path} cannot be read: {exc.strerror or exc}") from exc
-    jax = JaxDirectory(path)
-    has_store, has_jax = os.path.isdir(path / "v1"), not jax.is_empty()  # noqa: PTH112 (of one that is closed)
-    if has_store or has_jax:
-        return CacheContents(location, location.url, has_store=has_store, jax=jax if has_jax else None)
+    if os.path.isdir(path / "v1"):  # noqa: PTH112 (of one that is closed)
+        return CacheContents(location, location.url, has_store=True)
     if is_ours and may_be_empty:
-        return CacheContents(location, location.url, has_store=False, jax=None)
+        return CacheContents(location, location.url, has_store=False)
     what = "no program has stored an entry there" if is_ours else "the directory holds something else"
     what = "the directory is empty" if is_empty else what
     raise NotAStoreError(f"there is no cache at {path}: {what}")

@@ -1,6 +1,8 @@
 """Locks between the processes of one host (`exclusive`), between threads (`ThreadLock`), across forks (`ForkLock`).
 
-The file locks are `flock` locks: the kernel releases them when their holder dies, however it dies.
+The file locks are `flock` locks: the kernel releases them when their holder dies, however it dies. filelock takes the
+lock of `exclusive`, on a file that is opened here: it would not open another user's file, and where there is no `flock`
+its locks by path turn into files that a killed process leaves behind.
 """
 
 from __future__ import annotations
@@ -169,6 +171,8 @@ def exclusive(path: Path, *, deadline: float, poll: float = 0.0005, lasting: boo
         StoreBusyError: another process held the lock until `deadline`.
         OSError: the file cannot be created or opened.
     """
+    from filelock import lock_descriptor  # JAX has imported it; a command that takes no lock does not need it
+
     held = False
     while not held:
         try:
@@ -178,7 +182,7 @@ def exclusive(path: Path, *, deadline: float, poll: float = 0.0005, lasting: boo
             fd = os.open(path, os.O_RDONLY | _FLAGS)
         locked_descriptors.add(fd)
         try:
-            while not try_lock(fd):
+            while not lock_descriptor(fd, blocking=False):
                 if not pause(deadline, poll=poll):
                     raise StoreBusyError(f"another process kept {path} locked for too long")
             held = lasting or _is_still_at(path, fd)

@@ -84,7 +84,7 @@ def _keys_of_names(cache: OpenCache, wanted: Iterable[str]) -> list[str]:
     """Return the keys of the entries that `wanted` name."""
     found: dict[str, None] = {}
     for text in wanted:
-        own = (row for row in list_entries(cache) if not row.is_jax)
+        own = list_entries(cache)
         chosen = choose(own, text, identify_entry, where=cache.url, all_of_a_name=True)
         found |= dict.fromkeys(row.info.key for row in chosen)
     return list(found)

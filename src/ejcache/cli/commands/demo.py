@@ -40,7 +40,7 @@ def demo(
         options = ["--dir", url, "--min-compile-seconds", min_compile_seconds or "0"]
         cold, warm = (_run(which, Path(scratch), options, number) for which in ("cold", "warm"))
         with open_cache(url) as target:
-            entries = [row.fields() | header_facts(row, target) for row in list_entries(target) if not row.is_jax]
+            entries = [row.fields() | header_facts(row, target) for row in list_entries(target)]
     same = cold["loss"] == warm["loss"]
     if as_json:
         runs = {"blocks": number, "cold": cold, "warm": warm, "same_loss": same}

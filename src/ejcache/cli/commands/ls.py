@@ -31,11 +31,11 @@ class Order(StrEnum):
 
 
 _ORDERS: Final = {
-    Order.size: lambda row: (row.is_jax, -row.info.size, row.info.key),
-    Order.age: lambda row: (row.is_jax, row.info.created, row.info.key),
-    Order.used: lambda row: (row.is_jax, -row.info.last_used, row.info.key),
-    Order.hits: lambda row: (row.is_jax, -(row.info.hits or 0), row.info.key),
-    Order.name: lambda row: (row.is_jax, row.parts.name, row.parts.platform, row.info.key),
+    Order.size: lambda row: (-row.info.size, row.info.key),
+    Order.age: lambda row: (row.info.created, row.info.key),
+    Order.used: lambda row: (-row.info.last_used, row.info.key),
+    Order.hits: lambda row: (-(row.info.hits or 0), row.info.key),
+    Order.name: lambda row: (row.parts.name, row.parts.platform, row.info.key),
 }
 
 
@@ -58,8 +58,7 @@ def ls(
 
     Variants of one program are listed together, the one compiled with a PGLE profile first.
 
-    Entries that plain JAX wrote into the same directory or bucket come after those of ejcache. For a remote cache with
-    more than 2,000 entries, compile times are shown only with --limit or --name.
+    For a remote cache with more than 2,000 entries, compile times are shown only with --limit or --name.
 
     With --tuned, the tuned records are listed: the call, its configuration, how that was found, and how fast it is. A
     source with a question mark is unsure, and `tune --unsure` measures the call again. --name and --device select.
@@ -84,7 +83,7 @@ def ls(
         return 0
     if rows:
         _print_rows(rows, entries)
-    hidden = totals.total_entries + totals.jax_entries - len(rows)
+    hidden = totals.total_entries - len(rows)
     output.say(f"{totals.words()} in {cache.url}{f'; {hidden:,} not shown' if hidden else ''}")
     return 0
 
@@ -103,7 +102,6 @@ def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) 
         before = row.program
         lines.append(
             {
-                "kind": row.kind,
                 "name": f"{branch}{row.parts.name}",
                 "platform": row.parts.platform or "-",
                 "variant": row.parts.variant or "-",
@@ -116,7 +114,7 @@ def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) 
                 "key": row.short,
             }
         )
-    uniform = {"kind": "ejcache", "variant": "plain", "profile": "-", "hits": "-", "saved s": "-"}
+    uniform = {"variant": "plain", "profile": "-", "hits": "-", "saved s": "-"}
     columns = [name for name in lines[0] if any(line[name] != uniform.get(name) for line in lines)]
     cells = [[line[name] for name in columns] for line in lines]
     output.print_table(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import Store
-    from ejcache.stores.plain_jax import JaxEntries
 
 _CRITERIA = "--max-size, --max-entries, --older-than, --unused-for, --name or --old-versions"
 _SHOWN: Final = 200
@@ -51,7 +50,6 @@ def prune(
     old_versions: OldVersions = False,
     keep: Keep = None,
     keep_pgle: KeepPgle = False,
-    jax: Annotated[bool, flag("--jax", "Prune the entries that plain JAX wrote, instead of those of ejcache.")] = False,
     tuned: Tuned = False,
     recorded: Recorded = False,
     quarantine: Quarantined = False,
@@ -63,7 +61,7 @@ def prune(
 
     Each rule removes entries independently of the others. --name restricts all rules to matching entries; alone, it
     removes the matching entries. A plain entry is removed before the one of its program that was compiled with a PGLE
-    profile. A directory that only plain JAX has written to is pruned as with --jax.
+    profile. Files of JAX's own cache stay.
 
     Jobs may use a bucket while it is pruned: entries created or used in the last five minutes stay. Without rules, the
     limits that `config set` stored with the cache are applied. On a terminal, it asks before it removes more than half
@@ -73,11 +71,11 @@ def prune(
     """
     entries_only = {
         "--max-size": max_size, "--max-entries": max_entries, "--unused-for": unused_for,
-        "--keep-pgle": keep_pgle, "--jax": jax,
+        "--keep-pgle": keep_pgle,
     }  # fmt: skip
     if not (tuned or recorded or quarantine):
         policy = _policy(max_size, max_entries, older_than, unused_for, name, old_versions, keep, keep_pgle)
-        return _prune_entries(directory, policy, jax=jax, dry_run=dry_run, yes=yes, as_json=as_json)
+        return _prune_entries(directory, policy, dry_run=dry_run, yes=yes, as_json=as_json)
     from ejcache.cli.tuned.removal_and_pins import prune_records
 
     if given := [text for text, value in entries_only.items() if value]:
@@ -112,14 +110,12 @@ def _policy(
     )
 
 
-def _prune_entries(
-    directory: str | None, given: EvictionPolicy, *, jax: bool, dry_run: bool, yes: bool, as_json: bool
-) -> int:
+def _prune_entries(directory: str | None, given: EvictionPolicy, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     from ejcache.cli.eviction_orders import compare_orders, print_orders
     from ejcache.maintenance.eviction import EvictionPass
 
     with open_cache(directory, write=not dry_run) as cache:
-        store, policy = _to_prune(cache, given, jax=jax)
+        store, policy = _to_prune(cache, given)
         with EvictionPass(store, policy, dry_run=dry_run) as eviction:
             planned = eviction.plan
             if not as_json:
@@ -130,7 +126,7 @@ def _prune_entries(
                     left = output.count_and_size(planned.left, planned.left_size)
                     confirm(f"Remove {goes} from {cache.url}? {left} would stay.", yes=False, as_json=False)
             report = run_pass(eviction, quiet=as_json or dry_run)
-            orders = compare_orders(cache, policy, quiet=as_json) if dry_run and store is cache.store else []
+            orders = compare_orders(cache, policy, quiet=as_json) if dry_run else []
             if as_json:
                 output.print_json(_plan_fields(cache, planned, report) | {"orders": orders})
             else:
@@ -139,7 +135,7 @@ def _prune_entries(
     return int(report.failures > 0)
 
 
-def _to_prune(cache: OpenCache, given: EvictionPolicy, *, jax: bool) -> tuple[Store | JaxEntries, EvictionPolicy]:
+def _to_prune(cache: OpenCache, given: EvictionPolicy) -> tuple[Store, EvictionPolicy]:
     """Choose the entries to prune, and the policy: that of the options, or else the limits stored with the cache."""
     from ejcache.maintenance.stored_policy import policy_of
 
@@ -147,12 +143,9 @@ def _to_prune(cache: OpenCache, given: EvictionPolicy, *, jax: bool) -> tuple[St
     policy = given if given.has_criterion else stored
     if not policy.has_criterion:
         raise UsageError(f"prune needs a rule that says what to remove: give {_CRITERIA}")
-    if jax and cache.jax is None:
-        raise UsageError(f"--jax: {cache.url} holds no entries of plain JAX")
-    store = cache.jax if jax or cache.store is None else cache.store
-    if store is None:
+    if cache.store is None:
         raise NotAStoreError(f"{cache.url} holds no entries that could be pruned")
-    return store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle, by_cost=stored.by_cost)
+    return cache.store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle, by_cost=stored.by_cost)
 
 
 def run_pass(eviction: EvictionPass, *, quiet: bool) -> EvictionReport:

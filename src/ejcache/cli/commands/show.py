@@ -73,13 +73,11 @@ def _variants(cache: OpenCache, key: str) -> list[ListedEntry]:
 def _entry_fields(cache: OpenCache, row: ListedEntry, listed: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     try:
-        if cache.jax is not None and row.is_jax:
-            fields["compile_seconds"] = cache.jax.compile_seconds(row.info.key)
-        elif cache.store is not None:
+        if cache.store is not None:
             entry.decode(cache.store.peek(row.info.key) or b"", key=row.info.key)
     except EntryError as exc:
         fields["problem"] = str(exc)
-    header = None if row.is_jax or cache.store is None else read_header(cache.store, row.info.key)
+    header = None if cache.store is None else read_header(cache.store, row.info.key)
     if header is not None:
         noted = output.fields_of(header, "codec", "raw_size", "compile_seconds", "jax", "jaxlib", "profile_digest")
         named = output.fields_of(header, "name", "platform", "logical_key")

@@ -53,7 +53,7 @@ def stats(
     if as_json:
         output.print_json(fields)
         return 0
-    lines = [["Cache", cache.url], *_stored_lines(fields, has_store=cache.store is not None or cache.jax is None)]
+    lines = [["Cache", cache.url], *_stored_lines(fields)]
     output.print_pairs(lines if cache.store is None else [*lines, *_counter_lines(fields, counted)])
     return 0
 
@@ -66,21 +66,17 @@ def _stored_fields(cache: OpenCache) -> dict[str, Any]:
     return {"url": cache.url, **asdict(totals), **counts}
 
 
-def _stored_lines(fields: dict[str, Any], *, has_store: bool) -> list[list[str]]:
-    lines = []
-    if has_store:
-        lines.append(["Entries", f"{fields['total_entries']:,}"])
-        if fields["pgle_entries"]:
-            lines.append(["  with a profile", output.share(fields["pgle_entries"], fields["total_entries"])])
-        size = format_size(fields["total_size"])
-        if fields["max_size"] > 0:
-            size += f" / {format_size(fields['max_size'])} ({100 * fields['total_size'] / fields['max_size']:.1f}%)"
-        lines.append(["Size", size])
-        if fields["side_objects"]:
-            beside = plural(fields["side_objects"], "text, profile or record", "texts, profiles and records")
-            lines.append(["  beside entries", f"{format_size(fields['side_size'])} in {beside}"])
-    if fields["jax_entries"]:
-        lines.append(["Plain JAX", f"{fields['jax_entries']:,} ({format_size(fields['jax_size'])})"])
+def _stored_lines(fields: dict[str, Any]) -> list[list[str]]:
+    lines = [["Entries", f"{fields['total_entries']:,}"]]
+    if fields["pgle_entries"]:
+        lines.append(["  with a profile", output.share(fields["pgle_entries"], fields["total_entries"])])
+    size = format_size(fields["total_size"])
+    if fields["max_size"] > 0:
+        size += f" / {format_size(fields['max_size'])} ({100 * fields['total_size'] / fields['max_size']:.1f}%)"
+    lines.append(["Size", size])
+    if fields["side_objects"]:
+        beside = plural(fields["side_objects"], "text, profile or record", "texts, profiles and records")
+        lines.append(["  beside entries", f"{format_size(fields['side_size'])} in {beside}"])
     return lines
 
 

@@ -39,8 +39,7 @@ def verify(
 ) -> int:
     """Read and decode every entry, and check the store's own files.
 
-    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. Entries of plain JAX have
-    no checksum: only those that are cut off or cannot be decompressed are found. --fix deletes them.
+    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired.
 
     With --reuse, no entry is read. PROGRAM runs three times with reuse_lowering, its output on stderr, and traces
     everything. Exits with 1 if two traces of a function with the same inputs differ, if no two runs had the same
@@ -59,8 +58,8 @@ def verify(
 
 
 def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
-    own, jax = audits[0], audits[-1]
-    totals = Totals(own.entries, own.size, own.side_objects, own.side_size, jax.entries, jax.size)
+    own = audits[0]
+    totals = Totals(own.entries, own.size, own.side_objects, own.side_size)
     unread = sum(one.unreadable for one in audits)
     findings = [finding for one in audits for finding in one.findings]
     unknown = sum(one.unknown_versions for one in audits)
@@ -80,8 +79,8 @@ def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
 
 
 def _audits(cache: OpenCache, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
-    """The audits of the entries of ejcache, of its structures, and of the entries of plain JAX."""
-    from ejcache.maintenance.audit import Audit, audit, audit_jax_directory, audit_structure
+    """The audits of the entries, and of its structures."""
+    from ejcache.maintenance.audit import Audit, audit, audit_structure
     from ejcache.util.parallel import THREADS
 
     threads = THREADS if cache.shared else 1
@@ -91,4 +90,3 @@ def _audits(cache: OpenCache, *, fix: bool, advance: Callable[[], None]) -> Iter
     else:
         yield audit(cache.store, cache.store.entries(), **options)
         yield audit_structure(cache.store, fix=fix)
-    yield Audit() if cache.jax is None else audit_jax_directory(cache.jax, cache.jax.entries(), **options)

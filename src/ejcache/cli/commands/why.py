@@ -153,7 +153,7 @@ class _Caches:
         self._opened: dict[str, KnownEntries | StoreError | None] = {}
 
     def chosen(self) -> KnownEntries | None:
-        """The cache that `--dir`, or else the settings, name; None if plain JAX alone has written there."""
+        """The cache that `--dir`, or else the settings, name; None if no program has stored an entry there."""
         return self._open("", self.directory)
 
     def of(self, record: ProgramRecord) -> KnownEntries | StoreError | UsageError | None:
