@@ -30,7 +30,8 @@ returns `None`.
 
 from __future__ import annotations
 
-from typing import Final
+from enum import StrEnum
+from typing import Final, Self
 
 __all__ = [
     "CompileForbiddenError",
@@ -150,8 +151,37 @@ class EntryVersionError(EntryError):
     """The entry is in a format that this version does not read. It is a miss, and stays for versions that read it."""
 
 
+class StorageCause(StrEnum):
+    """What is behind an error of shared storage, where a user can do something about it that the class does not say."""
+
+    THROTTLED = "throttled"
+    PORTAL = "portal"
+    """Somebody else answers in place of the storage, perhaps a proxy or a login page."""
+    NO_ADDRESS = "no_address"
+    """DNS has no address for the host."""
+    NO_KEY_FILE = "no_key_file"
+    BAD_KEY_FILE = "bad_key_file"
+    BAD_KEYS = "bad_keys"
+    BAD_PROFILE = "bad_profile"
+    CREDENTIALS = "credentials"
+    """There are none, or they are not valid any more."""
+    REGION = "region"
+    NO_BUCKET = "no_bucket"
+
+
 class StoreError(EjcacheError, OSError):
-    """The storage failed."""
+    """The storage failed.
+
+    Attributes:
+        cause: what is behind it, if the client of the storage knows.
+    """
+
+    cause: StorageCause | None = None
+
+    def because(self, cause: StorageCause | None) -> Self:
+        """Note the cause, unless there is one already."""
+        self.cause = self.cause or cause
+        return self
 
 
 class StoreReadOnlyError(StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 from answering import VERSION, answer, serving
@@ -12,9 +13,8 @@ from buckets import gcs_bucket
 from capabilities import require
 from dead_ends import URLS, Trouble, any_request, leads_to
 
-from ejcache.bucket.error_causes import StorageTrouble
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.errors import StoreError, StoreUnavailableError
+from ejcache.errors import StorageCause, StoreError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 
 MEGABYTE = 1 << 20
@@ -159,19 +159,19 @@ def test_a_redirect_is_not_followed(asked, call, kind):
 @pytest.mark.parametrize(
     ("what", "cause"),
     [
-        ("dead DNS, answers at once", StorageTrouble.NO_ADDRESS),
-        ("403", StorageTrouble.MAY_NOT_READ),
-        ("portal, a page", StorageTrouble.PORTAL),
-        ("portal, a redirect", StorageTrouble.PORTAL),
-        ("429", StorageTrouble.THROTTLED),
-        ("no network, silent", StorageTrouble.SILENT),
+        ("dead DNS, answers at once", StorageCause.NO_ADDRESS),
+        ("403", None),  # the class says it
+        ("portal, a page", StorageCause.PORTAL),
+        ("portal, a redirect", StorageCause.PORTAL),
+        ("429", StorageCause.THROTTLED),
+        ("401", StorageCause.CREDENTIALS),
+        ("no network, silent", None),
     ],
 )
 def test_causes_have_names(what, cause, kind, tmp_path, run_client):
     """What a user can do something about is told apart, whatever the library of a storage calls it."""
     program = """
         import sys
-        from ejcache.bucket.error_causes import trouble_behind
         from ejcache.bucket.retry import RetryPolicy
         from ejcache.errors import StoreError
         from ejcache.stores.opening import open_bucket
@@ -180,15 +180,56 @@ def test_causes_have_names(what, cause, kind, tmp_path, run_client):
         try:
             bucket.read("k")
         except StoreError as exc:
-            print(repr(trouble_behind(exc)))
+            print(repr(exc.cause))
     """
     with ExitStack() as stack:
-        if what == "429":
-            variables = leads_to(kind, stack.enter_context(any_request(429, "{}")))
+        if what in {"429", "401"}:
+            variables = leads_to(kind, stack.enter_context(any_request(int(what), "{}")))
         else:
             variables = stack.enter_context(Trouble(what, kind, tmp_path)).variables
         finished = run_client(program, URLS[kind], env=variables)
     assert finished.stdout == f"{cause!r}\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "cause"),
+    [
+        (403, "ExpiredToken", StorageCause.CREDENTIALS),
+        (403, "InvalidAccessKeyId", StorageCause.BAD_KEYS),
+        (403, "AccessDenied", None),
+        (301, "PermanentRedirect", StorageCause.REGION),
+        (404, "NoSuchBucket", StorageCause.NO_BUCKET),
+    ],
+)
+def test_what_s3_refuses_has_a_cause(status, code, cause):
+    """S3 says in a code what its status does not tell apart."""
+    from ejcache.bucket.s3 import S3Bucket
+
+    bucket = S3Bucket("bucket")
+    response = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    assert bucket._error(SimpleNamespace(response=response), writing=False).cause is cause
+    bucket.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "cause"),
+    [
+        ("s3", {"AWS_PROFILE": "nobody"}, StorageCause.BAD_PROFILE),
+        ("s3", {"AWS_EC2_METADATA_DISABLED": "true"}, StorageCause.CREDENTIALS),
+        ("gs", {"EASYDEL_GCS_CLIENT": "/nowhere.json"}, StorageCause.NO_KEY_FILE),
+        ("gs", {"EASYDEL_GCS_CLIENT": "{here}"}, StorageCause.BAD_KEY_FILE),
+    ],
+)
+def test_what_is_wrong_with_credentials(name, variables, cause, tmp_path, monkeypatch):
+    """The client knows what it did not find; nobody is asked for an object."""
+    (tmp_path / "key.json").write_text('{"type": "service_account"}')
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value.format(here=tmp_path / "key.json"))
+    with open_bucket(f"{name}://bucket/a") as bucket:
+        bucket.breaker, bucket.policy = None, RetryPolicy(deadline=1.0)
+        with pytest.raises(StoreError) as caught:
+            bucket.read("k")
+    assert caught.value.cause is cause
 
 
 def test_words_for_a_terminal(asked):

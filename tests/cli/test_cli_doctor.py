@@ -10,6 +10,7 @@ from answering import answer, serving
 from buckets import S3Server
 from cli_helpers import ejcache, files, fill
 
+from ejcache.errors import StorageCause
 from ejcache.maintenance import doctor as doctor_module
 from ejcache.maintenance.doctor import remedy
 
@@ -179,21 +180,11 @@ def test_files_of_credentials(tmp_path, monkeypatch, content):
     assert "file" in check["advice"]
 
 
-@pytest.mark.parametrize(
-    ("problem", "advice"),
-    [
-        ("gs://b: the credentials cannot be renewed: invalid_grant: Token has been revoked", "log in again"),
-        ("An error occurred (ExpiredToken) when calling GetObject", "renew"),
-        ("An error occurred (InvalidAccessKeyId)", "AWS_ACCESS_KEY_ID"),
-        ("The config profile (x) could not be found", "AWS_PROFILE"),
-        ("PermanentRedirect 301", "AWS_DEFAULT_REGION"),
-        ("there is no bucket gs://b, or these credentials may not see it", "bucket's name"),
-        ("something else", "other"),
-    ],
-)
-def test_each_cause_has_its_remedy(problem, advice):
+def test_each_cause_has_its_remedy():
     """An expired token, an unknown bucket and a wrong region are not answered with the same sentence."""
-    assert advice in remedy(problem, "s3://b", otherwise="other")
+    advice = [remedy(cause, "s3://b", otherwise="other") for cause in (*StorageCause, None)]
+    assert len(set(advice)) == len(advice)
+    assert advice[-1] == "other"
 
 
 @pytest.mark.parametrize(
@@ -207,11 +198,11 @@ def test_each_cause_has_its_remedy(problem, advice):
 )
 def test_the_remedy_names_the_variables_of_that_storage(url, named, foreign):
     """Advice for one kind of storage names none of the variables that another kind reads."""
-    advice = remedy("the connection broke", url)
+    advice = remedy(None, url)
     assert [name for name in named if name not in advice] == []
     assert re.search(foreign, advice) is None
     if not url.startswith("file"):
-        assert re.search(foreign, remedy("the token has expired", url)) is None
+        assert re.search(foreign, remedy(StorageCause.CREDENTIALS, url)) is None
 
 
 def test_conditions_that_are_ignored(bucket, monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
 from ejcache.bucket.responses import guard
 from ejcache.bucket.retry import TransientError
-from ejcache.errors import StoreUnavailableError
+from ejcache.errors import StorageCause, StoreUnavailableError
 
 
 class AzureBucket(FsspecBucket):
@@ -46,7 +46,7 @@ class AzureBucket(FsspecBucket):
             return TransientError(str(exc), ambiguous=True)
         if isinstance(exc, ValueError):
             said = f"{what} {self.url}: the answer is not one of Azure, perhaps of a proxy or a login page: {exc}"
-            return StoreUnavailableError(said)
+            return StoreUnavailableError(said).because(StorageCause.PORTAL)
         return super()._translate_error(what, exc, writing=writing)
 
 

@@ -32,6 +32,7 @@ from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, Arrival, allowed
 from ejcache.bucket.retry import TransientError, seconds_of
 from ejcache.errors import (
     NoPermissionError,
+    StorageCause,
     StoreNotAskedError,
     StoreReadOnlyError,
     StoreRefusedError,
@@ -124,6 +125,10 @@ class ClientBucket(Bucket):
     async def _finish(fs: Any) -> None:
         """Close the connections of the file system. Runs on the loop."""
 
+    def _cause_of(self, exc: Exception) -> StorageCause | None:  # noqa: ARG002 (what fsspec opens has no errors of its own)
+        """Return what is behind an error of the client's library."""
+        return None
+
     def _start(self) -> _ClientStartup | None:
         """Begin to make the file system, without waiting for it; None if the program is ending and has none."""
         with self._lock:
@@ -159,7 +164,7 @@ class ClientBucket(Bucket):
                         self._closer.detach()
             if isinstance(exc, StoreUnavailableError):
                 raise
-            raise StoreUnavailableError(f"{self.url} cannot be opened: {exc}") from exc
+            raise StoreUnavailableError(f"{self.url} cannot be opened: {exc}").because(self._cause_of(exc)) from exc
 
     def _refusal(
         self, status: int, said: str, *, writing: bool, retry_after: object = None, throttled: bool = False
@@ -179,7 +184,7 @@ class ClientBucket(Bucket):
         if status == 408 or status >= 500:
             return TransientError(f"{status} {said}", ambiguous=True, throttled=status == 503, retry_after=after)
         if status == 401:
-            return StoreRefusedError(f"{self.url} refuses the credentials: {said}")
+            return StoreRefusedError(f"{self.url} refuses the credentials: {said}").because(StorageCause.CREDENTIALS)
         if status == 403 and writing:
             return StoreReadOnlyError(f"these credentials may not write to {self.url}: {said}")
         if status == 403:
@@ -215,7 +220,7 @@ class ClientBucket(Bucket):
                     raise
                 return future.result(body_seconds + _GRACE)
         except AnswerError as exc:
-            raise StoreUnavailableError(f"{self.url}: {exc}") from exc
+            raise StoreUnavailableError(f"{self.url}: {exc}").because(StorageCause.PORTAL) from exc
         except TimeoutError as exc:
             future.cancel()
             said = "no full answer" if arrival.has_begun else f"no answer for {timeout:.3g} s"

@@ -26,7 +26,7 @@ from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import IDENTITY, ClientBucket
 from ejcache.bucket.responses import MAX_DOCUMENT, check_digest, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
-from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
+from ejcache.errors import MALFORMED, StorageCause, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
 from ejcache.util.tuples import NamedTuple
 
@@ -102,6 +102,14 @@ class GcsBucket(ClientBucket):
         options = {"loop": loop, "skip_instance_cache": True, "use_listings_cache": False, **self._options}
         return self._load()(**options)
 
+    def _cause_of(self, exc: Exception) -> StorageCause | None:
+        from google.auth.exceptions import GoogleAuthError
+
+        named = self._credentials or environment_variable(_CREDENTIALS)
+        if named and isinstance(exc, MALFORMED):  # Google's error for such a file is a ValueError, too
+            return StorageCause.BAD_KEY_FILE
+        return StorageCause.CREDENTIALS if isinstance(exc, GoogleAuthError) else None
+
     def _load(self) -> Any:
         from gcsfs.core import GCSFileSystem
 
@@ -153,7 +161,8 @@ class GcsBucket(ClientBucket):
         except (GoogleAuthError, HttpError) as exc:
             # gcsfs replaces Google's reason, such as "invalid_grant: account not found", by "Invalid Credentials".
             why = exc.__cause__ if isinstance(exc.__cause__, GoogleAuthError) else exc
-            raise StoreRefusedError(f"{self.url}: the credentials cannot be renewed: {why}") from exc
+            said = f"{self.url}: the credentials cannot be renewed: {why}"
+            raise StoreRefusedError(said).because(StorageCause.CREDENTIALS) from exc
         return headers
 
     def _check(self, answer: _Answer, *, writing: bool) -> None:
@@ -162,7 +171,8 @@ class GcsBucket(ClientBucket):
             return
         said, reason = _error(answer.body)
         if status == 404 and "bucket does not exist" in said:
-            raise StoreRefusedError(f"there is no bucket gs://{self._bucket}, or these credentials may not see it")
+            said = f"there is no bucket gs://{self._bucket}, or these credentials may not see it"
+            raise StoreRefusedError(said).because(StorageCause.NO_BUCKET)
         if status == 404:
             return
         if status == 400 and "hash" in said:
@@ -180,7 +190,7 @@ class GcsBucket(ClientBucket):
             raise StoreUnavailableError(
                 f"{self.url}: the answer is not one of Google Cloud Storage, perhaps of a proxy or a login page: "
                 f"status {answer.status}, {type(exc).__name__} {shorten_answer(exc)}, beginning with {start!r}"
-            ) from exc
+            ).because(StorageCause.PORTAL) from exc
 
     def _object(self, name: str, *, root: str = "storage/v1") -> str:
         return f"{root}/b/{quote(self._bucket, safe='')}/o/{quote(self._prefix + name, safe='')}"
@@ -397,13 +407,17 @@ def _check_credentials(path: str, what: str) -> dict[str, Any]:
     try:
         found = json.loads(Path(os.path.expanduser(path)).read_bytes())  # noqa: PTH111 (pathlib raises RuntimeError)
     except FileNotFoundError as exc:
-        raise StoreUnavailableError(f"{what}, {path}, does not exist: {remedy}") from exc
+        error = StoreUnavailableError(f"{what}, {path}, does not exist: {remedy}")
+        raise error.because(StorageCause.NO_KEY_FILE) from exc
     except OSError as exc:
-        raise StoreUnavailableError(f"{what}, {path}, cannot be read: {exc.strerror}: {remedy}") from exc
+        error = StoreUnavailableError(f"{what}, {path}, cannot be read: {exc.strerror}: {remedy}")
+        raise error.because(StorageCause.NO_KEY_FILE) from exc
     except ValueError as exc:
-        raise StoreUnavailableError(f"{what}, {path}, is not JSON: {remedy}") from exc
+        error = StoreUnavailableError(f"{what}, {path}, is not JSON: {remedy}")
+        raise error.because(StorageCause.BAD_KEY_FILE) from exc
     if not isinstance(found, dict):
-        raise StoreUnavailableError(f"{what}, {path}, does not hold credentials: {remedy}")
+        error = StoreUnavailableError(f"{what}, {path}, does not hold credentials: {remedy}")
+        raise error.because(StorageCause.BAD_KEY_FILE)
     return found
 
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 import random
+import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
+from ejcache.errors import StorageCause, StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
 from ejcache.util.log import LONG_WAIT, say_waiting
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.time_budget import Budget, current_budget
@@ -46,6 +47,8 @@ class ThrottledError(StoreBusyError):
     Attributes:
         works: it served other threads of this process meanwhile.
     """
+
+    cause = StorageCause.THROTTLED
 
     def __init__(self, message: str, *, works: bool) -> None:
         super().__init__(message)
@@ -229,7 +232,8 @@ class RetryPolicy:
                     break
                 time.sleep(pause)
         if failure is None:
-            raise StoreNotAskedError(f"{what}: the storage has kept this program waiting for as long as it may")
+            said = f"{what}: the storage has kept this program waiting for as long as it may"
+            raise StoreNotAskedError(said).because(StorageCause.THROTTLED)
         message = f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {time.monotonic() - started:.3g} s)"
         raise _error_of(failure, message, works=pace.has_moved_since(started)) from failure
 
@@ -249,4 +253,16 @@ def _error_of(failure: TransientError, message: str, *, works: bool) -> StoreErr
     # A 503 alone, while nothing is done for any thread of this process, is broken storage.
     if failure.throttled and (works or not failure.ambiguous):
         return ThrottledError(message, works=works)
-    return StoreBusyError(message) if failure.busy else StoreUnavailableError(message)
+    error = StoreBusyError(message) if failure.busy else StoreUnavailableError(message)
+    return error.because(StorageCause.NO_ADDRESS if _is_of_dns(failure) else None)
+
+
+def _is_of_dns(error: BaseException | None) -> bool:
+    """True if an error was raised because a name has no address; libraries say it with other errors."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, socket.gaierror):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False

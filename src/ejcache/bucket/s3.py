@@ -21,7 +21,7 @@ from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.object_names import TEMPORARY, process_name
 from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError
-from ejcache.errors import StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
+from ejcache.errors import StorageCause, StoreError, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 
 if TYPE_CHECKING:
     import asyncio
@@ -37,6 +37,11 @@ _GONE: Final = (*_ABSENT, "PreconditionFailed", "412")
 """Answers to the deletion of an object that is not there any more, or has another version."""
 _THROTTLED: Final = ("SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded")
 _MD5: Final = re.compile("[0-9a-f]{32}")
+_CAUSES: Final = {
+    **dict.fromkeys(("InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"), StorageCause.BAD_KEYS),
+    **dict.fromkeys(("ExpiredToken", "TokenRefreshRequired"), StorageCause.CREDENTIALS),
+    **dict.fromkeys(("301", "PermanentRedirect", "AuthorizationHeaderMalformed"), StorageCause.REGION),
+}
 _CONFLICT: Final = "ConditionalRequestConflict"
 
 
@@ -91,6 +96,19 @@ class S3Bucket(ClientBucket):
         # first request that a program makes while it is ending could not do that any more.
         asyncio.run_coroutine_threadsafe(self._ready_client(fs), loop).result()
         return fs
+
+    def _cause_of(self, exc: Exception) -> StorageCause | None:
+        from botocore import exceptions as boto
+
+        causes: dict[StorageCause, tuple[type[Exception], ...]] = {
+            StorageCause.BAD_PROFILE: (boto.ProfileNotFound,),
+            StorageCause.REGION: (boto.NoRegionError,),
+            StorageCause.CREDENTIALS: (
+                *(boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError),
+                *(boto.SSOError, boto.UnauthorizedSSOTokenError),
+            ),
+        }
+        return next((cause for cause, kinds in causes.items() if isinstance(exc, kinds)), None)
 
     def _load(self) -> Any:
         try:
@@ -147,22 +165,23 @@ class S3Bucket(ClientBucket):
             return self._run_on_loop(call, timeout, most=most)
         except boto.ClientError as exc:
             raise self._error(exc, writing=writing) from exc
-        except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError) as exc:
-            raise StoreUnavailableError(f"{self.url}: {exc}") from exc
-        except (boto.SSLError, boto.ParamValidationError, boto.ProfileNotFound) as exc:
-            raise StoreUnavailableError(f"{self.url}: {exc}") from exc
+        except (
+            *(boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError),
+            *(boto.SSLError, boto.ParamValidationError, boto.ProfileNotFound),
+        ) as exc:
+            raise StoreUnavailableError(f"{self.url}: {exc}").because(self._cause_of(exc)) from exc
         except boto.EndpointConnectionError as exc:
             # aiobotocore also raises it for a connection that broke after the request was sent.
             never_sent = isinstance(exc.kwargs.get("error"), ClientConnectorError | socket.gaierror)
             raise TransientError(str(exc), unreachable=never_sent, ambiguous=not never_sent) from exc
         except ResponseParserError as exc:
-            raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: {exc}") from exc
+            raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: {exc}").because(StorageCause.PORTAL) from exc
         except (boto.ConnectTimeoutError, boto.ReadTimeoutError) as exc:
             raise TransientError(str(exc), ambiguous=True, busy=True) from exc
         except (boto.BotoCoreError, boto.HTTPClientError, HttpError, ConnectionError) as exc:
             cause = getattr(exc, "kwargs", {}).get("error")
             if isinstance(cause, AnswerError):
-                raise StoreUnavailableError(f"{self.url}: {cause}") from exc
+                raise StoreUnavailableError(f"{self.url}: {cause}").because(StorageCause.PORTAL) from exc
             if isinstance(cause, RuntimeError):
                 # "cannot schedule new futures": the program is ending, and no other try could be made.
                 raise StoreUnavailableError(f"{self.url}: {exc}") from exc
@@ -171,14 +190,15 @@ class S3Bucket(ClientBucket):
             # "Session is closed": the program is ending.
             raise StoreUnavailableError(f"{self.url}: {exc}") from exc
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: {type(exc).__name__} {exc}") from exc
+            said = f"{self.url}: {_NOT_S3}: {type(exc).__name__} {exc}"
+            raise StoreUnavailableError(said).because(StorageCause.PORTAL) from exc
 
     def _error(self, exc: Any, *, writing: bool) -> Exception:
         error, answer = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
         code, status = str(error.get("Code", "")), int(answer.get("HTTPStatusCode", 0))
         said = shorten_answer(f"{code}: {error.get('Message', '')}")
         if code == "NoSuchBucket":
-            return StoreRefusedError(f"there is no bucket s3://{self._bucket}")
+            return StoreRefusedError(f"there is no bucket s3://{self._bucket}").because(StorageCause.NO_BUCKET)
         if code in (*_NO_KEY, *_BROKEN, "InvalidRange") or status in (404, 412, 416):
             return _RefusedError("NoSuchKey" if status == 404 else "PreconditionFailed" if status == 412 else code)
         if code == _CONFLICT:
@@ -192,7 +212,10 @@ class S3Bucket(ClientBucket):
         elif status == 403 and not writing and any(word in code for word in ("Token", "AccessKey", "Signature")):
             status = 401
         after = answer.get("HTTPHeaders", {}).get("retry-after")
-        return self._refusal(status, said, writing=writing, retry_after=after, throttled=code in _THROTTLED)
+        refusal = self._refusal(status, said, writing=writing, retry_after=after, throttled=code in _THROTTLED)
+        if isinstance(refusal, StoreError):
+            refusal.cause = _CAUSES.get(code, refusal.cause)
+        return refusal
 
     def _at(self, name: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": self._prefix + name}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import stat
 import statistics
 import subprocess
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import process_name
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
+from ejcache.errors import NoPermissionError, StorageCause, StoreError, StoreReadOnlyError
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
@@ -284,33 +283,18 @@ _CREDENTIALS: Final = {
 }
 _ENDPOINTS: Final = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
 """The variables that lead to another server than the usual one, by the scheme of the URL."""
-_CAUSES: Final = (
-    (
-        r"\b429\b|SlowDown|slow down|kept this program waiting",
-        "the storage limits requests (429): wait, raise its quota, or start fewer processes at once",
-    ),
-    (r"login page|is a redirect|answer is not one of", _NO_PORTAL),
-    (
-        r"[Nn]ame or service|[Nn]ame resolution|nodename|name .* cannot be resolved",
-        "correct the name, or this host's DNS",
-    ),
-    (
-        r"Expecting value|not valid json|is not JSON|not hold credentials|refresh_token|PEM|private key|deserialize",
-        "download the key file again, or name another file there",
-    ),
-    (
-        r"credentials file.*does not exist|No such file|was not found|cannot be read",
-        "create the file of the credentials, or correct the variable that names it",
-    ),
-    (r"InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken", "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-    (r"profile.*(not be found|not found)|config profile", "correct AWS_PROFILE, or add the profile to ~/.aws/config"),
-    (
-        r"expired|invalid_grant|be renewed|\b401\b|refuses the credentials|credentials were not|locate credentials",
-        "log in again or renew the credentials: {credentials}",
-    ),
-    (r"PermanentRedirect|\b301\b|region", "set AWS_DEFAULT_REGION to the region of the bucket"),
-    (r"no bucket|NoSuchBucket", "correct the bucket's name, create the bucket, or allow these credentials to see it"),
-)
+_REMEDIES: Final = {
+    StorageCause.THROTTLED: "the storage limits requests (429): wait, raise its quota, or start fewer processes",
+    StorageCause.PORTAL: _NO_PORTAL,
+    StorageCause.NO_ADDRESS: "correct the name, or this host's DNS",
+    StorageCause.NO_KEY_FILE: "create the file of the credentials, or correct the variable that names it",
+    StorageCause.BAD_KEY_FILE: "download the key file again, or name another file there",
+    StorageCause.BAD_KEYS: "correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    StorageCause.BAD_PROFILE: "correct AWS_PROFILE, or add the profile to ~/.aws/config",
+    StorageCause.CREDENTIALS: "log in again or renew the credentials: {credentials}",
+    StorageCause.REGION: "set AWS_DEFAULT_REGION to the region of the bucket",
+    StorageCause.NO_BUCKET: "correct the bucket's name, create the bucket, or allow these credentials to see it",
+}
 _LIST: Final = "allow to list (storage.objects.list, s3:ListBucket): without it, storage answers 403 for what is absent"
 _READ: Final = f"allow to read (storage.objects.get, s3:GetObject), and {_LIST}"
 _WRITE: Final = "allow to create (storage.objects.create, s3:PutObject), or set EJCACHE_READ_ONLY=1 to read only"
@@ -323,11 +307,10 @@ _CONDITIONS: Final = (
 )
 
 
-def remedy(problem: object, url: str, *, otherwise: str = "") -> str:
+def remedy(cause: StorageCause | None, url: str, *, otherwise: str = "") -> str:
     """Advise on an error of the storage at `url`; `otherwise` is the advice where the cause is not known."""
     scheme = re.sub("^abfss?$", "az", url.partition("://")[0])
-    found = (advice for cause, advice in _CAUSES if re.search(cause, str(problem), re.IGNORECASE))
-    advice = next(found, otherwise or (_MOUNT if scheme == "file" else _REACH))
+    advice = _REMEDIES[cause] if cause is not None else otherwise or (_MOUNT if scheme == "file" else _REACH)
     endpoint = f" (and {_ENDPOINTS[scheme]}, if it is set)" if scheme in _ENDPOINTS else ""
     credentials = _CREDENTIALS.get(scheme, "those that fsspec takes")
     return advice.format(endpoint=endpoint, credentials=credentials)
@@ -387,30 +370,18 @@ class _Checkup:
         try:
             result = call_with_timeout(f"{self._bucket.url}: the storage", step, max(left, 0.1))
         except CallTimeoutError as exc:
-            return failed(name, exc, remedy("", self._bucket.url, otherwise=otherwise))
+            return failed(name, exc, remedy(None, self._bucket.url, otherwise=otherwise))
         except StoreError as exc:
-            problem = f"{exc}{self._unresolved(str(exc))}"
             if name == "create once" and isinstance(exc, StoreReadOnlyError):
-                return warning(name, f"only reading works, and jobs here store nothing: {problem}", _WRITE)
+                return warning(name, f"only reading works, and jobs here store nothing: {exc}", _WRITE)
             if isinstance(exc, NoPermissionError):
-                return failed(name, problem, _READ)
+                return failed(name, exc, _READ)
             stays = f"; {self._bucket.url}/{self._name} stays" if name == "write" else ""
-            return failed(name, problem, f"{remedy(problem, self._bucket.url, otherwise=otherwise)}{stays}")
+            return failed(name, exc, f"{remedy(exc.cause, self._bucket.url, otherwise=otherwise)}{stays}")
         return result if isinstance(result, Check) else fine(name, result)
 
     def _limit_time(self) -> None:
         self._bucket.policy = RetryPolicy(deadline=max(0.5, min(OPERATION_SECONDS, self._end - time.monotonic())))
-
-    def _unresolved(self, problem: str) -> str:
-        """Say that DNS does not know the host that could not be reached, where the client does not say it."""
-        host = re.search(r"endpoint URL: \"?https?://([\w.-]+)", problem)
-        if host is None:
-            return ""
-        try:
-            call_with_timeout("DNS", lambda: socket.getaddrinfo(host[1], 443), 2.0)
-        except (OSError, CallTimeoutError) as exc:
-            return f": the name {host[1]} cannot be resolved: {exc}" if isinstance(exc, socket.gaierror) else ""
-        return ""
 
     def _judge(self, read: Check, *, readable: bool | None) -> Check:
         """Judge the first read; `readable` if an object that was made since can be read."""
