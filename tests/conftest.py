@@ -74,7 +74,6 @@ _ONE_PYTHON = (
     "cli/test_cli_bench.py",
     "cli/test_cli_bucket.py",
     "cli/test_cli_completion.py",
-    "cli/test_cli_demo.py",
     "cli/test_cli_doctor.py",
     "cli/test_cli_reference.py",
     "cli/test_cli_run.py",

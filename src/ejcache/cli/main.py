@@ -164,7 +164,9 @@ COMMANDS: Final = {
         ("bench train.py --steps 2", "bench --rounds 9 -m my_project.train"),
     ),
     "demo": Command(
-        "ejcache.cli.commands.demo:demo", "Run a training step cold and warm, and compare.", ("demo", "demo --blocks 8")
+        "ejcache.cli.commands.bench:demo",
+        "Run a training step cold and warm, and compare.",
+        ("demo", "demo --blocks 8"),
     ),
     "report": Command(
         "ejcache.reports.commands:report",

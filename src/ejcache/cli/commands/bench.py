@@ -1,13 +1,15 @@
-"""`ejcache bench`: how a program starts without a cache, with JAX's own, and with ejcache.
+"""`ejcache bench` and `demo`: how a program starts without a cache, with JAX's own, and with ejcache.
 
-Each contestant has caches of its own in a temporary directory. In every round each of them starts once, in turn, so
-that a machine that is busy for a while slows all of them down. What the program prints is compared, because a start
-that gives another result proves nothing.
+`demo` starts a program that ejcache brings, cold and warm, and shows its phases. For `bench`, each contestant has
+caches of its own in a temporary directory. In every round each of them starts once, in turn, so that a machine that is
+busy for a while slows all of them down. What the program prints is compared, because a start that gives another result
+proves nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import statistics
 import subprocess
 import tempfile
@@ -17,12 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, command_of
-from ejcache.cli.options import Json, argument, option, positive
+from ejcache.cli.options import Dir, Json, argument, option, positive
 from ejcache.errors import EjcacheError
 from ejcache.settings.directories import default_directory
 from ejcache.settings.environment import all_variables
 from ejcache.settings.table import SETTINGS
 from ejcache.util.units import plural
+from ejcache.util.worker_processes import python_of_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,6 +51,47 @@ _OTHERS: Final = frozenset({"ALLOW_FULL_CACHE", "EASYDEL_CACHE_COMPILES"})
 _DIRECTORIES: Final = frozenset({"jax", "jax-0", "cold", "warm"})
 _FILLING: Final = {"JAX, defaults": 1, "JAX, floor 0": 1, "ejcache, warm": 2}
 """Starts that are not timed: the first one compiles, and the second one of ejcache notes what a warm start uses."""
+_DEMO: Final = Path(__file__).parents[1] / "programs" / "demo_program.py"
+
+
+def demo(
+    directory: Dir = None,
+    blocks: Annotated[str, option("--blocks", "N", "Transformer blocks. More blocks take longer to compile.")] = "24",
+    as_json: Json = False,
+) -> int:
+    """Run one training step of a small transformer in two new processes, and compare their times.
+
+    Without --dir, the cache is a temporary directory that is deleted afterwards. Exits with 1 if the second process
+    compiled a program or computed another result.
+    """
+    number = positive(blocks, option="--blocks")
+    starts: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="ejcache-demo-") as scratch:
+        url = directory if directory is not None else f"{scratch}/cache"
+        for name in ("cold", "warm"):
+            output.warn(f"{name}: a training step of {number} transformer blocks, in a new process …")
+            report = Path(scratch) / name
+            env = {**all_variables(), **_FLOORLESS, "EJCACHE": url, "EJCACHE_REPORT": str(report)}
+            took, printed = _start([*python_of_ours(str(_DEMO)), str(number)], env, name)
+            starts[name] = {**json.loads(printed), "process_seconds": took, "report": json.loads(report.read_text())}
+    same = starts["cold"]["loss"] == starts["warm"]["loss"]
+    if as_json:
+        output.print_json({"url": url, "blocks": number, **starts, "same_loss": same})
+    else:
+        print_starts(**starts, blocks=number)
+    counted = starts["warm"]["report"]
+    return int(not same or counted["misses"] > 0 or not counted["hits"])
+
+
+def print_starts(cold: Mapping[str, Any], warm: Mapping[str, Any], *, blocks: int) -> None:
+    """Print what the two processes have measured, side by side, and whether they computed the same loss."""
+    output.say(f"One training step of {blocks} transformer blocks, JAX {cold['jax']}, {cold['device']}\n")
+    rows = []
+    for phase in ("import", "trace_and_lower", "compile_or_load", "first_step", "process"):
+        before, after = cold[f"{phase}_seconds"], warm[f"{phase}_seconds"]
+        rows.append([phase.replace("_", " "), f"{before:.2f} s", f"{after:.2f} s", f"{before / after:.1f}x"])
+    output.print_table(["", "cold", "warm", "faster"], rows, right=("cold", "warm", "faster"))
+    output.say(f"\nBoth processes computed {'the same' if cold['loss'] == warm['loss'] else 'ANOTHER'} loss.")
 
 
 def bench(
@@ -113,18 +157,22 @@ def _starter(
             variable: f"{scratch / value}{turn if value == 'cold' else ''}/" if value in _DIRECTORIES else value
             for variable, value in _CONTESTANTS[name].items()
         }
-        began = time.monotonic()
-        done = subprocess.run(
-            command, env={**rest, "XDG_CACHE_HOME": str(caches), **own}, capture_output=True, check=False
-        )
-        took = time.monotonic() - began
-        if done.returncode != 0:
-            last = done.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
-            raise EjcacheError(f"the program ended with {done.returncode} ({name}): {last}")
+        result = _start(command, {**rest, "XDG_CACHE_HOME": str(caches), **own}, name)
         advance()
-        return took, done.stdout
+        return result
 
     return start
+
+
+def _start(command: list[str], env: Mapping[str, str], name: str) -> tuple[float, bytes]:
+    """Run a program once; the seconds that its process took, and what it has printed."""
+    began = time.monotonic()
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    took = time.monotonic() - began
+    if done.returncode != 0:
+        last = done.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
+        raise EjcacheError(f"the program ended with {done.returncode} ({name}): {last}")
+    return took, done.stdout
 
 
 def _compare(seconds: Mapping[str, list[float]], outputs: Mapping[str, set[bytes]]) -> list[dict[str, Any]]:
