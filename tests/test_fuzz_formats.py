@@ -35,7 +35,7 @@ from ejcache.maintenance.stored_policy import decode_policy, encode_policy, poli
 from ejcache.stores.base import EntryUse
 from ejcache.stores.host_notes import decode_notes, encode_note
 from ejcache.stores.shared.counter_baseline import decode_counters
-from ejcache.stores.shared.usage_journals import decode_journal, decode_record_lines, encode_journal
+from ejcache.stores.shared.usage_journals import decode_lines, decode_record_lines, encode_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,7 +192,7 @@ def structured_journal(*, compress):
 
 def read_journal(data):
     assert all(isinstance(line, bytes) for line in decode_record_lines(data))
-    for key, used in decode_journal(data).items():
+    for key, used in decode_lines(data):
         assert isinstance(key, str)
         assert math.isfinite(used.when)
         assert used.times >= 0

@@ -23,7 +23,6 @@ from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.base import EntryInfo, EntryUse
 from ejcache.stores.shared.usage_journals import (
     USED,
-    decode_journal,
     decode_lines,
     decode_pieces,
     decode_record_lines,
@@ -46,7 +45,7 @@ NOW = 1_700_000_000.0
 @pytest.mark.parametrize("name", ["journal-v1", "snapshot-v1"])
 def test_golden_files(name):
     """Files that version 1 has written are read for ever."""
-    assert decode_journal((GOLDEN / name).read_bytes()) == USES
+    assert dict(decode_lines((GOLDEN / name).read_bytes())) == USES
 
 
 def test_writes_what_version_1_wrote():
@@ -62,7 +61,7 @@ A_USE = st.builds(
 @given(st.dictionaries(st.sampled_from(ODD_KEYS), A_USE), st.booleans())
 def test_round_trip(used, compress):
     """Every key that a store takes comes back, with whole seconds, the number of uses, and its worth."""
-    assert decode_journal(encode_journal(used, compress=compress)) == used
+    assert dict(decode_lines(encode_journal(used, compress=compress))) == used
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -71,12 +70,12 @@ def test_no_damage_goes_unseen(compress):
     data = encode_journal(USES, compress=compress)
     for length in range(len(data)):
         with pytest.raises((EntryCorruptError, EntryVersionError)):
-            decode_journal(data[:length])
+            dict(decode_lines(data[:length]))
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
         with contextlib.suppress(EntryCorruptError, EntryVersionError):
-            assert decode_journal(bytes(damaged)) == USES  # a letter of a field that nobody reads
+            assert dict(decode_lines(bytes(damaged))) == USES  # a letter of a field that nobody reads
 
 
 def changed(**fields):
@@ -87,8 +86,8 @@ def changed(**fields):
 def test_later_versions():
     """A later version is told from damage; fields that this version does not know are no matter."""
     with pytest.raises(EntryVersionError):
-        decode_journal(changed(version=2))
-    assert decode_journal(changed(later="field")) == USES
+        dict(decode_lines(changed(version=2)))
+    assert dict(decode_lines(changed(later="field"))) == USES
 
 
 def with_body(body, **fields):
@@ -131,7 +130,7 @@ def with_body(body, **fields):
 def test_what_nobody_wrote(data):
     """Intact by its checksum or not, what is no list of uses is refused as such."""
     with pytest.raises(EntryCorruptError):
-        decode_journal(data)
+        dict(decode_lines(data))
 
 
 @pytest.mark.parametrize("compress", [False, True])
@@ -153,7 +152,7 @@ def test_a_line_without_end_takes_linear_time(compress):
     body = b"1" * (32 << 20)
     stored = zlib.compress(body, 1) if compress else body
     data = with_body(stored, codec="zlib" if compress else "plain")
-    assert tracemalloc_peak(lambda: decode_journal(data)) < 4 << 20
+    assert tracemalloc_peak(lambda: dict(decode_lines(data))) < 4 << 20
 
 
 def test_a_bomb_is_refused_after_its_limit():
@@ -187,11 +186,11 @@ def test_a_record_follows_the_uses():
     lines = [b'{"v": 1}', b"x" * 50_000]
     for compress in (False, True):
         data = encode_journal(USES, sums={"hits": 1}, compress=compress, record=lines)
-        assert (decode_record_lines(data), decode_journal(data), decode_sums(data)) == (lines, USES, {"hits": 1})
+        assert (decode_record_lines(data), dict(decode_lines(data)), decode_sums(data)) == (lines, USES, {"hits": 1})
         assert decode_record_lines(data[:-1]) == []
-        assert decode_journal(data[:-5] + b"\0\0\0\0\0") == USES
+        assert dict(decode_lines(data[:-5] + b"\0\0\0\0\0")) == USES
         with pytest.raises(EntryCorruptError):
-            decode_journal(data[:-1])
+            dict(decode_lines(data[:-1]))
     assert decode_record_lines(encode_journal(USES)) == decode_record_lines(b"junk") == []
     bomb = encode_journal({}, record=[b"x" * (9 << 20)])
     assert decode_record_lines(bomb) == []
@@ -248,7 +247,7 @@ def test_compact(objects):
 
 def numbers(objects):
     """The uses of each key that the snapshot has."""
-    return decode_journal(objects.read(SNAPSHOT).data)
+    return dict(decode_lines(objects.read(SNAPSHOT).data))
 
 
 def test_numbers_are_folded_once(objects, monkeypatch):

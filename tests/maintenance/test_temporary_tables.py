@@ -17,7 +17,7 @@ from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.maintenance.temporary_tables import TemporaryTables
 from ejcache.stores.base import EntryInfo, EntryUse
-from ejcache.stores.shared.usage_journals import decode_journal, encode_ordered
+from ejcache.stores.shared.usage_journals import decode_lines, encode_ordered
 
 
 def long_key(number):
@@ -85,7 +85,7 @@ def test_a_snapshot_of_many_uses_takes_what_it_is_compressed_to():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert decode_journal(data) == dict(used)
+    assert dict(decode_lines(data)) == dict(used)
     assert peak < 2 * len(data) + 1_000_000
 
 

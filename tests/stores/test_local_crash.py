@@ -8,18 +8,21 @@ import signal
 import sys
 
 import pytest
+from helpers import SUPPORT
 from local_processes import starting
 
 from ejcache.stores.local.layout import declared_overhead
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.local.values import INLINE_BYTES
 
-POINTS = ["file-begun", "file-written", "file-placed", "row-written", "before-commit", "committed"]
+POINTS = ["file-begun", "file-written", "row-written", "before-commit", "committed"]
 LIMIT = 200_000
 
 WRITER = """
 import os, signal, sys
+sys.path.insert(0, SUPPORT)
 from ejcache.stores.local.store import LocalStore
+from write_steps import tell_steps
 point, way = sys.argv[2:4]
 armed = False
 def hook(reached):
@@ -31,7 +34,8 @@ def hook(reached):
             sys.stdin.readline()
         else:
             signal.pause()
-store = LocalStore(sys.argv[1], max_size=200_000, observer=hook)
+store = LocalStore(sys.argv[1], max_size=200_000)
+tell_steps(hook)
 armed = True
 if sys.argv[4] == "replace":
     store.replace("k0", b"n" * 60_000)
@@ -39,7 +43,7 @@ else:
     store.put("new", b"n" * 60_000)
 armed = False
 print(store.get("new") == b"n" * 60_000, flush=True)
-"""
+""".replace("SUPPORT", repr(str(SUPPORT)))
 
 
 @pytest.fixture
@@ -107,14 +111,17 @@ def test_interrupted_at(tmp_path, start_python, point):
     process = start_python(
         """
         import sys
+        sys.path.insert(0, sys.argv[3])
         from ejcache.stores.local.store import LocalStore
+        from write_steps import tell_steps
         armed = False
         def hook(reached):
             global armed
             if armed and reached == sys.argv[2]:
                 armed = False
                 raise KeyboardInterrupt
-        store = LocalStore(sys.argv[1], max_size=200_000, observer=hook)
+        store = LocalStore(sys.argv[1], max_size=200_000)
+        tell_steps(hook)
         armed = True
         try:
             store.put("new", b"n" * 60_000)
@@ -126,6 +133,7 @@ def test_interrupted_at(tmp_path, start_python, point):
         """,
         path,
         point,
+        SUPPORT,
     )
     assert process.stdout.readline() == "interrupted\n"
     assert process.wait() == 0, process.stderr.read()
@@ -176,10 +184,14 @@ def test_killed_while_a_new_index_is_made(tmp_path, start_python):
     process = start_python(
         """
         import os, signal, sys
+        sys.path.insert(0, sys.argv[2])
         from ejcache.stores.local.store import LocalStore
-        LocalStore(sys.argv[1], observer=lambda point: os.kill(os.getpid(), signal.SIGKILL))
+        from write_steps import tell_steps
+        tell_steps(lambda step: os.kill(os.getpid(), signal.SIGKILL))
+        LocalStore(sys.argv[1])
         """,
         path,
+        SUPPORT,
     )
     assert process.wait() == -signal.SIGKILL
     assert len(list((path / "v1/local").glob("new-*"))) == 1

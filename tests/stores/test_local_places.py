@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from capabilities import needs
+from write_steps import seeing_steps
 
 from ejcache.errors import NotAStoreError, StoreError, StoreReadOnlyError
 from ejcache.stores.local import layout as local_layout
@@ -297,12 +298,12 @@ def test_made_on_a_full_disk(tmp_path, others):
 def test_no_room_after_all_was_removed(tmp_path, number):
     """If a full disk has no room for a new index, all is removed and the next put makes one; another error is told."""
 
-    def observer(step):
+    def hook(step):
         if step == "index-made" and trouble:
             raise OSError(trouble.pop(), "as the disk says it")
 
     trouble = []
-    with LocalStore(tmp_path / "s", observer=observer) as store:
+    with LocalStore(tmp_path / "s") as store, seeing_steps(hook):
         fill(store)
         trouble.append(number)
         with contextlib.nullcontext() if number == errno.ENOSPC else pytest.raises(StoreError):

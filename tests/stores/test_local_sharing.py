@@ -12,6 +12,7 @@ import warnings
 import pytest
 from local_processes import starting
 from store_processes import in_fork
+from write_steps import seeing_steps
 
 from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
@@ -74,7 +75,7 @@ def test_signal_handler_inside_a_put(tmp_path):
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        with LocalStore(tmp_path, timeout=0.2, observer=interrupt) as store:
+        with LocalStore(tmp_path, timeout=0.2) as store, seeing_steps(interrupt):
             assert store.put("k", b"value")
             assert seen == [StoreBusyError]
             assert store.get("k") == b"value"
@@ -128,7 +129,7 @@ def test_fork_inside_a_call(tmp_path):
 
             told.append(in_fork(child))
 
-    with LocalStore(tmp_path, timeout=0.2, observer=fork) as store:
+    with LocalStore(tmp_path, timeout=0.2) as store, seeing_steps(fork):
         assert store.put("k", b"value") is True
         assert "forked off" in told[1]
         assert store.get("k") == b"value"

@@ -11,7 +11,7 @@ from ejcache.bucket.object_names import COUNTERS
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.unsent import decode_usage, encode_usage
-from ejcache.stores.shared.usage_journals import USED, decode_journal
+from ejcache.stores.shared.usage_journals import USED, decode_lines
 
 PROGRAM = """
 import sys
@@ -57,7 +57,7 @@ def test_journals_and_counters_arrive(run_forked, url):
                 assert shared.counters()["hits"] == 6 * runs
         journals = [bucket.read(info.name).data for info in bucket.walk(USED)]
         assert len(journals) == first + 2
-        assert sum(len(decode_journal(journal)) == 6 for journal in journals) == 2
+        assert sum(len(dict(decode_lines(journal))) == 6 for journal in journals) == 2
         assert list(bucket.walk(COUNTERS)) == []
 
 

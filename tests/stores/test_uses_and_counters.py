@@ -19,7 +19,7 @@ from ejcache.maintenance.journal_compaction import JournalListing, compact
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.shared.unsent import UnsentUses
-from ejcache.stores.shared.usage_journals import USED, decode_journal, decode_sums, encode_journal
+from ejcache.stores.shared.usage_journals import USED, decode_lines, decode_sums, encode_journal
 from ejcache.stores.shared.uses_and_counters import Usage
 
 DAY = 86_400.0
@@ -44,7 +44,7 @@ def usage(objects):
 def journals(objects):
     """Uses and sums of each journal, in the order of their names."""
     blobs = [objects.read(info.name).data for info in sorted(objects.walk(USED), key=lambda info: info.name)]
-    return [({key: use.when for key, use in decode_journal(data).items()}, decode_sums(data)) for data in blobs]
+    return [({key: use.when for key, use in decode_lines(data)}, decode_sums(data)) for data in blobs]
 
 
 def fold(objects, *, days=0.0, listed=None):
@@ -90,7 +90,7 @@ class TestUses:
         for _ in range(3):
             store.note_used("k", 2.0)
         store.usage.write()
-        (found,) = [decode_journal(store.bucket.read(info.name).data) for info in store.bucket.walk(USED)]
+        (found,) = [dict(decode_lines(store.bucket.read(info.name).data)) for info in store.bucket.walk(USED)]
         assert {key: use[1:] for key, use in found.items()} == {"k": (3, 2.0), "l": (0, 7.0)}
 
     def test_a_read_only_store_remembers_nothing(self, store):

@@ -64,11 +64,6 @@ def export_settings(values: Mapping[str, Any]) -> None:
     os.environ.update(settings_environment(values))
 
 
-def export_variables(variables: Mapping[str, str]) -> None:
-    """Set variables in this process, for its children."""
-    os.environ.update(variables)
-
-
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}

@@ -73,14 +73,12 @@ class IndexOptions(NamedTuple):
     Attributes:
         max_size: bytes of all entries, -1 for no limit.
         evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
-        observer: called with the name of each step of a write, for tests that interrupt it there.
         worth: what a use of an entry is worth for each byte, by its beginning and its size, if what is worth least is
             evicted first; None if what was not used for longest is.
     """
 
     max_size: int = -1
     evict_before: Callable[[str], Iterable[str]] | None = None
-    observer: Callable[[str], object] = bool
     worth: Callable[[bytes, int], float] | None = None
 
 
@@ -167,7 +165,7 @@ class EntryIndex:
         self.generation = generation
         self.read_only = presence is None
         self.options = options
-        self.values = ValueFiles(generation, "" if presence is None else presence.token, options.observer)
+        self.values = ValueFiles(generation, "" if presence is None else presence.token)
         self.uses = PendingUses()
         self.deadline = 0.0
         self.unclean = False
@@ -318,7 +316,6 @@ class EntryIndex:
         self._marked, self._removed = [], []
         try:
             yield self._sql
-            self.options.observer("before-commit")
             self._sql("COMMIT")
         except BaseException:
             self.uses.give_back(self._marked)
@@ -331,7 +328,6 @@ class EntryIndex:
                     self.values.delete(value.filename)
             raise
         self._pending_deletes.extend(self._removed)
-        self.options.observer("committed")
 
     def _is_committed(self, value: PendingValue) -> bool:
         """True if its row is committed: Ctrl-C during a COMMIT is raised after it."""

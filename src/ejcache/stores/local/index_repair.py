@@ -247,7 +247,6 @@ class Generations:
             (making / INDEX).chmod(file_mode(making))
             if found_in is not None:
                 self._take_over(found_in, making)
-            self._options.observer("index-made")
             generation = self._layout.fresh("g")
             making.rename(generation)
         except BaseException as exc:

@@ -61,7 +61,6 @@ class LocalStore(Store):
         evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
         worth: what a use of an entry is worth for each byte, by its beginning and its size, if nobody has said it and
             what is worth least is to be evicted first; None if what was not used for longest is.
-        observer: called with the name of each step of a write, for tests that interrupt it there.
 
     Raises:
         NotAStoreError: there is something else, or a newer format; nothing was changed.
@@ -81,13 +80,12 @@ class LocalStore(Store):
         trusted: bool = False,
         evict_before: Callable[[str], Iterable[str]] | None = None,
         worth: Callable[[bytes, int], float] | None = None,
-        observer: Callable[[str], object] | None = None,
     ) -> None:
         self.path = Path(os.path.abspath(path))  # noqa: PTH100 (Path.absolute keeps "..")
         self.url = str(self.path)
         self._layout = Layout(self.path, trusted=trusted)
         self.max_size = self._layout.limit() if max_size is None else max_size
-        options = IndexOptions(self.max_size, evict_before, observer or bool, worth)
+        options = IndexOptions(self.max_size, evict_before, worth)
         self._manager = ConnectionManager(self._layout, options=options, read_only=read_only, timeout=timeout)
         self._manager.run(lambda _: None, make=True)
 

@@ -19,7 +19,7 @@ from ejcache.util.files import file_mode, make_below, open_with_mode
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 MODE_RAW: Final = 1
 """diskcache's: the value is in the row."""
@@ -92,13 +92,11 @@ class ValueFiles:
     Args:
         directory: the generation.
         token: of this process.
-        observer: called with the name of each step of a write, for tests that interrupt it there.
     """
 
-    def __init__(self, directory: Path, token: str, observer: Callable[[str], object]) -> None:
+    def __init__(self, directory: Path, token: str) -> None:
         self._directory = str(directory)
         self._token = token
-        self._observer = observer
         self._mode: int | None = None
 
     def write_pending(self, key: str, data: bytes) -> PendingValue:
@@ -122,12 +120,10 @@ class ValueFiles:
             with open(fd, "wb", buffering=0) as file:
                 view = memoryview(data)
                 while view:
-                    self._observer("file-begun")
                     view = view[file.write(view) :]
         except BaseException:
             self.discard(filename)
             raise
-        self._observer("file-written")
         return PendingValue(key, digest, len(data), MODE_BINARY, filename, None)
 
     def _make(self, path: str) -> int:
@@ -147,7 +143,6 @@ class ValueFiles:
         except FileNotFoundError:
             make_below(Path(final).parent)
             os.rename(self._pending_path(filename), final)
-        self._observer("file-placed")
 
     def discard(self, filename: str | None) -> None:
         """Delete a pending file that was not committed."""

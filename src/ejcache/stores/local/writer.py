@@ -84,7 +84,6 @@ def _write_row(
             return False
         if value.filename is not None:
             index.values.commit(value.filename)
-        index.options.observer("row-written")
         if index.options.max_size >= 0:
             _evict(index, value, age)
     return True

@@ -106,11 +106,6 @@ def encode_ordered(
     return whole.getvalue()
 
 
-def decode_journal(data: bytes) -> dict[str, EntryUse]:
-    """Return all uses in `data`; raises as `decode_lines` does."""
-    return dict(decode_lines(data))
-
-
 def decode_lines(data: bytes, *, limit: int = MAX_SNAPSHOT) -> Iterator[tuple[str, EntryUse]]:
     """Return the uses in `data`, one at a time; arguments and errors are those of `decode_pieces`."""
     return decode_pieces([data[: len(data) - _record_size(data)]], limit=limit)
