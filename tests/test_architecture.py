@@ -7,6 +7,7 @@ knowing it, whenever it is looked up. The package's own `__init__` may name ever
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -296,6 +297,21 @@ def import_circles(graph: dict[str, set[str]]) -> list[set[str]]:
     reach = {module: reachable(module) for module in graph}
     groups = {frozenset(m for m in reach[module] if module in reach[m]) for module in graph if module in reach[module]}
     return [set(group) for group in sorted(groups, key=sorted)]
+
+
+def test_every_module_is_named_by_another_one():
+    """By an import, or by a text that is imported or started later: what nothing names is dead, whatever tests it."""
+    sources = modules()
+    graph = import_graph(sources)
+    named = set().union(*graph.values())
+    others = {path.relative_to(PACKAGE.parent).as_posix(): path.read_text() for path in PACKAGE.parent.rglob("*.py")}
+    for path in sources:
+        module = ".".join(["ejcache", *Path(path).with_suffix("").parts])
+        texts = (text for place, text in others.items() if place != f"ejcache/{path}")
+        if module not in named and Path(path).stem not in {"__init__", "__main__"}:
+            # A whole word, as in "ejcache.cli.commands.ls:ls", or the name of a script.
+            wanted = re.compile(rf"[\"'](?:{re.escape(module)}[\"':]|{re.escape(Path(path).name)}[\"'])")
+            assert any(map(wanted.search, texts)), f"{path} is named by no other module"
 
 
 def test_no_modules_import_each_other():

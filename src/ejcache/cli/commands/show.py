@@ -110,7 +110,7 @@ def _state_lines(fields: dict[str, Any]) -> list[list[str]]:
     size = format_size(fields["size"])
     if fields.get("raw_size"):
         size += f" ({format_size(fields['raw_size'])} uncompressed)"
-    lines = [[name.capitalize(), fields[name] or "-"] for name in ("platform", "variant", "kind")]
+    lines = [[name.capitalize(), fields[name] or "-"] for name in ("platform", "variant")]
     lines.append(["Size", size])
     if fields.get("compile_seconds") is not None:
         lines.append(["Compile time", f"{fields['compile_seconds']:.2f} s"])
