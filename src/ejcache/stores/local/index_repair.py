@@ -266,7 +266,7 @@ class Generations:
         until = time.monotonic() + _FINDING_SECONDS
         rows: dict[str, tuple[object, ...]] = {}
         room = self._options.max_size
-        files = [(dead / name, name) for name in ValueFiles(dead, "", bool).committed()]
+        files = [(dead / name, name) for name in ValueFiles(dead, "").committed()]
         for path, name in sorted(files, key=lambda file: -modification_time(file[0])):
             key = _key_of(path)
             if key is None or key in rows or digest_of(key) not in name or time.monotonic() > until:
