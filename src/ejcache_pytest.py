@@ -118,7 +118,7 @@ class _CachedRun:
         logging.getLogger("ejcache").addHandler(self._warnings)
         if wanted.lower() not in _ON and "://" not in wanted:
             # `EJCACHE=name` would be a typing error of a boolean; tests may change the working directory.
-            wanted = f"{(config.rootpath / Path(wanted).expanduser()).resolve()}/"
+            wanted = f"{config.rootpath / Path(wanted).expanduser()}/"
         self._before = {name: os.environ.get(name) for name in (_VARIABLE, _FLOOR)}
         os.environ[_VARIABLE] = wanted
         if _FLOOR_OF_JAX not in os.environ:

@@ -1,9 +1,9 @@
 """What `import ejcache` offers for looking at a cache and for maintaining it: `stats`, `entries`, `why`, `prune` ….
 
-Every function takes the `url` of a cache. Without it, the function works on the cache that `ejcache.enable` has enabled
-in this process, or if there is none, on the one that `ejcache config` shows as `dir`. That cache need not exist
-yet: it counts as empty. These functions may be called from any thread and while other processes use the cache. They
-import JAX only if `ejcache.enable` has done so.
+Every function takes the directory or URL of a cache, as `dir`. Without it, the function works on the cache that
+`ejcache.enable` has enabled in this process, or if there is none, on the one that `ejcache config` shows as `dir`. That
+cache need not exist yet: it counts as empty. These functions may be called from any thread and while other processes
+use the cache. They import JAX only if `ejcache.enable` has done so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
 from ejcache.keys.key import is_side_key
-from ejcache.settings.resolve import resolve_if_changed
+from ejcache.settings.resolve import settings_in_use
 from ejcache.util.units import parse_age, parse_limit
 
 if TYPE_CHECKING:
@@ -41,36 +41,33 @@ if TYPE_CHECKING:
 
 def current_settings() -> Settings:
     """The settings that the next compilation will use, and where each came from: `current_settings()["max_size"]`."""
-    # Not imported here: that would import JAX. Until then, JAX's flags are what the environment says.
-    activate = sys.modules.get("ejcache.jax_integration.activate")
-    settings: Settings = resolve_if_changed() if activate is None else activate.current_settings()
-    return settings
+    return settings_in_use()
 
 
-def stats(url: Url | None = None, *, whole_store: bool = False) -> Stats:
+def stats(dir: Url | None = None, *, whole_store: bool = False) -> Stats:
     """Return the counters of a cache: hits, misses, and the time that it saved.
 
     Args:
-        url: a cache; its counters are those of all processes that have ever used it. Without it, those of this process.
-        whole_store: without `url`, too, the counters of all processes.
+        dir: a cache; its counters are those of all processes that have ever used it. Without it, those of this process.
+        whole_store: without `dir`, too, the counters of all processes.
 
     Raises:
-        UsageError: `url` is not the URL of a cache.
-        NotAStoreError: there is no cache at `url`.
+        UsageError: `dir` is not the URL of a cache.
+        NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be read.
     """
     from ejcache.cache.counters import Stats
 
     cache = _active()
-    if url is None and not whole_store:
+    if dir is None and not whole_store:
         return cache.stats() if cache is not None else Stats()
-    if url is None and cache is not None:
+    if dir is None and cache is not None:
         return cache.stats(whole_store=True)
-    with _open_store_at(url) as opened:
+    with _open_store_at(dir) as opened:
         return Stats.of(opened.store.counters()) if opened.store is not None else Stats()
 
 
-def entries(url: Url | None = None) -> Iterator[EntryInfo]:
+def entries(dir: Url | None = None) -> Iterator[EntryInfo]:
     """The entries, in no particular order, each with its key, its size and the times of its creation and last use.
 
     The listing is streamed: the iterator raises errors, and holds the cache open until it is exhausted or closed.
@@ -78,26 +75,26 @@ def entries(url: Url | None = None) -> Iterator[EntryInfo]:
     uploading is not listed; `ejcache.active().flush(timeout=60)` waits for it.
 
     Args:
-        url: a cache.
+        dir: a cache.
 
     Raises:
-        UsageError: `url` is not the URL of a cache.
-        NotAStoreError: there is no cache at `url`.
+        UsageError: `dir` is not the URL of a cache.
+        NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be listed.
     """
-    with _open_store_at(url) as opened:
+    with _open_store_at(dir) as opened:
         if opened.store is not None:
             yield from (info for info in opened.store.entries() if not is_side_key(info.key))
 
 
 def why(
-    what: str | None = None, *, url: Url | None = None, last: int = 1, since: float | str | None = None
+    what: str | None = None, *, dir: Url | None = None, last: int = 1, since: float | str | None = None
 ) -> list[Explanation]:
     """Why programs were compiled rather than loaded: an explanation for each miss, the latest first.
 
     Args:
         what: the name of a function, or a key or its beginning; by default, any.
-        url: only misses of this cache; by default, of every cache that this user has used on this host.
+        dir: only misses of this cache; by default, of every cache that this user has used on this host.
         last: how many misses to explain.
         since: only misses of this long ago or less, in seconds or as `"2h"`.
 
@@ -115,7 +112,7 @@ def why(
         raise SettingError("last", last, "a whole number, 1 or more")
     age = _seconds(since, "since")
     after = 0.0 if age is None else time.time() - age
-    wanted = _same_place(url) if url is not None else None
+    wanted = _same_place(dir) if dir is not None else None
 
     def is_within(place: str, moment: float) -> bool:
         return moment >= after and (wanted is None or _same_place(place) == wanted)
@@ -127,7 +124,7 @@ def why(
 
 
 def prune(
-    url: Url | None = None,
+    dir: Url | None = None,
     *,
     max_size: int | str | None = None,
     max_entries: int | None = None,
@@ -146,7 +143,7 @@ def prune(
     the cache.
 
     Args:
-        url: a cache.
+        dir: a cache.
         max_size: bytes that may stay, as a number from 1,000 on, as `"10GB"`, or 0.
         max_entries: number of entries that may stay.
         older_than: remove entries created longer ago than this, in seconds or as `"14d"`.
@@ -161,8 +158,8 @@ def prune(
         What was removed. An entry that the storage refuses to delete is in `failed`, and the others are removed.
 
     Raises:
-        UsageError: no rule was given, a value is not acceptable, or `url` is not the URL of a cache.
-        NotAStoreError: there is no cache at `url`.
+        UsageError: no rule was given, a value is not acceptable, or `dir` is not the URL of a cache.
+        NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be listed.
     """
     from ejcache.maintenance.eviction import EvictionReport, run_pass
@@ -179,7 +176,7 @@ def prune(
         keep_pgle=keep_pgle,
         by_cost=current_settings().evict == "cost",
     )
-    with _open_store_at(url, write=not dry_run) as opened:
+    with _open_store_at(dir, write=not dry_run) as opened:
         policy = opened.completed(asked)
         if not policy.has_criterion:
             raise UsageError("prune removes nothing without a rule: pass max_size, older_than, name or another one")
@@ -188,46 +185,46 @@ def prune(
         )
 
 
-def clear(url: Url | None = None) -> EvictionReport:
+def clear(dir: Url | None = None) -> EvictionReport:
     """Remove all entries. Files that plain JAX has written in the same directory stay.
 
     Other hosts keep their local copies of a shared cache's entries and go on using them: to ignore all entries stored
     so far, change the setting `namespace` in every job.
 
     Raises:
-        UsageError: `url` is not the URL of a cache.
-        NotAStoreError: there is no cache at `url`.
+        UsageError: `dir` is not the URL of a cache.
+        NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be listed.
     """
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPolicy
 
-    with _open_store_at(url, write=True) as opened:
+    with _open_store_at(dir, write=True) as opened:
         if opened.store is None:
             return EvictionReport()
         with EvictionPass(opened.store, EvictionPolicy(everything=True)) as eviction:
             return eviction.run()
 
 
-def verify(url: Url | None = None, *, fix: bool = False) -> Audit:
+def verify(dir: Url | None = None, *, fix: bool = False) -> Audit:
     """Read and check every entry, and check the structure of the cache.
 
     Args:
-        url: a cache.
+        dir: a cache.
         fix: quarantine damaged entries, so that the next compilation replaces them, and repair the structure.
 
     Returns:
         The number of entries, and what is wrong: `verify().clean` is true if nothing is, or all of it was repaired.
 
     Raises:
-        UsageError: `url` is not the URL of a cache.
-        NotAStoreError: there is no cache at `url`.
+        UsageError: `dir` is not the URL of a cache.
+        NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be listed, or with `fix` not be written.
     """
     from ejcache.maintenance.audit import Audit, audit, audit_structure
     from ejcache.util.parallel import THREADS
 
-    with _open_store_at(url, write=fix) as opened:
+    with _open_store_at(dir, write=fix) as opened:
         if opened.store is None:
             return Audit()
         seen = audit(opened.store, opened.store.entries(), fix=fix, threads=THREADS if opened.bucket is not None else 1)

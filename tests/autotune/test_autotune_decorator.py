@@ -17,6 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from memory_bucket import MemoryBucket
 
+import ejcache
 from ejcache.autotune import (
     AutotuneStore,
     ConfigurationMissingError,
@@ -37,6 +38,7 @@ from ejcache.autotune.call_documents import (
     import_path,
 )
 from ejcache.autotune.call_key import Describer, code_digest, fingerprint
+from ejcache.autotune.choice import current_policy
 from ejcache.autotune.chooser import chooser_for
 from ejcache.autotune.operation import BoundCall
 from ejcache.autotune.recording import note
@@ -931,3 +933,16 @@ def test_a_module_with_a_data_type_is_more_than_that():
     small, large = (Describer().describe(Layer(size)) for size in (1, 2))
     assert small != large
     assert small["size"] == 1
+
+
+def test_a_word_that_is_no_policy_is_said_where_it_is_read(monkeypatch, caplog):
+    """Also where nothing but tuned operations is used: they measure, which the word was to keep them from."""
+    monkeypatch.setenv("EJKERNEL_AUTOTUNE_POLICY", "heuristic")
+
+    assert [current_policy().on_miss for _ in range(2)] == ["autotune"] * 2
+    assert caplog.text.count("EJKERNEL_AUTOTUNE_POLICY cannot be 'heuristic'") == 1
+
+
+def test_the_policy_that_the_program_gives_to_enable_counts(tmp_path):
+    with ejcache.enable(str(tmp_path), autotune_policy="heuristics"):
+        assert current_policy().on_miss == "heuristics"

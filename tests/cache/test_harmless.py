@@ -86,6 +86,28 @@ def test_a_directory_that_may_not_even_be_read(run_forked, open_place):
 
 
 @needs_root
+def test_who_asks_for_errors_gets_no_other_directory(run_forked, open_place):
+    """Nor is a directory made in place of one that cannot be: JAX's own cache raises there, too."""
+    finished = run_forked(
+        f"""
+        import os
+        import jax
+        import ejcache
+        jax.devices()
+        os.setgid(54321), os.setuid(54321)
+        ejcache.enable({str(open_place / "c" / "cache")!r}, raise_errors=True)
+        try:
+            jax.jit(lambda x: x + 1)(1.0)
+        except ejcache.StoreError as exc:
+            print("raised", "cannot write" in str(exc))
+        """,
+        env={"HOME": None, "TMPDIR": str(open_place)},
+        cwd="/",
+    )
+    assert finished.stdout.splitlines() == ["raised True"]
+
+
+@needs_root
 def test_a_home_of_another_user(run_forked, open_place):
     """As in a container of an arbitrary uid with root's HOME: temporary files hold the copies of a bucket's entries."""
     home, temporary = open_place / "root", open_place / "tmp"

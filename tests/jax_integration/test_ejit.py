@@ -39,13 +39,15 @@ def test_the_first_use_enables_the_store_for_the_process(directory):
     assert ejcache.active().stats().stores == 2
 
 
-@pytest.mark.parametrize("value", ["0", "1"])
-def test_easydel_switch_means_what_it_means_there(monkeypatch, value):
-    """EASYDEL_CACHE_COMPILES chooses between two caches of ejkernel's, so `@ejit` caches with either value."""
+@pytest.mark.parametrize(
+    ("value", "enables"), [("0", False), ("false", False), ("No", False), ("", True), ("1", True), ("maybe", True)]
+)
+def test_an_explicit_no_of_easydel_is_a_no(monkeypatch, value, enables):
+    """EASYDEL_CACHE_COMPILES: `@ejit` enables nothing with a no, and the cache with any other value."""
     monkeypatch.setenv("EASYDEL_CACHE_COMPILES", value)
 
     assert float(ejit(lambda x: x * 2)(3.0)) == 6.0
-    assert ejcache.active() is not None
+    assert (ejcache.active() is not None) is enables
 
 
 def test_ejcache_switches_ejit_off(monkeypatch):

@@ -161,6 +161,16 @@ def test_a_cache_that_cannot_be_opened_enables_as_ever(tmp_path):
         run([1])
 
 
+@pytest.mark.parametrize("preload", [True, False])
+def test_who_asks_for_errors_gets_the_one_that_preload_has_met(tmp_path, preload):
+    """The cache cannot be opened, which planning finds out first: each program raises why, as with JAX's own cache."""
+    (tmp_path / "file").write_text("")
+    with start(str(tmp_path / "file"), raise_errors=True, preload=preload):
+        for _ in range(2):
+            with pytest.raises(ejcache.StoreError, match="file"):
+                run([1.0])
+
+
 def test_a_program_that_is_being_loaded_is_awaited(directory, loads):
     """It is loaded once."""
     first_run(directory, [1])

@@ -248,6 +248,28 @@ def test_variables_count_on_the_platforms_that_read_them():
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("--xla_tpu_new --xla_b=1", "--xla_tpu_new=true --xla_b=1", True),
+        ("--xla_cpu_ftz", "--xla_cpu_ftz=true", True),
+        ("MEGACORE=DENSE --xla_cpu_ftz", "--xla_cpu_ftz=1 MEGACORE=DENSE", True),
+        ("--xla_cpu_max_isa=AVX A=1 --xla_cpu_ftz", "--xla_cpu_ftz A=1 --xla_cpu_max_isa=AVX", False),
+        ("--xla_cpu_max_isa=AVX A=1 --xla_cpu_ftz=1", "--xla_cpu_ftz=1 A=1 --xla_cpu_max_isa=AVX", True),
+        ("A=1 B=1", "B=1 A=1", False),
+        ("--xla_tpu_new 5", "--xla_tpu_new=true 5", False),
+        ("--xla_tpu_new 5 --xla_b", "--xla_tpu_new --xla_b 5", False),
+        ("--xla_tpu_new=1 --xla_tpu_new=2", "--xla_tpu_new=2 --xla_tpu_new=1", False),
+        ("--noxla_tpu_new", "--noxla_tpu_new=true", False),
+        ("-- --xla_b --xla_cpu_max_isa=AVX", "-- --xla_b=true --xla_cpu_max_isa=AVX", False),
+    ],
+)  # fmt: skip
+def test_words_of_libtpu_do_not_make_the_order_of_flags_count(first, second, same):
+    """Of a flag without a value and the word behind it nobody can say whether they belong together."""
+    keys = [compile_variables("tpu", {"LIBTPU_INIT_ARGS": text}) for text in (first, second)]
+    assert (keys[0] == keys[1]) is same
+
+
+@pytest.mark.parametrize(
     ("first", "second"),
     [
         (

@@ -20,7 +20,7 @@ from ejcache.autotune.records.json_values import canonical_json, json_or_repr
 from ejcache.autotune.records.record import RecordKey, Source, differences
 from ejcache.autotune.workers import tries_candidate
 from ejcache.errors import EjcacheError, SettingError
-from ejcache.settings.resolve import resolve
+from ejcache.settings.resolve import settings_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,7 +80,7 @@ def current_policy(own: TuningPolicy | None = None) -> TuningPolicy:
     A process that only tries a candidate for another one measures nothing else.
     """
     policy = own or TuningPolicy()
-    from_environment = resolve().autotune_policy
+    from_environment = settings_in_use().autotune_policy
     if from_environment is not None and not policy.fixed:
         policy = replace(policy, on_miss=from_environment)
     for name, value in _overrides.get():

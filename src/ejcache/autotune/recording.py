@@ -22,7 +22,7 @@ from ejcache.autotune.records.record import slug
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import MALFORMED, EjcacheError, EntryError, StoreError
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.resolve import resolve
+from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def recording() -> bool:
     # This runs at each call. Looking for the variable is quicker than resolving all settings.
     if environment_variable("EJCACHE_AUTOTUNE_RECORD") is None and environment_variable("EJKERNEL_OPS_RECORD") is None:
         return False
-    return bool(resolve().autotune_record)
+    return bool(settings_in_use().autotune_record)
 
 
 def _place(store: AutotuneStore) -> Documents:
@@ -139,7 +139,7 @@ def _place(store: AutotuneStore) -> Documents:
     held = _documents.get()
     if held is not None:
         return held
-    wanted = resolve().autotune_record
+    wanted = settings_in_use().autotune_record
     return _opened(wanted) if isinstance(wanted, str) else store.layers[0].documents
 
 

@@ -44,7 +44,7 @@ def open_cache_store(url: str | Location, settings: Settings) -> Store:
         UsageError: `url` names no store.
         StoreError: the store cannot be opened. Whether remote storage can be reached shows at the first use.
     """
-    location = usable_location(Location.parse(url), settings)
+    location = usable_location(Location.parse(url), settings, or_raise=settings.raise_errors)
     if detect_shared_storage(location):
         return _open_tiered(location, settings)
     return open_store(

@@ -102,6 +102,7 @@ class CachePolicy:
         self._store: Store | None = None
         self.tiers: TwoTiers | None = None
         self._opening: CircuitBreaker | None = None
+        self._failed_opening: Exception | None = None
         self._flushed_at = time.monotonic()
         self._flush_seconds = _FLUSH_SECONDS
         self._flush_is_planned = False
@@ -503,7 +504,12 @@ class CachePolicy:
     # -- the store -----------------------------------------------------------------------------------------------------
 
     def opened(self, settings: Settings) -> Store | None:
-        """Return the store, opened if it was not; None if it cannot be opened."""
+        """Return the store, opened if it was not; None if it cannot be opened.
+
+        Raises:
+            Exception: why it cannot be opened, if the setting `raise_errors` asks for that; also if another thread,
+                such as that of preload, has found that out.
+        """
         store = self._store
         if store is not None:
             return store
@@ -511,19 +517,21 @@ class CachePolicy:
             if self._store is not None:
                 return self._store
             if self._opening is not None and not self._opening.allow_probe():
+                if settings.raise_errors and self._failed_opening is not None:
+                    raise self._failed_opening.with_traceback(None)
                 return None
             try:
                 store = self._open_store()
                 self._note_place(store.url)
                 self.tiers = two_tiers(store)
                 self._store = store
-                self._opening = None
+                self._opening = self._failed_opening = None
                 if (tiers := self.tiers) is not None:
                     recorder.share[self.url] = weakref.WeakMethod(self._leave_record)
                     # Uploads that are made while it closes count, too.
                     tiers.when_closing(self.flush)
             except (StoreError, UsageError) as exc:
-                self._note_failed_opening()
+                self._note_failed_opening(exc)
                 self.report_failure("open the cache", exc, settings)
             return self._store
 
@@ -538,8 +546,9 @@ class CachePolicy:
         if place.startswith("/"):
             self.url = place
 
-    def _note_failed_opening(self) -> None:
+    def _note_failed_opening(self, exc: Exception) -> None:
         """Try again after the cool-down of a circuit breaker: the store may be mounted again."""
+        self._failed_opening = exc
         if self._opening is None:
             from ejcache.bucket.breaker import CircuitBreaker
 

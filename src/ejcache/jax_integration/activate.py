@@ -17,7 +17,15 @@ from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.jax_integration.forms import Form, choose_form
 from ejcache.settings.parsers import FlagValue, Origin
-from ejcache.settings.resolve import SettingsSource, parse, resolve, resolve_if_changed, setting_named
+from ejcache.settings.resolve import (
+    SettingsSource,
+    parse,
+    resolve,
+    resolve_if_changed,
+    say_problems,
+    setting_named,
+    use_settings,
+)
 from ejcache.settings.table import SETTINGS, Settings
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import warn_once
@@ -73,8 +81,7 @@ class _Session:
     def _named_by(
         self, settings: Settings, replaced: list[CachePolicy]
     ) -> tuple[CachePolicy, CompilationCache] | tuple[None, None]:
-        for problem in settings.problems:
-            warn_once(str(problem), "ejcache: %s; it is ignored", problem)
+        say_problems(settings)
         if settings.disabled_reason:
             return None, None
         url = str(settings.dir)
@@ -186,7 +193,7 @@ _disabled_by_program = False
 
 
 def enable(
-    url: str | None = None,
+    dir: str | None = None,
     *,
     max_size: int | str | None = None,
     read_only: bool | None = None,
@@ -202,7 +209,7 @@ def enable(
             ...
 
     Args:
-        url: a directory or URL; by default, what `ejcache config` shows as `dir`. A relative directory is one of the
+        dir: a directory or URL; by default, what `ejcache config` shows as `dir`. A relative directory is one of the
             working directory at the time of the call.
         max_size: largest total size of the entries, in bytes or as `"10GB"`; -1 for no limit, 0 for no caching.
         read_only: if true, never write.
@@ -221,8 +228,8 @@ def enable(
     Entries are code. A person who can write to the cache can run code in this process: share it with people you trust.
     """
     wanted: dict[str, Any] = dict(settings)
-    if url is not None:
-        wanted["dir"] = Location.parse(url).url
+    if dir is not None:
+        wanted["dir"] = Location.parse(dir).url
     if max_size is not None:
         wanted["max_size"] = max_size
     if read_only is not None:
@@ -249,7 +256,7 @@ def enable(
 def _signature() -> inspect.Signature:
     """That of `enable`, with a keyword for each setting: `help` and editors that inspect a live object show it."""
     named = [each for each in inspect.signature(enable).parameters.values() if each.kind is not each.VAR_KEYWORD]
-    given = {"dir", *(each.name for each in named)}
+    given = {each.name for each in named}
     settings = [
         inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation)
         for each in SETTINGS
@@ -288,9 +295,12 @@ def enable_from_environment() -> None:
 
 
 def enable_by_default() -> None:
-    """Enable the cache as `@ejit` does: unless it is enabled already, or `EJCACHE` is false."""
-    if active() is None and resolve_if_changed().activate is not False:
-        enable()
+    """Enable the cache as `@ejit` does: unless it is enabled already, or a variable says no."""
+    if active() is None:
+        settings = resolve_if_changed()
+        if settings.ejit_enables:
+            enable()
+        say_problems(settings)
 
 
 def disable() -> None:
@@ -355,7 +365,10 @@ def compiler_in_use() -> Compiler | None:
 def current_settings() -> Settings:
     """The settings that the next compilation will use."""
     session = _session
-    return session.settings() if session is not None else resolve()
+    return session.settings() if session is not None else resolve_if_changed()
+
+
+use_settings(current_settings)
 
 
 def _start() -> _Session | None:

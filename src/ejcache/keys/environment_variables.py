@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from ejcache.keys.flags import ContentDigest, canonical_flags, split_flags, split_words
+from ejcache.keys.flags import ContentDigest, canonical_flags, canonical_words, split_flags, split_words
 
 FlagsFile = Mapping[str, str]
 """Text of the files that variables name in place of flags, by path."""
@@ -82,7 +82,7 @@ def compile_variables(
     name = platform.lower()
     if name not in ("cpu", *_GPU_PLATFORMS):
         # Only libtpu reads it, but a plug-in of another name may contain libtpu.
-        tokens = canonical_flags(split_words(environ.get("LIBTPU_INIT_ARGS", "")), content=content)
+        tokens = canonical_words(split_words(environ.get("LIBTPU_INIT_ARGS", "")), content=content)
         if tokens:
             variables["LIBTPU_INIT_ARGS"] = _lines(tokens)
     if name in _GPU_PLATFORMS:

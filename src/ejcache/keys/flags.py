@@ -91,6 +91,38 @@ def canonical_flags(tokens: Iterable[str], *, content: ContentDigest | None = No
     return (*normal, *_canonical_segment(segment, doubtful, content))
 
 
+def canonical_words(words: Iterable[str], *, content: ContentDigest | None = None) -> tuple[str, ...]:
+    """Return the normal form of the words of libtpu, which reads flags as Abseil does, wherever they stand.
+
+    `--flag` and `--flag=true` are one. A word that is no flag (`TPU_MEGACORE=MEGACORE_DENSE`) stays verbatim, behind
+    the flags, and does not make their order count. One that follows a flag without a value may be that value, so both
+    stay together.
+
+    Args:
+        words: as `split_words` gives them.
+        content: as in `canonical_flags`.
+    """
+    given = list(words)
+    if "--" in given:
+        return tuple(given)  # it ends the flags
+    flags: list[str] = []
+    others: list[str] = []
+    before = ""
+    for word in given:
+        if word.startswith("-"):
+            flags.append(word)
+        elif flags and flags[-1] == before and "=" not in before:
+            flags[-1] = f"{before} {word}"
+        else:
+            others.append(word)
+        before = word
+    return (*canonical_flags(map(_explicit, flags), content=content), *others)
+
+
+def _explicit(flag: str) -> str:
+    return f"{flag}=true" if re.fullmatch(r"--(?!no)\w+", flag) else flag
+
+
 def canonical_overrides(
     overrides: Iterable[tuple[str, OverrideValue]], *, content: ContentDigest | None = None
 ) -> tuple[str, ...]:
@@ -118,7 +150,7 @@ def _loose_name(token: str) -> str | None:
     """Return the name of the flag that a lenient parser could read in `token`, or None."""
     if not token.startswith("-"):
         return None
-    return token.lstrip("-").partition("=")[0].replace("-", "_")
+    return token.lstrip("-").partition("=")[0].partition(" ")[0].replace("-", "_")
 
 
 def _doubtful_name(token: str, after: str) -> str | None:

@@ -48,7 +48,7 @@ _DROPPED_BY_JAX: Final = """
 # written out, nowhere else. `xla_dump_hlo_unoptimized_snapshots` and the dumps of GPU executables are not here:
 # they change what the executable carries.
 _DUMPS: Final = """
-    xla_dump_buffer_assignment_analysis:466 xla_dump_compact_gte:495 xla_dump_emitter_re:433
+    xla_detailed_logging:252 xla_dump_buffer_assignment_analysis:466 xla_dump_compact_gte:495 xla_dump_emitter_re:433
     xla_dump_enable_mlir_pretty_form:185 xla_dump_full_hlo_config:381 xla_dump_hlo_as_riegeli:498
     xla_dump_hlo_to_subfolder:502 xla_dump_large_constants:290 xla_dump_latency_hiding_schedule:182
     xla_enable_scoped_logging_timers:436 xla_gpu_dump_autotune_logs_to:292 xla_gpu_dump_autotune_results_to:222

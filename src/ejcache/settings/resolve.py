@@ -22,6 +22,7 @@ from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.parsers import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
 from ejcache.settings.parsers import text as plain_text
 from ejcache.settings.table import SETTINGS, Settings
+from ejcache.util.log import warn_once
 from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
@@ -125,7 +126,13 @@ def resolve(
         for name, value in _FULL_CACHE.items():
             if values[name].origin is not Origin.CALL:  # a value that the program itself sets goes first
                 values[name] = Value(value, Origin.ENVIRONMENT, "ALLOW_FULL_CACHE")
-    return Settings(values, (*problems, *_misspelt(env)), activate=activate)
+    compiles = _read_variable("EASYDEL_CACHE_COMPILES", boolean, YES_NO, env, [])  # a word that is none is no "no"
+    return Settings(
+        values,
+        (*problems, *_misspelt(env)),
+        activate=activate,
+        ejit_enables=activate is not False and compiles is not False,
+    )
 
 
 def _read_variable(
@@ -296,3 +303,27 @@ _process = SettingsSource()
 def resolve_if_changed() -> Settings:
     """The settings of this process without JAX's flags and calls, resolved again only when they have changed."""
     return _process.resolve_if_changed()
+
+
+_in_use: Callable[[], Settings] = resolve_if_changed
+
+
+def use_settings(settings: Callable[[], Settings]) -> None:
+    """Have `settings_in_use` take what this function returns, with JAX's flags and calls in the program."""
+    global _in_use
+    _in_use = settings
+
+
+def settings_in_use() -> Settings:
+    """The settings of this process now, with JAX's flags and the program's calls if JAX is loaded by ejcache.
+
+    Values that cannot be used are said, each once, wherever a setting is read.
+    """
+    return say_problems(_in_use())
+
+
+def say_problems(settings: Settings) -> Settings:
+    """Log once each value that could not be used, and return `settings`."""
+    for problem in settings.problems:
+        warn_once(str(problem), "ejcache: %s; it is ignored", problem)
+    return settings

@@ -64,6 +64,7 @@ class Settings:
         problems: values that could not be used.
         activate: what `EJCACHE` says: whether every process that uses JAX enables the cache, or with which one; None if
             it says nothing.
+        ejit_enables: whether `@ejit` enables the cache: unless `EJCACHE` or `EASYDEL_CACHE_COMPILES` says no.
     """
 
     dir: str | None = setting(
@@ -231,10 +232,12 @@ class Settings:
         problems: tuple[SettingError, ...] = (),
         *,
         activate: bool | str | None = None,
+        ejit_enables: bool = True,
     ) -> None:
         self._values = dict(values)
         self.problems = problems
         self.activate = activate
+        self.ejit_enables = ejit_enables
         vars(self).update({name: value.value for name, value in values.items()})
 
     def __getitem__(self, name: str) -> Value:

@@ -136,10 +136,10 @@ def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> D
     if location.kind is not LocationKind.DIRECTORY:
         return Documents(open_bucket(location), read_only=read_only)
     from ejcache.bucket.files import FileBucket
-    from ejcache.settings.resolve import resolve
+    from ejcache.settings.resolve import settings_in_use
     from ejcache.stores.network_filesystems import detect_shared_storage
 
     local = not detect_shared_storage(location)
-    access = decide_location(location, resolve())
+    access = decide_location(location, settings_in_use())
     bucket = FileBucket(location.path, local=local, documents=True, access=access)
     return Documents(bucket, read_only=read_only)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError, UsageError
 from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.resolve import resolve
+from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind
 from ejcache.stores.network_filesystems import detect_shared_storage
@@ -82,7 +82,7 @@ def open_store(
         return MemoryStore(location.bucket, max_size=limit, read_only=read_only)
     from ejcache.stores.local.store import LocalStore
 
-    trusted = (settings or resolve()).trust_dir
+    trusted = (settings or settings_in_use()).trust_dir
     return LocalStore(
         location.path, max_size=given, read_only=read_only, trusted=trusted, evict_before=evict_before, worth=worth
     )
@@ -118,7 +118,7 @@ def open_bucket(
 def _make_bucket(location: Location, settings: Settings | None, deadline: float | None) -> Bucket:
     from ejcache.bucket.retry import RetryPolicy
 
-    now = settings if settings is not None else resolve()
+    now = settings if settings is not None else settings_in_use()
     usual = _DIRECTORY_SECONDS if location.kind is LocationKind.DIRECTORY else _DEADLINE_SECONDS
     policy = RetryPolicy(deadline=usual if deadline is None else deadline)
     if location.kind is LocationKind.DIRECTORY:
@@ -177,22 +177,27 @@ def decide_location(location: Location, settings: Settings) -> Access:
         return Access(path, others=True)  # the mount's server is down, which the first request finds out
 
 
-def usable_location(location: Location, settings: Settings, *, setting: str = "EJCACHE_DIR") -> Location:
+def usable_location(
+    location: Location, settings: Settings, *, setting: str = "EJCACHE_DIR", or_raise: bool = False
+) -> Location:
     """`location`, or a private directory of this user if it is a directory that is not used. One warning says why.
 
     Args:
         location: where the cache or the tuned configurations are to be kept.
         settings: say whom this user trusts.
         setting: the variable that chooses the location, for the advice.
+        or_raise: another directory is not used in place of one that this user cannot use.
 
     Raises:
-        UntrustedDirectoryError: the user has no such directory.
+        UntrustedDirectoryError: the user has no such directory, or with `or_raise` cannot use the one at `location`.
     """
     if location.kind is not LocationKind.DIRECTORY:
         return location
     access = decide_location(location, settings)
     if not access.why:
         return location
+    if or_raise and access.closed:
+        raise UntrustedDirectoryError(access.refusal)
     for own in filter(None, (user_directory(), temporary_directory())):
         instead = Location.parse(own)
         if instead != location and not decide_location(instead, settings).why:

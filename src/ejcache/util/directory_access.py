@@ -66,6 +66,7 @@ class Access(NamedTuple):
         others: other users who can write there are trusted.
         why: why it is not used, as a sentence without its end; "" if it is used.
         mend: what mends it, as the beginning of a sentence.
+        closed: it is not used because this user cannot, whomever he trusts.
     """
 
     root: Path
@@ -73,6 +74,7 @@ class Access(NamedTuple):
     others: bool = False
     why: str = ""
     mend: str = ""
+    closed: bool = False
 
     @property
     def refusal(self) -> str:
@@ -132,7 +134,7 @@ def decide_access(
     except FileNotFoundError:
         return _decide_absent(path, consent=bool(trusted) or hosts_share, writing=writing, another=another)
     except PermissionError:
-        return Access(path, why=f"{path} is below a directory that is closed to {_me()}", mend=another)
+        return Access(path, why=f"{path} is below a directory that is closed to {_me()}", mend=another, closed=True)
     except (OSError, ValueError):
         return Access(path)  # opening it says what is wrong
     if not stat.S_ISDIR(about.st_mode):
@@ -142,7 +144,7 @@ def decide_access(
         if stat.S_ISLNK(status.st_mode):
             return Access(path, why=f"{each} is a symbolic link", mend=f"delete it, or {another}")
         if stat.S_ISDIR(status.st_mode) and not _may(each, _LOOK):
-            return Access(path, why=_is_closed(each, status), mend=_opened_by_owner(path, status, another))
+            return Access(path, why=_is_closed(each, status), mend=_opened_by_owner(path, status, another), closed=True)
         found[each] = status
     judged = (
         (each, _why_foreign(each, status, named=each == path and trusted is not None)) for each, status in found.items()
@@ -157,7 +159,7 @@ def decide_access(
     top = next((status for each, status in found.items() if each.parent == path), None)
     if top is None and writing and not _may(path, _CHANGE):
         why = f"{path} holds no cache, and {_me()} cannot write to it ({_owner(about)})"
-        return Access(path, why=why, mend=_opened_by_owner(path, about, another))
+        return Access(path, why=why, mend=_opened_by_owner(path, about, another), closed=True)
     follows = others and (_shares(about) or (hosts_share and not about.st_mode & stat.S_ISVTX))
     mode = top.st_mode if top is not None else about.st_mode if follows else PRIVATE
     return Access(path, mode & 0o777, others)
@@ -173,7 +175,7 @@ def _decide_absent(path: Path, *, consent: bool, writing: bool, another: str) ->
         return Access(path)
     if writing and stat.S_ISDIR(about.st_mode) and not _may(above, _CHANGE):
         why = f"{path} does not exist, and {_me()} cannot write to {above} ({_owner(about)})"
-        return Access(path, why=why, mend=another)
+        return Access(path, why=why, mend=another, closed=True)
     return Access(path, about.st_mode & 0o777 if consent and _shares(about) else PRIVATE, consent)
 
 

@@ -142,12 +142,13 @@ def run_exit_phases_first() -> None:
     All finalizers run at the place that the first one has in `atexit`'s order. Those of fsspec's file systems would
     close their connections before our last uploads. The order of the program's own callbacks stays as it is.
     """
-    atexit.unregister(_exit)
-    atexit.register(_exit)
+    atexit.unregister(run_exit_phases)
+    atexit.register(run_exit_phases)
 
 
 @atexit.register
-def _exit() -> None:
+def run_exit_phases() -> None:
+    """Run all phases, at the end of the process. Called by `atexit`, and by a process that ends without it."""
     interrupt: BaseException | None = None
     while _callbacks:
         phase = min(phase for phase, _ in _callbacks)

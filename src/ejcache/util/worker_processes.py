@@ -1,7 +1,8 @@
 """Child processes that answer requests, both as lines of JSON: the side of the parent, and `answering` for the child.
 
 A request comes on the child's standard input. Answers go to what was its standard output; what its code prints goes to
-standard error. A child is in a session of its own: an interrupt from the keyboard is for the parent, which ends it.
+standard error. A child is in a session of its own: an interrupt from the keyboard is for the parent, which ends it. A
+child ends when its parent does.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import selectors
 import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from ejcache.util.process_tree import following
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +38,7 @@ class Answer(Protocol):
 @contextlib.contextmanager
 def answering() -> Iterator[Answer]:
     """In a child: the function that answers. Before anything is imported that prints."""
+    following(os.getppid())()
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
 

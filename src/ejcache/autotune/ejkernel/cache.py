@@ -26,7 +26,7 @@ from ejcache.autotune.records.json_values import ConfigurationError, from_json, 
 from ejcache.autotune.records.record import Record, RecordKey, Source
 from ejcache.autotune.records.store import QUARANTINE, default_store
 from ejcache.errors import EjcacheError, UsageError
-from ejcache.settings.resolve import resolve
+from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.documents import open_documents
 from ejcache.util.directory_access import why_untrusted
 
@@ -63,7 +63,7 @@ def key_of_file(text: str) -> RecordKey | None:
 
 def operation_directory() -> str:
     """Find the directory of the files: `EJKERNEL_PERSISTENT_CACHE_DIR`, or else ejkernel's own choice now."""
-    configured = resolve().autotune_dir
+    configured = settings_in_use().autotune_dir
     if configured is not None and "://" in configured:
         return str(configured)
     first = Path(configured or f"~/{_DIRECTORY}").expanduser()

@@ -20,7 +20,6 @@ import importlib.metadata
 import importlib.util
 import math
 import re
-import sys
 import threading
 import time
 from collections import Counter, OrderedDict
@@ -56,7 +55,7 @@ from ejcache.errors import (
 )
 from ejcache.settings.directories import user_directory
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.resolve import resolve
+from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.documents import open_documents
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.threads import call_with_timeout
@@ -520,8 +519,7 @@ def _opened(place: str | Documents, *, read_only: bool) -> Documents:
 
 def _default_places() -> list[tuple[str, str | Documents]]:
     # `ejcache.enable(url)` moves tuned configurations, too, so its settings go before those of the environment.
-    activate = sys.modules.get("ejcache.jax_integration.activate")
-    settings = resolve() if activate is None else activate.current_settings()
+    settings = settings_in_use()
     root = settings.autotune_dir or settings.dir or str(user_directory())
     if "://" in root and not root.startswith("file://"):
         return [("user", _usable(str(user_directory()), settings)), ("shared", root)]

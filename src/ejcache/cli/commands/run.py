@@ -8,7 +8,6 @@ exit status or by the signal that killed it. If this process is killed, Linux ki
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import shutil
@@ -23,10 +22,12 @@ from typer.core import TyperCommand
 
 from ejcache.cache.exit_report import report_run
 from ejcache.cache.run_counts import RUN_COUNTS, read_counts
+from ejcache.cli.interrupt import watch_no_longer
 from ejcache.cli.options import Dir, MinCompileSeconds, argument, flag, option, warn_of_bytes
 from ejcache.cli.output import warn
 from ejcache.errors import EjcacheError, JaxImportError, NotFoundError, UsageError
 from ejcache.settings.environment import child_environment, environment_variable
+from ejcache.util.process_tree import following
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -155,7 +156,6 @@ _KEYS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 _FAULTS: Final = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _LEFT: Final = _FAULTS | {signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU}
 _AWAITED: Final = signal.valid_signals() - _LEFT
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def command_of(program: Sequence[str]) -> list[str]:
@@ -192,6 +192,7 @@ def _is_script(path: Path) -> bool:
 
 def replace_this_process(command: Sequence[str]) -> NoReturn:
     """Become the program."""
+    watch_no_longer()
     with _starting(command):
         for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored_by_python, signal.SIG_DFL)
@@ -232,6 +233,7 @@ def _run_and_count(command: Sequence[str], counts: str) -> tuple[int, RunTotal]:
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
     """The exit status of the program; negative for the signal that killed it. Afterwards, signals stay blocked."""
+    watch_no_longer()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some parents ignore it, and then there would be no exit status
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     with _starting(command):
@@ -269,17 +271,13 @@ def _next_signal() -> tuple[int, bool]:
 
 def _preparation(mask: set[Any]) -> Callable[[], None]:
     """Make the function that the new process calls before it becomes the program."""
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
-    parent = os.getpid()
+    follow = following(os.getpid())
 
-    def follow_parent() -> None:
-        if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
+    def prepare() -> None:
+        follow()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    return follow_parent
+    return prepare
 
 
 def _die_of(number: int) -> int:

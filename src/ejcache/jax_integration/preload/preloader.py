@@ -276,8 +276,7 @@ class Preloader:
 
     def _patience(self) -> float:
         """Seconds that it is worth waiting for shared storage."""
-        store = self._policy.opened(self._settings()) if self._policy is not None else None
-        tiers = two_tiers(store) if store is not None else None
+        tiers = self._policy.tiers if self._policy is not None else None
         return tiers.patience() if tiers is not None else math.inf
 
     def note(

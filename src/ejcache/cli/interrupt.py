@@ -1,0 +1,102 @@
+"""The `ejcache` process: it runs the command line, and Ctrl-C ends it within two seconds, whatever it is doing.
+
+The main thread gets Python's KeyboardInterrupt, and what it runs cleans up after itself. That may take long or never
+come: the main thread may be in a call of XLA or in a wait for a thread of it, and an interpreter that ends joins the
+threads that compile, or has the C++ runtime abort ("exception not rethrown") when it ends them. So a thread learns of
+the signal at once, and after a moment it ends the process in the place of the main thread. An interrupted process ends
+without the finalization of its interpreter; its exit phases (`util.lifecycle`) have run if there was time.
+
+`ejcache run` hands the signals to its program, and stops the watching before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Final, NoReturn
+
+from ejcache.util.process_tree import kill_descendants
+
+LIMIT_SECONDS: Final = 2.0
+"""An interrupted command ends within this time."""
+GRACE_SECONDS: Final = 1.5
+"""The part of it in which the command may clean up."""
+INTERRUPTED: Final = 130
+
+_watch: _Watch | None = None
+
+
+class _Watch:
+    """A thread that waits for Ctrl-C, and ends the process if the main thread has not after `GRACE_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._stopped = threading.Event()
+        threading.Thread(target=self._wait, name="ejcache-interrupt", daemon=True).start()
+
+    def stop(self) -> None:
+        """Leave signals to whoever wants them now."""
+        self._stopped.set()
+        signal.set_wakeup_fd(self._before)
+        os.write(self._writer, b"\0")
+
+    def _wait(self) -> None:
+        while True:
+            numbers = os.read(self._reader, 64)
+            if self._stopped.is_set():
+                return
+            if signal.SIGINT in numbers:
+                time.sleep(GRACE_SECONDS)  # the main thread ends the process, if it can
+                _end_now()
+
+
+def watch_no_longer() -> None:
+    """Leave Ctrl-C to the program that this process is about to start or to become."""
+    if _watch is not None:
+        _watch.stop()
+
+
+def main() -> int:
+    """Run the command line of this process and answer its exit status; the entry point `ejcache`."""
+    global _watch
+    try:
+        # Otherwise Ctrl-C is ignored, as in the background of a shell.
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            _watch = _Watch()
+        from ejcache.cli.main import main as command_line
+
+        status = command_line()
+        if status == INTERRUPTED:
+            _end_in_order()
+    except KeyboardInterrupt:
+        _end_in_order()
+    return status
+
+
+def _end_in_order() -> NoReturn:
+    """End this process after its exit phases; the watching thread does if they take too long."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        from ejcache.util.lifecycle import run_exit_phases
+
+        kill_descendants()
+        with contextlib.suppress(Exception):
+            run_exit_phases()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+    finally:
+        _end_now()
+
+
+def _end_now() -> NoReturn:
+    try:
+        kill_descendants()
+    finally:
+        os._exit(INTERRUPTED)

@@ -1,0 +1,49 @@
+"""Processes that this one has started, and that must not outlive it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def following(parent: int) -> Callable[[], None]:
+    """Make what has the process that calls it killed when its parent, the process `parent`, ends; on Linux only.
+
+    It is made before a fork, because a forked child may not load libraries.
+    """
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+    def follow() -> None:
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+    return follow
+
+
+def kill_descendants() -> None:
+    """Kill the processes that this one has started, those that they have started, and so on; on Linux only."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name of a process, in parentheses, may hold anything.
+            parent = int((place / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(place.name))
+    found, last = [], [os.getpid()]
+    while last:
+        last = [child for each in last for child in children.get(each, ())]
+        found += last
+    for each in found:
+        with contextlib.suppress(OSError):
+            os.kill(each, signal.SIGKILL)
