@@ -143,6 +143,16 @@ def test_buildkite_keeps_what_compiled_before_a_test_failed(tmp_path):
     assert not (tmp_path / "warm" / "artifacts" / "cache.tar").exists()
 
 
+def test_no_name_of_an_archive_is_of_a_machine_that_may_be_another_one():
+    """The job that merges has its own CPU; and GitLab's variable of the architecture has a slash, as no key may."""
+    steps = [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
+    keys = {step["with"]["key"] for step in steps if "key" in step.get("with", {})}
+    assert len(keys) == 1
+    assert "env." not in keys.pop()
+    gitlab = yaml.safe_load((EXAMPLES / "gitlab_ci.yml").read_text())["tests"]["cache"]["key"]
+    assert "$" not in gitlab["prefix"]
+
+
 ON_A_CPU = """
 import sys
 import ejcache.keys.toolchain as environment

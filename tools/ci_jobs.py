@@ -141,12 +141,14 @@ def run_job(
     """
     files = {name: workspace / f".{name.lower()}" for name in ("GITHUB_ENV", "GITHUB_OUTPUT")}
     names = {"github.run_id": run_id, "github.run_attempt": str(attempt), "github.event_name": event}
-    names["matrix.part"] = str(part)
+    names |= {"matrix.part": str(part), "runner.arch": "X64"}
+    # In GitHub's own form it is a digest.
+    names |= {f"hashFiles('{path.name}')": f"{path.stat().st_size}" for path in workspace.glob("*.lock")}
     variables = _variables(workspace, env) | {name: str(path) for name, path in files.items()}
     done = Job()
 
     def filled(text: str) -> str:
-        return re.sub(r"\$\{\{ ([\w.]+) \}\}", lambda found: names[found[1]], text)
+        return re.sub(r"\$\{\{ ([\w.()']+) \}\}", lambda found: names[found[1]], text)
 
     chosen = workflow["jobs"][job]
     if not _holds(chosen.get("if", ""), names, failed=any(each.failed for each in needed)):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.jax_integration.activate import active, enable
+from ejcache.jax_integration.activate import active, disable, enable
 from ejcache.jax_integration.progress import show_progress
 
 if TYPE_CHECKING:
+    from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
 
 _EVENTS: Final = ("pre_run_cell", "post_run_cell")
@@ -33,6 +34,8 @@ class _CellReporter:
 
 
 _reporter = _CellReporter()
+_ours: CompilationCache | None = None
+"""What `%load_ext` has enabled."""
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -43,15 +46,20 @@ def load_ipython_extension(shell: Any) -> None:
     Args:
         shell: IPython's `InteractiveShell`.
     """
+    global _ours
     if active() is None:
-        enable()
+        _ours = enable()
     show_progress()
     for event in _EVENTS:
         shell.events.register(event, getattr(_reporter, event))
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Print no lines any more. The cache stays enabled: `ejcache.disable()` switches it off."""
+    """Print no lines any more, and use the cache no longer, unless the program itself has enabled it."""
+    global _ours
+    if _ours is not None:
+        _ours = None
+        disable()
     for event in _EVENTS:
         shell.events.unregister(event, getattr(_reporter, event))
 

@@ -230,9 +230,9 @@ def test_every_setting_has_a_variable_of_its_name():
     assert (now["dir"].source, now.dir, now.max_size, now.problems) == ("EJCACHE_DIR", "/ours", 10**10, ())
 
 
-def test_an_unknown_setting_lists_those_there_are():
-    """The message helps to find the right name."""
-    with pytest.raises(SettingError, match=r"no setting limit \(there are dir, enabled, max_size"):
+def test_an_unknown_setting_says_what_lists_those_there_are():
+    """In a line that can be read."""
+    with pytest.raises(SettingError, match=r"there is no setting limit \(`ejcache config` lists them\)"):
         setting_named("limit")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ejcache.advice.findings import Advice
     from ejcache.cache.start_records import ProgramRecord
 
-_TEXT: Final = "ejcache: {function} was compiled {times} times in this process ({at}): {why}"
+_TEXT: Final = "ejcache: {function} was compiled or loaded {times} times in this process ({at}): {why}"
 _UNKNOWN: Final = "`ejcache why {name}` says what changed"
 
 

@@ -148,6 +148,9 @@ class Stats(NamedTuple):
         about = "about " if self.amounts.get("about") else ""
         return f"{about}{saved:.1f} of {saved + self.compile_seconds:.1f} s"
 
+    def __repr__(self) -> str:
+        return f"<Stats: {self}>"
+
     def __str__(self) -> str:
         counts = f"{plural(self.hits, 'hit')}, {plural(self.misses, 'miss', 'misses')}, {self.stores:,} stored"
         return f"saved {self.saved_of_total} of compiling: {counts}"

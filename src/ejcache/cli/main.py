@@ -286,7 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except typer.TyperException as exc:
-        return _report_usage(exc, as_json=as_json)
+        return _report_usage(exc, next(filter(COMMANDS.__contains__, arguments), ""), as_json=as_json)
     except EjcacheError as exc:
         _report_error(exc, str(exc), as_json=as_json)
         is_usage = isinstance(exc, UsageError) and not isinstance(exc, NotFoundError)
@@ -381,13 +381,15 @@ def _report_error(exc: Exception, message: str, *, as_json: bool, kind: str = ""
             print_json({"error": printable(message, keep="\n"), "kind": kind or type(exc).__name__})
 
 
-def _report_usage(exc: typer.TyperException, *, as_json: bool) -> int:
+def _report_usage(exc: typer.TyperException, command: str, *, as_json: bool) -> int:
     context = getattr(exc, "ctx", None)
     message = exc.format_message()
     if type(exc).__name__ == "NoArgsIsHelpError":
         say(message)
         return FINE
-    where = context.command_path if context is not None else "ejcache"
+    # An option that lacks a value has no context, or that of all commands.
+    path = context.command_path if context is not None else "ejcache"
+    where = f"ejcache {command}".rstrip() if path == "ejcache" else path
     message = f"{message.rstrip('.').replace('Value error, ', '')} (see {where} --help)"
     _report_error(exc, message, as_json=as_json, kind=UsageError.__name__)
     return USAGE

@@ -48,7 +48,7 @@ IN_SENTENCE: Final = 3
 _UNKNOWN: Final = Difference("computation", "the function's code or a constant in it changed; its text is not known")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """Why one program was compiled.
 
@@ -67,6 +67,9 @@ class Explanation:
     diff: str = ""
     advice: tuple[str, ...] = ()
     note: str = ""
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {self.sentence}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Stable snake_case fields, for machines."""

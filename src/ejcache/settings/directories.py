@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pwd
 import stat
 import sys
 from pathlib import Path
@@ -114,11 +115,12 @@ def temporary_directory() -> Path | None:
 
 
 def _home() -> Path:
+    # Not by `Path.home`, which takes an empty HOME for the root of all directories.
     try:
-        return Path.home()
-    except (RuntimeError, KeyError):
-        # In some containers the uid has no passwd entry and HOME is not set.
-        return temporary_directory() or _directory_of_this_process()
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except (KeyError, OSError):  # in some containers the uid has no passwd entry and HOME is not set
+        home = ""
+    return Path(home) if home.startswith("/") else temporary_directory() or _directory_of_this_process()
 
 
 @functools.cache

@@ -50,13 +50,14 @@ def setting_named(name: str) -> Setting:
     """The setting with this name, which may also be the name of its JAX flag, with or without `jax_`.
 
     Raises:
-        UnknownSettingError: there is no such setting; the message says which one was probably meant, or lists all.
+        UnknownSettingError: there is no such setting; the message says which one was probably meant.
     """
     found = _BY_NAME.get(name) or _BY_NAME.get(f"jax_{name}")
     if found is None:
         meant = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=_ALIKE)
-        names = ", ".join(setting.name for setting in SETTINGS)
-        raise UnknownSettingError("setting", name, f"did you mean {meant[0]}?" if meant else f"there are {names}")
+        raise UnknownSettingError(
+            "setting", name, f"did you mean {meant[0]}?" if meant else "`ejcache config` lists them"
+        )
     return found
 
 
