@@ -20,6 +20,7 @@ import time
 from typing import Final, NoReturn
 
 from ejcache.util.process_tree import kill_descendants
+from ejcache.util.threads import start_daemon
 
 LIMIT_SECONDS: Final = 2.0
 """An interrupted command ends within this time."""
@@ -38,7 +39,7 @@ class _Watch:
         os.set_blocking(self._writer, False)
         self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._stopped = threading.Event()
-        threading.Thread(target=self._wait, name="ejcache-interrupt", daemon=True).start()
+        start_daemon(self._wait, name="ejcache-interrupt")
 
     def stop(self) -> None:
         """Leave signals to whoever wants them now."""
