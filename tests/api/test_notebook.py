@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from capabilities import require
 
+import ejcache
 from ejcache.cache.counters import CacheTally, Miss, Skip
+from ejcache.misses.explanation import Explanation
 
 BOOK = """
 import nbclient, nbformat, sys
 cells = ["%load_ext ejcache", "import jax; f = jax.jit(lambda x: x * 3 + 1)", "print(f(2.0))", "1 + 1",
          "import ejcache; ejcache.active().stats()",
          "from ejcache.jax_integration.progress import progress_of; print(type(progress_of('f')).__name__)",
-         "%unload_ext ejcache", "print(f(2))"]
+         "%unload_ext ejcache", "print(f(2))", "print(ejcache.active())"]
 book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
 # A kernel sends what is printed when a timer fires, on a busy machine in the middle of a line.
 options = dict(timeout=240, startup_timeout=240, coalesce_streams=True)
@@ -36,6 +41,7 @@ def test_cells_in_a_kernel(run_python, monkeypatch):
         assert cells[5] == "'_GeneratorContextManager\\n'\n"
         assert cells[6] == ""
         assert cells[7] == "'7\\n'\n"
+        assert cells[8] == "'None\\n'\n"
 
 
 def test_statistics_as_text_and_as_a_table():
@@ -50,3 +56,24 @@ def test_statistics_as_text_and_as_a_table():
     assert html.startswith("<table><tr><th>saved</th><td>1.2 of 1.8 s</td></tr>")
     assert "1 absent" in html
     assert "<b>" not in html
+
+
+def test_what_a_cell_shows_is_short():
+    """A cell shows the `repr` of its last value: of many misses, and of counters, a line each."""
+    tally = CacheTally()
+    for reason in Miss:
+        tally.miss(reason)
+    assert repr(tally.stats()).startswith("<Stats: saved 0.0 of 0.0 s of compiling: 0 hits, ")
+    assert repr(Explanation("jit_f was compiled", diff="a\n" * 1_000)) == "<Explanation: jit_f was compiled>"
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_unloading_disables_what_loading_has_enabled(before, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    shell = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None, unregister=lambda *_: None))
+    if before:
+        ejcache.enable(str(tmp_path))
+    ejcache.load_ipython_extension(shell)
+    assert ejcache.active() is not None
+    ejcache.unload_ipython_extension(shell)
+    assert (ejcache.active() is not None) is before

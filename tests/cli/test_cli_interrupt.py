@@ -12,6 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from capabilities import needs
 
 from ejcache.cli.interrupt import LIMIT_SECONDS
 
@@ -154,10 +155,7 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc says what is left")
-
-
-@linux
+@needs("linux")  # /proc says what is left
 @pytest.mark.parametrize("group", [True, False], ids=["the terminal's", "the command's alone"])
 def test_a_program_that_obeys_no_signal_is_ended(tmp_path, group):
     """`tune` ends a program that ignores Ctrl-C and SIGTERM, and what that has started."""
@@ -170,7 +168,7 @@ def test_a_program_that_obeys_no_signal_is_ended(tmp_path, group):
     assert command.left() == []
 
 
-@linux
+@needs("linux")  # /proc says what is left
 def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
     """A call of C++ that goes on for ever, as a compilation of XLA may: the thread that watches ends the process."""
     (tmp_path / "hanging.py").write_text(textwrap.dedent(HANGING))
@@ -182,7 +180,7 @@ def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
     assert command.left() == []
 
 
-@linux
+@needs("linux")  # /proc says what is left
 def test_a_worker_ends_with_its_parent(tmp_path):
     """Also one of a command that was killed, in the middle of a request."""
     (tmp_path / "hanging.py").write_text(textwrap.dedent(HANGING))
@@ -208,7 +206,7 @@ def test_the_program_of_run_decides(tmp_path, options):
     assert said == [(["saving", "saved"], 7)] * 2
 
 
-@linux
+@needs("linux")  # /proc says what is left
 @pytest.mark.soak
 @pytest.mark.parametrize("name", COMMANDS)
 def test_at_thirty_moments(project, name):

@@ -299,3 +299,9 @@ def test_command_imports_only_its_module(tmp_path):
     assert "ejcache.cli.commands.ls" in loaded
     rooms = ("ejcache.cli.commands.", "ejcache.cli.tuned.", "ejcache.cli.programs.")
     assert [name for name in loaded if name.startswith(rooms)] == ["ejcache.cli.commands.ls"]
+
+
+def test_an_option_that_lacks_a_value_sends_to_the_help_of_its_command():
+    said = ejcache("report", "--compare", "a")
+    assert said.status == 2
+    assert "see ejcache report --help" in said.err

@@ -307,3 +307,13 @@ def test_no_maker_leaves_it_to_the_umask(run_forked, clean_environment, bucket, 
     (tmp_path / "maker.py").write_text(f"import os\nos.umask(0)\n{maker}\n")
     run_forked(tmp_path / "maker.py")
     assert (clean_environment / ".cache" / "ejcache").stat().st_mode & 0o777 == 0o700
+
+
+def test_why_a_dump_of_xla_lacks_what_was_loaded_is_said_once(directory, tmp_path, caplog):
+    """A hit compiles nothing, so XLA writes nothing."""
+    options = {"xla_dump_to": str(tmp_path / "dumps")}
+    for start in range(3):
+        jax.clear_caches()
+        with ejcache.enable(directory, min_compile_seconds=0):
+            jax.jit(lambda x: x + 1, compiler_options=options)(1.0)
+        assert caplog.text.count(f"XLA dumps to {tmp_path}") == min(start, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pwd
 import stat
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from ejcache.errors import SettingError, UnknownSettingError
 from ejcache.settings import directories as settings_directories
 from ejcache.settings import resolve as settings
 from ejcache.settings import table as settings_table
+from ejcache.settings.directories import home_directory
 from ejcache.settings.parsers import FlagValue, Origin
 from ejcache.settings.resolve import parse, resolve, setting_named
 from ejcache.util.log import forget_warnings
@@ -347,3 +349,9 @@ def test_a_cache_folder_behind_a_link_is_used(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to(tmp_path / "scratch")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "link"))
     assert settings_directories.state_directory() == tmp_path / "link" / "ejcache" / "state"
+
+
+def test_an_empty_home_is_none(monkeypatch):
+    """Not the root of all directories, where root would make `/.cache`."""
+    monkeypatch.setenv("HOME", "")
+    assert home_directory({"HOME": ""}) == home_directory({}) == Path(pwd.getpwuid(os.getuid()).pw_dir)

@@ -45,7 +45,7 @@ from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.keys.key import CROSS, PGLE, parse_any_key
 from ejcache.settings.parsers import Origin
 from ejcache.stores.location import display_value
-from ejcache.util.log import log
+from ejcache.util.log import log, warn_once
 from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
@@ -254,6 +254,14 @@ class Compiler:
                 "cross",
                 f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; `ejcache warm` on a host "
                 "with the GPU stores such programs tuned",
+            )
+        if target := seam_backends.dump_target(placement.options):
+            warn_once(
+                "dumps",
+                "ejcache: XLA dumps to %s what it compiles, and %s was loaded, as with JAX's own cache: "
+                "jax.config.update('jax_enable_compilation_cache', False) has every program compiled",
+                target,
+                compilation.key.name,
             )
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
         self.preloader.note(compilation, placement, found)
