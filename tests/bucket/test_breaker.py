@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from contextlib import nullcontext, suppress
 
 import pytest
 from capabilities import needs
@@ -10,14 +12,21 @@ from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
 from ejcache.bucket.breaker import FAILED, CircuitBreaker, StorageNote, breaker_for, forget_breakers
+from ejcache.bucket.object_names import entry_name
+from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import (
     NoPermissionError,
     StoreBusyError,
+    StoreError,
     StoreNotAskedError,
     StoreReadOnlyError,
     StoreRefusedError,
     StoreUnavailableError,
 )
+from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.tiered.tier import Tier
+from ejcache.util.tally import Tally
+from ejcache.util.time_budget import Budget, in_background, spending
 
 
 @pytest.fixture
@@ -315,6 +324,180 @@ def test_calls_within_a_call_are_judged_once(breaker):
         with pytest.raises(StoreUnavailableError):
             breaker.call("gs://a", outer, probe=outer)
     assert breaker.is_open is False
+
+
+ABSENT = "v1/entries/cd/jit_absent"
+
+
+def stored(number):
+    return entry_name(f"jit_stored{number}")
+
+
+class Unreadable(MemoryBucket):
+    """A bucket whose stored entries cannot be read, while it says of others at once that they are absent."""
+
+    def __init__(self, clock, *, takes, failure):
+        super().__init__(policy=RetryPolicy(5.0))
+        self.breaker = CircuitBreaker(clock=clock, jitter=lambda low, high: 1.0)
+        self.reads = []
+        self.good = set()
+        self.healed = False
+        for number in range(40):
+            self._objects[stored(number)] = b"x" * 100, "1", 0.0
+        self.clock, self._takes, self._failure = clock, takes, failure
+        self.waited = 0.0
+
+    def _read(self, name, start, length, version, timeout):
+        if name in self._objects:
+            self.reads.append(name)
+            if not self.healed and name not in self.good:
+                self.clock.sleep(min(self._takes, timeout))
+                raise self._failure()
+        return super()._read(name, start, length, version, timeout)
+
+
+def _server_error():
+    return TransientError("500", ambiguous=True)
+
+
+def _silence():
+    return TransientError("no answer for 2.5 s", ambiguous=True, busy=True)
+
+
+def _throttled():
+    return TransientError("429", busy=True, throttled=True)
+
+
+def _trickle():
+    return TransientError("no full answer", ambiguous=True, busy=True, arriving=True, arrived=3)
+
+
+KINDS = pytest.mark.parametrize(
+    ("takes", "failure"),
+    [(0.1, _server_error), (2.5, _silence), (0.01, _throttled), (2.5, _trickle)],
+    ids=["500", "silence", "429", "a byte a second"],
+)
+
+
+def look_up(bucket, number):
+    """What a program does that misses: a tier reads the entry from its store, and then the program takes a lease."""
+    with spending(Budget(9.5)), suppress(StoreError):
+        tier = Tier("shared", SharedStore(bucket), breaker=bucket.breaker, tally=Tally())
+        began = bucket.clock.monotonic()
+        try:
+            return tier.call(lambda store: store.get(f"jit_stored{number}")) is not None
+        finally:
+            bucket.waited += bucket.clock.monotonic() - began
+    with suppress(StoreError):
+        bucket.create(f"v1/leases/{number}", b"lease")
+        assert bucket.read(ABSENT) is None
+    return False
+
+
+@KINDS
+@pytest.mark.parametrize("good", [(), range(0, 40, 2)], ids=["all", "every second"])
+def test_entries_that_cannot_be_read_cost_a_process_ten_seconds(retry_time, takes, failure, good):
+    """Whatever their names, and though absent names are answered at once; then nothing is asked any more."""
+    bucket = Unreadable(retry_time, takes=takes, failure=failure)
+    bucket.good = {stored(number) for number in good}
+    found = [look_up(bucket, number) for number in range(20)]
+    assert bucket.waited <= 10.7
+    assert bucket.breaker.is_open
+    assert sum(found) <= len(good)
+    asked = len(bucket.reads)
+    with pytest.raises(StoreNotAskedError):
+        bucket.create("v1/leases/last", b"lease")
+    assert len(bucket.reads) == asked
+
+
+@KINDS
+def test_one_look_up_of_an_unreadable_entry_takes_ten_seconds(retry_time, takes, failure):
+    """A body that arrives byte by byte does not end sooner in a smaller part: it costs what silence costs."""
+    bucket = Unreadable(retry_time, takes=takes, failure=failure)
+    assert look_up(bucket, 1) is False
+    assert bucket.waited <= 10.0
+
+
+def test_a_large_entry_on_a_slow_link_is_read_in_parts_of_what_arrives(retry_time):
+    """A part that came in the time of a try is asked for by the next one, and the tries before cost no budget."""
+    bucket = MemoryBucket(policy=RetryPolicy(5.0))
+    data = bytes(range(256)) * (1 << 14)
+    bucket.write("v1/entries/ab/large", data)
+    asked = []
+
+    def link(kind, name, *span):
+        if kind == "read":
+            asked.append(span[1])
+            retry_time.sleep(min(2.5, span[1] / (1 << 20)))
+            if span[1] > 2 << 20:
+                raise TransientError("no full answer", busy=True, arriving=True, arrived=2 << 20)
+
+    bucket.before = link
+    bucket.breaker = None
+    assert bucket.read("v1/entries/ab/large").data == data
+    assert asked[:2] == [32 << 20, 2 << 20]
+
+
+def test_the_probe_reads_an_entry_that_failed(retry_time):
+    """An absent name proves nothing; when the entry can be read again, the storage is asked as before."""
+    bucket = Unreadable(retry_time, takes=2.5, failure=_silence)
+    probed = threading.Event()
+    for number in range(20):
+        look_up(bucket, number)
+    assert bucket.breaker.is_open
+    last = bucket.reads[-1]
+    for healed in (False, True):
+        bucket.healed = healed
+        bucket.reads.clear()
+        retry_time.now += bucket.breaker.retry_in
+        assert bucket.breaker.probe(bucket.url, probed.set) is healed
+        assert set(bucket.reads) == {last}
+    assert not probed.is_set()
+    assert look_up(bucket, 3) is True
+
+
+def test_good_and_bad_entries_by_turns_cost_a_second_a_minute(retry_time):
+    """Each probe succeeds, because the entry that failed can be read by then; another one cannot."""
+    bucket = Unreadable(retry_time, takes=2.5, failure=_silence)
+    hour, number = retry_time.now + 3600, 0
+    while retry_time.now < hour:
+        number += 1
+        bucket.good = {stored(number % 2)}
+        look_up(bucket, (number + 1) % 2)
+        bucket.good = {stored((number + 1) % 2)}
+        retry_time.now += 20.0
+        bucket.breaker.probe(bucket.url, lambda: None)
+    assert bucket.waited <= 10.7 + 60
+
+
+def test_what_maintenance_reads_closes_no_storage(retry_time):
+    """No program waits for it."""
+    bucket = Unreadable(retry_time, takes=2.5, failure=_silence)
+    bucket._objects["v1/used/2026-11-27/journal"] = b"x", "1", 0.0
+    for _ in range(6):
+        with suppress(StoreError):
+            bucket.read("v1/used/2026-11-27/journal")
+        assert bucket.read(ABSENT) is None
+    assert not bucket.breaker.is_open
+
+
+def test_a_client_that_takes_long_is_waited_for_in_the_background(unsteady, tmp_path):
+    """Storage that failed this host lately gets a second for its client, where a program waits, and nowhere else."""
+    note = StorageNote(tmp_path / "storage")
+    note.leave(FAILED)
+    unsteady.breaker.use_note(note, seconds=1.0)
+    waits = []
+
+    def prepare(seconds):
+        waits.append(seconds)
+        raise StoreNotAskedError("its library is still loading")
+
+    unsteady._prepare = prepare
+    for background in (True, False):
+        with in_background() if background else nullcontext(), pytest.raises(StoreNotAskedError):
+            unsteady.read("a")
+        assert (unsteady.breaker.patience > 0) is background
+    assert waits == [math.inf, 1.0]
 
 
 def test_a_foreground_command_asks_each_object(unsteady):

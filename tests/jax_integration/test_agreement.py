@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from notice_boards import NoticeBoard
 
-from ejcache.jax_integration.ranks.agreement import RankAgreement
+from ejcache._version import __version__
+from ejcache.jax_integration.ranks.agreement import LANGUAGE, RankAgreement
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 LOAD = "load"
+PRESENCE = json.dumps({"version": __version__, "language": LANGUAGE}).encode()
 
 
 def rank_of(board, rank, *, patience=0.01, present=range(12), **options):
     """One process's agreement, with short waits, in a job of which these ranks have enabled ejcache."""
     for each in present:
         with contextlib.suppress(RuntimeError):
-            board.key_value_set_bytes(f"ejcache/present/{each}", b'"0.1.0"')
+            board.key_value_set_bytes(f"ejcache/present/{each}", PRESENCE)
     client = CoordinationClient(board, process=rank, processes=12, **options)
     return RankAgreement(client, patience=patience, silent_timeout=0.004, grace=0.02)
 
@@ -155,6 +158,34 @@ def test_a_rank_that_has_not_enabled_ejcache_is_waited_for_once(rank, caplog):
     board.asked.clear()
     assert decide([alone, late], "t4", participants=(0, 1)) == [LOAD, LOAD]
     assert min(board.asked) > 1_000
+
+
+@pytest.mark.parametrize("said", [b'"0.0.9"', b'{"version": "0.0.9", "language": 1}', b"[3]"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_with_two_versions_compile_at_once(caplog, rank, said):
+    """Neither waits for the other, whichever is the lowest, and one plain line says which rank has which version."""
+    board = NoticeBoard()
+    board.key_value_set_bytes(f"ejcache/present/{1 - rank}", said)
+    ours = rank_of(board, rank, patience=60.0)
+    assert [decide([ours], f"t{n}", participants=(0, 1)) for n in range(2)] == [[None]] * 2
+    assert board.asked == []
+    # The other one asks for what this one says, and for the decision.
+    assert dict(board.key_value_dir_get_bytes("t0")) == {f"t0/{rank}": b"{}", "t0/decision": b"null"}
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert f"rank {1 - rank} has another version of ejcache" in line
+    assert "install one version on all hosts" in line
+
+
+def test_what_a_rank_cannot_have_said_is_no_decision(caplog):
+    """The others hear at once that there is none, and the line is a sentence and not the text of a KeyError."""
+    board = NoticeBoard()
+    board.key_value_set_bytes("t/1", b"{}")
+    lowest = rank_of(board, 0, patience=60.0)
+    mine = {"loaded": True}
+    found = lowest.decide("t", participants=(0, 1), mine=mine, decide=lambda said: [v["loaded"] for v in said.values()])
+    assert found is None
+    assert dict(board.key_value_dir_get_bytes("t"))["t/decision"] == b"null"
+    assert "is not understood here, so all of them compile (KeyError: 'loaded')" in caplog.text
 
 
 def test_a_second_job_of_a_process_has_an_agreement_of_its_own():

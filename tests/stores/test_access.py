@@ -23,6 +23,7 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
 from ejcache.entry import Header, encode
+from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance import doctor
 from ejcache.maintenance.directory_sharing import share_directory
 from ejcache.settings.resolve import resolve
@@ -109,16 +110,16 @@ def start(directory, **variables):
     return Start(len(KEYS) - len(missing), stored, cache.url, said)
 
 
-def as_user(uid, function, *, mount=None):
-    """What `function` returns in a process of this user of the team, on a host that is no container."""
+def as_user(uid, function, *, mount=None, team=TEAM, container=False):
+    """What `function` returns in a process of this user of the team, on a host that is no container, or in one."""
 
     def become():
-        directory_access.is_in_container = lambda: False
+        directory_access.is_in_container = lambda: container
         if mount:
             network_filesystems.detect_network_filesystem = lambda path: path.startswith(str(mount))
         network_filesystems.forget_filesystems()
         if uid != ROOT:
-            os.setgroups([TEAM])
+            os.setgroups([team])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
         return function()
@@ -306,6 +307,56 @@ def test_two_users_write_in_turns(place):
 
     for number, uid in enumerate((YOU, OTHER, YOU, OTHER)):
         assert f"k{number}-7" in as_user(uid, turn(number))
+
+
+NAMELESS = 54377
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o2775, 0o2770])
+def test_a_group_without_a_name_in_a_container(place, mode):
+    """What fsGroup gives a volume: who trusts all that can write there shares it with them, whatever the umask."""
+
+    def use(umask, *, trusting):
+        os.umask(umask)
+        home = place / f"home-{os.geteuid()}"
+        return start(place / f"{umask:03o}-{trusting}", HOME=str(home), EJCACHE_TRUST_DIR="01"[trusting])
+
+    for uid in (YOU, OTHER):
+        (place / f"home-{uid}").mkdir(mode=0o700)
+        os.chown(place / f"home-{uid}", uid, uid)
+    for umask in (0o022, 0o002, 0o077):
+        for trusting in (False, True):
+            directory = place / f"{umask:03o}-{trusting}"
+            directory.mkdir()
+            os.chown(directory, ROOT, NAMELESS)
+            directory.chmod(mode)
+            first, second = (
+                as_user(uid, lambda u=umask, t=trusting: use(u, trusting=t), team=NAMELESS, container=True)
+                for uid in (YOU, OTHER)
+            )
+            assert (first.stored, first.place) == (17, str(directory))
+            assert (second.hits, second.place) == (17, str(directory)) or not trusting, (oct(umask), second)
+            assert second.place != str(directory) or trusting
+            of_others = {path for path in directory.rglob("*") if path.lstat().st_mode & 0o022}
+            assert bool(of_others) is trusting
+
+
+@needs_root
+def test_who_can_share_a_directory_of_another_user(place):
+    """A member of the group that may write there is told whose the directory is, and what he can do himself."""
+    (place / "cache").mkdir()
+    os.chown(place / "cache", OTHER, TEAM)
+    (place / "cache").chmod(0o2775)
+
+    def share():
+        with pytest.raises(StoreUnavailableError) as caught:
+            share_directory(Location.parse(place / "cache"), "group")
+        return str(caught.value)
+
+    said = as_user(YOU, share)
+    assert f"only its owner, the user with id {OTHER}, or root can change its permissions" in said
+    assert "EJCACHE_TRUST_DIR=1" in said
 
 
 def test_a_path_that_sqlite_cannot_open(place, monkeypatch):

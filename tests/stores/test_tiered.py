@@ -5,23 +5,28 @@ from __future__ import annotations
 import threading
 
 import pytest
+from memory_bucket import MemoryBucket
 from store_faults import FaultStore
 from store_processes import in_fork
 from store_sharing import ProcessTests, PromptStore
 
-from ejcache.bucket.breaker import CircuitBreaker, breaker_for
+from ejcache.bucket.breaker import FAILED, SERVED, CircuitBreaker, StorageNote, breaker_for
 from ejcache.bucket.files import FileBucket
+from ejcache.bucket.object_names import entry_name
 from ejcache.errors import (
     EntryCorruptError,
     EntryVersionError,
     StoreBusyError,
     StoreError,
+    StoreNotAskedError,
     StoreReadOnlyError,
     StoreTooSmallError,
     StoreUnavailableError,
 )
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore, forget_memory
+from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.tiered.pending_uploads import PUT, PendingUploads
 from ejcache.stores.tiered.store import TieredStore
 from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util.log import forget_warnings
@@ -485,6 +490,48 @@ def test_failed_upload_is_tried_again(store, shared):
     assert store.flush(60) is True
     assert shared.inner.peek("k") == b"k-value"
     assert shared.calls["put"] == 2
+
+
+class SlowToMake(MemoryBucket):
+    """A bucket whose client is made when somebody waits for it, as on a busy host: until then nothing can be asked."""
+
+    def __init__(self, note):
+        super().__init__()
+        self.breaker = CircuitBreaker()
+        self.breaker.use_note(note, seconds=0.05)
+        self.is_made = threading.Event()
+
+    def prepare(self, *, wait=0.0):
+        if wait:
+            self.is_made.set()
+
+    def _prepare(self, make_seconds):
+        if not self.is_made.wait(min(make_seconds, 60.0)):
+            raise StoreNotAskedError("its library is still loading")
+
+
+@pytest.mark.parametrize("said", [FAILED, SERVED, ""])
+def test_a_start_that_hits_everything_sends_what_a_killed_process_left(tmp_path, said):
+    """Also where the storage failed this host shortly before, and the client takes as long to make as the start."""
+    local, note = LocalStore(tmp_path / "local"), StorageNote(tmp_path / "scratch" / "storage")
+    if said:
+        note.leave(said)
+    for number in range(3):
+        local.put(f"k{number}", b"value")
+
+    def leave():
+        markers = PendingUploads(tmp_path / "scratch" / "spool")
+        assert all(markers.add(f"k{number}", PUT) for number in range(3))
+
+    in_fork(leave)
+    bucket = SlowToMake(StorageNote(tmp_path / "scratch" / "storage"))
+    store = TieredStore(local, SharedStore(bucket), scratch=tmp_path / "scratch", drain_seconds=60.0)
+    store._shared.breaker = bucket.breaker
+    assert all(store.get(f"k{number}") == b"value" for number in range(3))
+    store.finish()
+    assert [bucket.read(entry_name(f"k{number}")).data for number in range(3)] == [b"value"] * 3
+    assert [path for path in (tmp_path / "scratch" / "spool").rglob("*") if path.is_file()] == []
+    store.close()
 
 
 def test_closing_does_not_wait_for_a_stalled_upload(tmp_path):

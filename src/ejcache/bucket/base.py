@@ -10,6 +10,7 @@ import itertools
 import math
 import random
 import time
+import weakref
 from abc import abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.bucket.breaker import CircuitBreaker, breaker_for
-from ejcache.bucket.object_names import is_plausible_entry, max_size
+from ejcache.bucket.object_names import is_plausible_entry, max_size, may_hold_up
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import NoPermissionError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.lifecycle import Closing
@@ -126,8 +127,12 @@ class Bucket(Closing):
             self.delete(name)
         return None if info is None else info.created
 
-    def prepare(self) -> None:
-        """Begin in the background what the first request needs, such as the import of a client's library."""
+    def prepare(self, *, wait: float = 0.0) -> None:
+        """Begin in the background what the first request needs, such as the import of a client's library.
+
+        Args:
+            wait: seconds to wait for it.
+        """
 
     @property
     def is_prepared(self) -> bool:
@@ -168,6 +173,7 @@ class Bucket(Closing):
     def _parts(self, name: str, size: int, most: float) -> Iterator[Blob]:
         """Yield at most `most` bytes of the object, in parts of `size`; raises VersionGoneError if it is replaced."""
         start, version = 0, None
+        again = self._again(name, lambda bucket: bucket.read(name))
 
         def attempt(timeout: float) -> Blob | None:
             nonlocal size
@@ -177,9 +183,9 @@ class Bucket(Closing):
                 return blob
             except TransientError as exc:
                 if exc.busy:
-                    # Perhaps the link is slow and not the storage: then a smaller part arrives in time.
-                    exc.asks_for_less = exc.arriving and size > self.least_part
-                    size = max(self.least_part, size // 4)
+                    # Perhaps the link is slow and not the storage: then a part of what came arrives in time.
+                    exc.asks_for_less = self.least_part <= exc.arrived and self.least_part < size
+                    size = max(self.least_part, min(size // 4, exc.arrived or size))
                 raise
             except NoPermissionError:
                 if start or not self._has_read:
@@ -187,7 +193,7 @@ class Bucket(Closing):
                 return None
 
         while True:
-            blob = self._ask(f"reading {self.url}/{name}", attempt)
+            blob = self._ask(f"reading {self.url}/{name}", attempt, again=again)
             if blob is None and version is None:
                 return
             if blob is None or (not blob.data and start < blob.size):
@@ -220,7 +226,8 @@ class Bucket(Closing):
                     raise
                 return None
 
-        return self._ask(f"looking for {self.url}/{name}", attempt)
+        again = self._again(name, lambda bucket: bucket.stat(name))
+        return self._ask(f"looking for {self.url}/{name}", attempt, again=again)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write the object if there is none; False if there is one. Of several writers exactly one gets True."""
@@ -285,9 +292,10 @@ class Bucket(Closing):
         """
         waiting: list[str | None] = [None]
         seen: set[str] = set()
+        again = self._again(prefix, lambda bucket: next(bucket.walk(prefix, deep=deep), None))
         while waiting:
             page = partial(self._page, prefix, waiting.pop(), deep=deep)
-            infos, more = self._ask(f"listing {self.url}/{prefix}", page)
+            infos, more = self._ask(f"listing {self.url}/{prefix}", page, again=again)
             yield from infos
             if not seen.isdisjoint(more) or len(seen) > _MOST_PAGES:
                 raise StoreUnavailableError(f"the listing of {self.url}/{prefix} does not end: it begins again")
@@ -335,7 +343,18 @@ class Bucket(Closing):
 
         return self._ask(what, noted, size=size)
 
-    def _ask(self, what: str, attempt: Callable[[float], T], *, size: int = 0) -> T:
+    def _again(self, name: str, ask: Callable[[Bucket], object]) -> Callable[[], object] | None:
+        """Return what asks again, for the breaker; None if no program waits for what is there."""
+        return partial(_ask_again, weakref.ref(self), ask) if may_hold_up(name) else None
+
+    def _ask(
+        self,
+        what: str,
+        attempt: Callable[[float], T],
+        *,
+        size: int = 0,
+        again: Callable[[], object] | None = None,
+    ) -> T:
         """Make one operation: all of them pass here. The breaker decides whether, the policy how long and how often."""
 
         def counted(timeout: float) -> T:
@@ -348,14 +367,16 @@ class Bucket(Closing):
         def operation() -> T:
             if self.breaker is None:
                 return self.policy.run(what, counted, size=size, pace=self.pace)
-            budget = self.breaker.budget(self.policy.deadline)
+            budget = self.breaker.budget(self.policy.deadline, reads=again is not None)
             pace = None if self.breaker.is_probing else self.pace
             return self.policy.run(what, counted, size=size, budget=budget, pace=pace)
 
         if self.breaker is None:
             self._prepare(math.inf)
             return operation()
-        return self.breaker.call(self.url, operation, prepare=self._prepare, probe=lambda: self.stat("ejcache-probe"))
+        return self.breaker.call(
+            self.url, operation, prepare=self._prepare, probe=lambda: self.stat("ejcache-probe"), again=again
+        )
 
     def _prepare(self, make_seconds: float) -> None:  # not every storage has a client
         """Wait until the client can send requests; this time does not count as the storage's.
@@ -392,3 +413,8 @@ class Bucket(Closing):
         self, prefix: str, token: str | None, timeout: float, *, deep: bool = True
     ) -> tuple[list[BlobInfo], list[str]]:
         """List one page (without a token, the first); returns it with the tokens of pages still to be listed."""
+
+
+def _ask_again(reference: weakref.ref[Bucket], ask: Callable[[Bucket], object]) -> object:
+    bucket = reference()
+    return None if bucket is None else ask(bucket)

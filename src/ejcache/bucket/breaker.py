@@ -7,6 +7,11 @@ it does not know the credentials. While the breaker is open, calls are refused a
 When the cool-down has passed, one refused call starts a probe in the background: if the probe succeeds, the breaker
 closes; if it fails, the breaker stays open for longer.
 
+Failures to read what a program waits for have one allowance in a process, whatever the names are, and whatever the
+storage answers about others: what is stored may be unreadable while "not found" comes at once. When it is spent, the
+breaker opens, and the probe is one of the reads that failed. If that succeeds, the breaker closes; but what was spent
+comes back slowly, so that good and bad objects by turns cost no more.
+
 Until the storage has answered for the first time, all calls of a process together have one budget. It is larger where
 the storage has served a process of this host within a day, and smaller where it has failed one shortly before
 (`StorageNote`). In the second case one thread asks while the others wait for its answer, and one failure opens the
@@ -42,7 +47,7 @@ from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
-from ejcache.util.time_budget import Budget, current_budget
+from ejcache.util.time_budget import Allowance, Budget, current_budget, is_waited_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +63,11 @@ _UNKNOWN_SECONDS: Final = 2.5
 """How long calls wait in all for the first answer: of storage that has served this host within a day, and of other."""
 _PROBE_SECONDS: Final = 0.5
 """How long storage is asked for another name before the breaker opens."""
+_READING_SECONDS: Final = 10.0
+_BACK_SECONDS: Final = 1.0
+"""What failures to read may take in a process, and how much of it comes back in a minute."""
+_LEAST_READING: Final = 0.5
+"""Less than this is nothing: the breaker opens. A read gets at least so long."""
 _LONGEST: Final = 8.0
 """The cool-down grows to at most this many times the first one."""
 _FAILED_SECONDS: Final = 3600.0
@@ -91,6 +101,8 @@ class CircuitBreaker:
     ) -> None:
         self._failures = failures
         self._first = Budget(_UNKNOWN_SECONDS)
+        self._reading = Allowance(_READING_SECONDS, minute=_BACK_SECONDS, clock=clock)
+        self._again: Callable[[], object] | None = None
         self._first_cooldown = cooldown
         self._clock = clock
         self._jitter = jitter
@@ -154,16 +166,27 @@ class CircuitBreaker:
             self._client_seconds = seconds
             self._has_failed_lately = not self._has_answered
 
-    def budget(self, seconds: float) -> Budget:
+    def budget(self, seconds: float, *, reads: bool = False) -> Budget:
         """Return the budget of one operation: so many seconds, or those of the look-up that it is a part of.
 
-        They are taken from those for the first answer, too, until there is one. A probe has a small budget of its own.
+        They are taken from those for the first answer, too, until there is one, unless no program waits. A probe has a
+        small budget of its own.
+
+        Args:
+            seconds: of an operation that is part of no look-up.
+            reads: what a program waits for: for no longer than failures to read may still take.
         """
         if self.is_probing:
             return Budget(_PROBE_SECONDS)
-        within = () if self._has_answered or self.is_open else (self._first,)
         look_up = current_budget()
-        return Budget(seconds, within=within) if look_up is None else Budget(look_up.seconds, within=(look_up, *within))
+        seconds = seconds if look_up is None else look_up.seconds
+        if self.is_open:
+            return Budget(seconds, within=() if look_up is None else (look_up,))
+        if reads:
+            with self._lock:
+                seconds = min(seconds, max(_LEAST_READING, self._reading.left))
+        first = self._first if is_waited_for() and not self._has_answered else None
+        return Budget(seconds, within=tuple(each for each in (look_up, first) if each is not None))
 
     def call(
         self,
@@ -171,6 +194,7 @@ class CircuitBreaker:
         function: Callable[[], T],
         *,
         probe: Callable[[], object],
+        again: Callable[[], object] | None = None,
         prepare: Callable[[float], None] | None = None,
     ) -> T:
         """Call `function()` and learn from how it went.
@@ -184,6 +208,8 @@ class CircuitBreaker:
             function: asks the storage.
             probe: asks the storage something cheap; called in another thread, when a call was refused and the
                 cool-down has passed.
+            again: asks the same once more, if `function` reads what a program waits for: the probe, once failures to
+                read have taken too long.
             prepare: `prepare(make_seconds)` waits until the client can send requests, so long at most. Its time does
                 not make a failure slow. Without it, `function` may do without the storage.
 
@@ -191,7 +217,7 @@ class CircuitBreaker:
             StoreNotAskedError: the breaker is open, or the client is not ready.
             StoreError: `function` raised it.
         """
-        asked = function if prepare is None else partial(self._ask, function, prepare)
+        asked = partial(self._noting, function if prepare is None else partial(self._ask, function, prepare), again)
         if getattr(self._inside, "active", False):
             return asked()
         if self._asks_alone():
@@ -205,7 +231,7 @@ class CircuitBreaker:
                     self._turn.release()
         if self._retry_at is not None:
             if not self.retry_in and self.allow_probe():
-                submit(lambda: self._probe(url, probe))
+                submit(partial(self._probe, url, self._again or probe))
             why = "" if self._why is None else f": {self._why}"
             raise StoreNotAskedError(
                 f"{url} failed and is not asked for another {self.retry_in:.0f} s{why}"
@@ -215,7 +241,7 @@ class CircuitBreaker:
     def probe(self, url: str, function: Callable[[], object]) -> bool:
         """True if calls go through now; calls `function` first, in this thread, if a probe is due."""
         if self._retry_at is not None and self.allow_probe():
-            self._probe(url, function)
+            self._probe(url, self._again or function)
         return self._retry_at is None
 
     def allow_probe(self) -> bool:
@@ -238,7 +264,7 @@ class CircuitBreaker:
             return  # the common case takes no lock
         with self._lock:
             self._in_a_row = 0
-            self._retry_at = self._probing_until = self._why = None
+            self._retry_at = self._probing_until = self._why = self._again = None
             self._cooldown = self._first_cooldown
 
     def fail(self, *, seconds: float = 0.0) -> None:
@@ -268,24 +294,26 @@ class CircuitBreaker:
         return self._has_failed_lately and self._retry_at is None
 
     def _judge(self, url: str, function: Callable[[], T], probe: Callable[[], object] | None) -> T:
-        self._inside.active, self._inside.began = True, self._clock()
+        self._inside.active, self._inside.began, self._inside.again = True, self._clock(), None
         try:
             result = function()
         except StoreNotAskedError as exc:
             self._tell(url, exc)
             raise
         except StoreError as exc:
-            if _is_answer(exc):
+            is_spent = self._is_spent_by(exc)
+            if _is_answer(exc) and not is_spent:
                 # Storage that may not be read may not be written either, most often: that says nothing new.
                 if not (isinstance(exc, StoreReadOnlyError) and isinstance(self._why, NoPermissionError)):
                     self.succeed()
                 raise
             took = self._clock() - self._inside.began
             # What is left of the budget for the first answer may be too little for another try.
-            if self._has_failed_lately or self.patience <= _PROBE_SECONDS or isinstance(exc, StoreRefusedError):
+            is_too_much = self._has_failed_lately or self.patience <= _PROBE_SECONDS
+            if is_spent or is_too_much or isinstance(exc, StoreRefusedError):
                 took = math.inf
             may_open = took >= _SLOW_SECONDS and self._retry_at is None and self._in_a_row + 1 < self._failures
-            is_of_all = isinstance(exc, NoPermissionError | StoreRefusedError)
+            is_of_all = is_spent or isinstance(exc, NoPermissionError | StoreRefusedError)
             if may_open and not is_of_all and probe is not None and self._answers(probe):
                 took = 0.0
             kind = NoPermissionError if isinstance(exc, NoPermissionError) else StoreUnavailableError
@@ -298,6 +326,26 @@ class CircuitBreaker:
         if self._in_a_row or self._retry_at is not None:
             self.succeed()
         return result
+
+    def _noting(self, function: Callable[[], T], again: Callable[[], object] | None) -> T:
+        """Call `function`; the call that is judged knows then which of its requests has failed."""
+        try:
+            return function()
+        except StoreError:
+            self._inside.again = again or self._inside.again
+            raise
+
+    def _is_spent_by(self, exc: StoreError) -> bool:
+        """True if this failure was to read what a program waits for, and nothing is left for another one."""
+        again = self._inside.again
+        if again is None or isinstance(exc, _ANSWERS) or self._retry_at is not None:
+            return False
+        with self._lock:
+            self._reading.spend(self._inside.began)
+            if self._reading.left >= _LEAST_READING:
+                return False
+            self._again = again
+            return True
 
     def _answers(self, probe: Callable[[], object]) -> bool:
         """True if the storage answers when it is asked for something else: then only one object fails."""
@@ -314,10 +362,15 @@ class CircuitBreaker:
         try:
             # To make a client is work of this process, which takes long on a busy host: its own limit counts, not the
             # budget for the first answer, unless the storage has failed this host shortly before.
-            is_waited_for = self._has_answered or self._retry_at is not None or not self._is_client_missing
-            prepare(self._client_seconds if is_waited_for else 0.0)
+            if not is_waited_for():
+                seconds = math.inf
+            elif self._has_answered or self._retry_at is not None or not self._is_client_missing:
+                seconds = self._client_seconds
+            else:
+                seconds = 0.0
+            prepare(seconds)
         except StoreNotAskedError:
-            self._is_client_missing = not is_ending()
+            self._is_client_missing = is_waited_for() and not is_ending()
             raise
         self._is_client_missing = False
         self._was_asked = True

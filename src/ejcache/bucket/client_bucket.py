@@ -93,9 +93,15 @@ class ClientBucket(Bucket):
         self._lock = threading.RLock()
         self._made = self._closer = None
 
-    def prepare(self) -> None:
-        """Begin to import the client's library and to look for credentials, unless the program is ending."""
-        self._start()
+    def prepare(self, *, wait: float = 0.0) -> None:
+        """Begin to import the client's library and to look for credentials, unless the program is ending.
+
+        Args:
+            wait: seconds to wait for both.
+        """
+        making = self._start()
+        if making is not None and wait:
+            futures_wait([making.future], wait)
 
     @property
     def is_prepared(self) -> bool:
@@ -224,7 +230,9 @@ class ClientBucket(Bucket):
         except TimeoutError as exc:
             future.cancel()
             said = "no full answer" if arrival.has_begun else f"no answer for {timeout:.3g} s"
-            raise TransientError(said, ambiguous=True, busy=True, arriving=arrival.has_begun) from exc
+            raise TransientError(
+                said, ambiguous=True, busy=True, arriving=arrival.has_begun, arrived=arrival.bytes
+            ) from exc
         except BaseException:
             future.cancel()
             raise

@@ -84,6 +84,7 @@ _MAX_SIZES: Final = {
     "autotune": 16 << 20,
 }
 """Bytes of the largest object whose name begins so. Names that are not here are documents, or plain JAX's entries."""
+_OF_MAINTENANCE: Final = ("v1/used/", COUNTERS, QUARANTINE, TEMPORARY)
 _LARGE: Final = 64 << 20
 
 
@@ -103,6 +104,11 @@ def is_plausible_entry(name: str, start: bytes, size: int) -> bool:
     except EntryError:
         return False
     return entry.expected_size(start) == size
+
+
+def may_hold_up(name: str) -> bool:
+    """True if a program may wait for an object of this name, or for a listing of this prefix; else maintenance asks."""
+    return not name.startswith(_OF_MAINTENANCE) and name not in ("", "v1/", ENTRIES)
 
 
 def entry_name(key: str) -> str:

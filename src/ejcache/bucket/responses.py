@@ -66,7 +66,7 @@ def _bounded_response() -> type[Any]:
             if self.status < 300 and arrival is not None:
                 arrival.begin()
             most = MAX_DOCUMENT if self.status >= 300 else allowed_bytes.get()
-            self.content: Any = _BoundedBody(self.content, most, str(self.host))
+            self.content: Any = _BoundedBody(self.content, most, str(self.host), arrival)
             return self
 
     return BoundedResponse
@@ -75,11 +75,12 @@ def _bounded_response() -> type[Any]:
 class _BoundedBody:
     """The body of an answer of at most `most` bytes and not too many parts. It stands for aiohttp's `StreamReader`."""
 
-    def __init__(self, content: Any, most: int, host: str) -> None:
+    def __init__(self, content: Any, most: int, host: str, arrival: Arrival | None) -> None:
         self._content = content
         self._host = host
         self._most = self._left = most
         self._parts = 0
+        self._arrival = arrival
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
@@ -95,6 +96,8 @@ class _BoundedBody:
 
     def _counted(self, piece: bytes) -> bytes:
         self._left -= len(piece)
+        if self._arrival is not None:
+            self._arrival.bytes += len(piece)
         if self._left < 0:
             raise AnswerError(f"the answer of {self._host} has more than {self._most} bytes")
         if self._most <= MAX_DOCUMENT:  # it will be parsed
@@ -121,10 +124,11 @@ def content_md5(data: bytes) -> str:
 
 
 class Arrival:
-    """Whether an answer has begun to arrive, and how many seconds it has from then on."""
+    """Whether an answer has begun to arrive, how many seconds it has from then on, and the bytes that have come."""
 
     def __init__(self, seconds: float) -> None:
         self.has_begun = False
+        self.bytes = 0
         self.timeout: asyncio.Timeout | None = None
         self._seconds = seconds
 

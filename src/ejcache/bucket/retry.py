@@ -64,7 +64,8 @@ class TransientError(Exception):
         unreachable: no connection could be made. That seldom passes within a budget, so it is not waited for.
         throttled: the storage asked to slow down. A 503, which is ambiguous, may also mean that it is broken.
         retry_after: seconds after which the storage wants to be asked again (`Retry-After`).
-        arriving: an answer had begun to arrive.
+        arriving: an answer had begun to arrive,
+        arrived: and so many bytes of it had come.
         asks_for_less: the next try asks for a smaller part of it, which may arrive in time: this one costs no budget.
     """
 
@@ -78,6 +79,7 @@ class TransientError(Exception):
         throttled: bool = False,
         retry_after: float = 0.0,
         arriving: bool = False,
+        arrived: int = 0,
     ) -> None:
         super().__init__(message)
         self.throttled = throttled
@@ -86,6 +88,7 @@ class TransientError(Exception):
         self.busy = busy
         self.unreachable = unreachable
         self.arriving = arriving
+        self.arrived = arrived
         self.asks_for_less = False
 
 
@@ -227,6 +230,8 @@ class RetryPolicy:
                     continue
                 if failure.unreachable and tries >= _UNREACHABLE_TRIES:
                     break
+                if failure.arriving and not failure.asks_for_less and budget.left < self.deadline / 2:
+                    break  # another answer that begins and does not end would take longer
                 pause = _between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))
                 if pause >= budget.left:
                     break

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance.stored_policy import change_limits
-from ejcache.util.directory_access import share
+from ejcache.util.directory_access import share, user_name
 
 if TYPE_CHECKING:
     from ejcache.stores.location import Location
@@ -31,4 +34,16 @@ def share_directory(location: Location, how: str) -> int:
             change_limits(bucket, {"shared": how if how in ("group", "everybody") else None})
         return share(root, how)  # the policy, too, which was written like any other file
     except OSError as exc:
-        raise StoreUnavailableError(f"{root} cannot be shared: {exc.strerror or exc}") from exc
+        raise StoreUnavailableError(f"{root} cannot be shared: {exc.strerror or exc}{_who_can(root, exc)}") from exc
+
+
+def _who_can(root: Path, exc: OSError) -> str:
+    """Say who can do what this user may not, as the end of a sentence; "" if that is not what is wrong."""
+    with contextlib.suppress(OSError):
+        owner = root.stat().st_uid
+        if exc.errno in (errno.EPERM, errno.EACCES) and owner != os.geteuid():
+            return (
+                f"; only its owner, {user_name(owner)}, or root can change its permissions. Who trusts all that can "
+                "write there sets EJCACHE_TRUST_DIR=1"
+            )
+    return ""

@@ -187,8 +187,8 @@ class Store(Closing):
 
     # What most stores have no use for.
 
-    def prepare(self) -> None:
-        """Begin in the background what the first request needs."""
+    def prepare(self, *, wait: float = 0.0) -> None:
+        """Begin in the background what the first request needs, and wait for it so many seconds."""
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002
         """Get those of these entries that are read quickly together."""

@@ -183,7 +183,8 @@ def _shares(about: os.stat_result) -> bool:
     """True if a directory is open to others on purpose: who writes there may also change what others have written."""
     if about.st_mode & stat.S_ISVTX:
         return False
-    by_group = about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, os.geteuid())
+    # Trust was given: then a group is one whether or not it has a name.
+    by_group = about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, os.geteuid(), nameless=False)
     return bool(by_group or about.st_mode & stat.S_IWOTH)
 
 
@@ -305,11 +306,11 @@ def _is_closed(path: Path, about: os.stat_result) -> str:
 
 
 def _owner(about: os.stat_result) -> str:
-    return f"it belongs to {_user_name(about.st_uid)}, mode {stat.S_IMODE(about.st_mode):04o}"
+    return f"it belongs to {user_name(about.st_uid)}, mode {stat.S_IMODE(about.st_mode):04o}"
 
 
 def _me() -> str:
-    return _user_name(os.geteuid())
+    return user_name(os.geteuid())
 
 
 def _may(path: Path, what: int) -> bool:
@@ -329,7 +330,7 @@ def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, everyb
     """
     user = os.geteuid()
     if about.st_uid not in (user, 0) and (user != 0 or not is_in_container()):
-        return f"{os.fspath(path)} belongs to {_user_name(about.st_uid)}, who could have put code there"
+        return f"{os.fspath(path)} belongs to {user_name(about.st_uid)}, who could have put code there"
     if everybody and about.st_mode & stat.S_IWOTH:
         return f"any user can write to {os.fspath(path)} (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
     if about.st_mode & stat.S_IWGRP and not about.st_mode & stat.S_IWOTH and not _is_private_group(about.st_gid, user):
@@ -370,12 +371,13 @@ def is_in_container() -> bool:
         return False
 
 
-def _is_private_group(gid: int, user: int) -> bool:
+def _is_private_group(gid: int, user: int, *, nameless: bool = True) -> bool:
+    """True if no other user is known to be in the group; in a container also, if `nameless`, of one without a name."""
     try:
         group = grp.getgrgid(gid)
     except (KeyError, OSError):
         # In a container, the group of a volume has no name. Elsewhere, the directory of users may be out of reach.
-        return is_in_container()
+        return nameless and is_in_container()
     try:
         name = pwd.getpwuid(user).pw_name
     except (KeyError, OSError):
@@ -383,7 +385,8 @@ def _is_private_group(gid: int, user: int) -> bool:
     return set(group.gr_mem) <= {name} and (gid == user or group.gr_name == name)
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Name a user of this host, with the number."""
     try:
         return f"the user {pwd.getpwuid(uid).pw_name} (id {uid})"
     except (KeyError, OSError):

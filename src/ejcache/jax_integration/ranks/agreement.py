@@ -5,10 +5,11 @@ storage that it cannot reach. If each rank followed what it sees, some would loa
 it. Where compiling is a collective operation (sharded autotuning on GPU), those that compile would then wait for ever.
 So every rank publishes what it sees, the lowest rank decides from all of that, and all ranks do what it decided.
 
-Nothing here raises, and every wait has a deadline. No rank waits for one that has not enabled ejcache: all compile.
-If a rank times out waiting for the lowest rank, it publishes "no decision" itself, and every rank compiles, as it would
-without a cache. The coordination service keeps the first value of a name. A rank that comes later follows that
-decision; the lowest rank, if it comes later with another decision, has none.
+Nothing here raises, and every wait has a deadline. No rank waits for one that has not enabled ejcache, or whose version
+of ejcache tells the others something else: all compile. If a rank times out waiting for the lowest rank, it publishes
+"no decision" itself, and every rank compiles, as it would without a cache. The coordination service keeps the first
+value of a name. A rank that comes later follows that decision; the lowest rank, if it comes later with another
+decision, has none.
 
 `common_hit.py` decides so whether the ranks load a program, `pgle.py` which variant of it they use, and
 `reuse/votes.py` whether they trace it; `devices/targets.py` gathers the topology of a job. Each of these says what no
@@ -22,10 +23,11 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._version import __version__
-from ejcache.errors import StoreUnavailableError
+from ejcache.errors import MALFORMED, StoreUnavailableError
 from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log, warn_once
+from ejcache.util.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,6 +49,8 @@ _GRACE: Final = 1.0
 """Seconds that a rank waits once for the others to say that they use ejcache. They say so when they have a backend, and
 all ranks of a job make their backends together."""
 _PRESENT: Final = "ejcache/present"
+LANGUAGE: Final = 2
+"""A number for what ranks tell each other. Raise it when a field of that changes its name or its meaning."""
 REUSE_SETTING: Final = ("ejcache/reuse", "setting")
 """Where each rank publishes whether its setting `reuse_lowering` is on."""
 
@@ -76,13 +80,13 @@ class RankAgreement:
         self._patience = patience
         self._silent_timeout = silent_timeout
         self._grace = grace
-        self._present: set[int] = {self.rank}
+        self._present: dict[int, Any] = {self.rank: _here()}
         self._silent: dict[int, str] = {}  # the ranks that did not answer, and the topic on which they did not
         # One number for each program that spans processes. None is ever dropped: a rank that had dropped one would
         # count from 1 again, and follow a decision that was made for an earlier compilation.
         self._topics: dict[str, int] = {}
         try:
-            coordination.set_once(f"{_PRESENT}/{self.rank}", _encode(__version__))
+            coordination.set_once(f"{_PRESENT}/{self.rank}", _encode(_here()))
         except StoreUnavailableError as exc:
             log.warning("ejcache: the other ranks do not learn that this one uses ejcache: %s", exc)
 
@@ -125,9 +129,12 @@ class RankAgreement:
         try:
             self._readmit_late_ranks()
             self._await_presence(participants)
+            if self._is_foreign_to(participants):
+                self.settle(topic, None)
+                return None
             if self.rank == lowest:
                 said = self._collect(topic, participants[1:], about)
-                return self._publish(topic, decide({lowest: dict(mine), **said}))
+                return self._publish(topic, self._decided(topic, decide, {lowest: dict(mine), **said}))
             if not self._coordination.set_once(f"{topic}/{self.rank}", _encode(mine)):
                 log.warning("ejcache: this rank was restarted and meets the old topic %s, so it compiles", topic)
                 return None
@@ -149,6 +156,38 @@ class RankAgreement:
             self._coordination.set_once(f"{topic}/decision", _encode(decision))
         except StoreUnavailableError as exc:
             log.warning("ejcache: the other ranks do not learn what this one decided on %s: %s", topic, exc)
+
+    def _is_foreign_to(self, ranks: tuple[int, ...]) -> bool:
+        """True if the ejcache of another one of these ranks does not speak this one's language."""
+        here = _here()
+        others = {rank: self._present[rank] for rank in ranks if rank in self._present}
+        foreign = {rank: said for rank, said in others.items() if _language(said) != here["language"]}
+        if foreign:
+            rank = min(foreign)
+            said = foreign[rank]
+            warn_once(
+                ("foreign ranks", tuple(foreign)),
+                "ejcache: rank %d has another version of ejcache (%s) than rank %d (%s), so every rank compiles the "
+                "programs that span both; install one version on all hosts",
+                rank,
+                printable(str(said.get("version", "") if isinstance(said, dict) else said))[:40],
+                self.rank,
+                here["version"],
+            )
+        return bool(foreign)
+
+    def _decided(self, topic: str, decide: Callable[[dict[int, Any]], Any], said: dict[int, Any]) -> Any:
+        """Return what `decide` makes of what the ranks have said; None if one has said what it cannot have said."""
+        try:
+            return decide(said)
+        except MALFORMED as exc:
+            why = f"{type(exc).__name__}: {exc}"
+            log.warning(
+                "ejcache: what the ranks have said on %s is not understood here, so all of them compile (%s)",
+                topic,
+                why,
+            )
+            return None
 
     def _publish(self, topic: str, decision: Any) -> Any:
         """Publish the decision of this rank, the lowest; None if another rank has published "no decision" before."""
@@ -212,7 +251,7 @@ class RankAgreement:
                     said |= {other: view for other, view in self._read_published(topic).items() if other in group}
                     break
                 said[rank] = json.loads(value)
-        for rank in self._present.intersection(ranks):
+        for rank in self._present.keys() & set(ranks):
             if rank in said:
                 self._silent.pop(rank, None)
             else:
@@ -230,13 +269,15 @@ class RankAgreement:
 
     def _await_presence(self, ranks: tuple[int, ...]) -> None:
         """Learn which of these ranks use ejcache; those that have not said so within the grace, which is given once."""
-        if not self._present.issuperset(ranks):
-            self._present |= {int(name) for name in self._coordination.list(_PRESENT)}
+        if not self._present.keys() >= set(ranks):
+            self._present |= {int(name): json.loads(said) for name, said in self._coordination.list(_PRESENT).items()}
         deadline, self._grace = time.monotonic() + self._grace, 0.0
         for rank in ranks:
             left = deadline - time.monotonic()
-            if rank not in self._present and left > 0 and self._coordination.get(f"{_PRESENT}/{rank}", timeout=left):
-                self._present.add(rank)
+            if rank not in self._present and left > 0:
+                said = self._coordination.get(f"{_PRESENT}/{rank}", timeout=left)
+                if said is not None:
+                    self._present[rank] = json.loads(said)
         missing = ", ".join(str(rank) for rank in ranks if rank not in self._present)
         if missing:
             warn_once(
@@ -261,6 +302,14 @@ class RankAgreement:
 
 def _encode(value: Any) -> bytes:
     return json.dumps(value).encode()
+
+
+def _here() -> dict[str, Any]:
+    return {"version": __version__, "language": LANGUAGE}
+
+
+def _language(said: Any) -> Any:
+    return said.get("language") if isinstance(said, dict) else None
 
 
 _meeting: Final = ForkLock()

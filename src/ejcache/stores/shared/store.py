@@ -72,9 +72,9 @@ class SharedStore(Store):
         blob = self.bucket.read(entry_name(check_key(key)), length=length)
         return None if blob is None else blob.data
 
-    def prepare(self) -> None:
-        """Begin to make the client of the bucket."""
-        self.bucket.prepare()
+    def prepare(self, *, wait: float = 0.0) -> None:
+        """Begin to make the client of the bucket, and wait for it so many seconds."""
+        self.bucket.prepare(wait=wait)
 
     def failed_tries(self) -> int:
         """Return the number of requests of this process that failed, got no answer, or were throttled."""

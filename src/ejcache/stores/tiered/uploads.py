@@ -17,6 +17,7 @@ from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooS
 from ejcache.stores.tiered.pending_uploads import PUT, REPLACE, PendingUploads
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log, warn_once
+from ejcache.util.time_budget import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,6 +199,8 @@ class Uploads:
         """Take over the uploads that killed processes of this host have left."""
         count = 0
         for key, how in self._markers.adopt() if self._markers is not None else ():
+            if not count:
+                self._shared.store.prepare()  # a program that is ending cannot make a client
             count += 1
             self.add(key, how)
         if count:
@@ -219,7 +222,9 @@ class Uploads:
             patience: seconds to wait for the next one to finish.
             limit: seconds to wait in all.
         """
-        if not self._shared.breaker.is_open:
+        if self._pending and not self._shared.breaker.is_open:
+            # To make a client is work of this process, which takes long on a busy host.
+            self._shared.store.prepare(wait=patience)
             self.retry()
         if self._shared.patience < patience:
             # Storage that has not answered yet is waited for once in a process.
@@ -253,7 +258,7 @@ class Uploads:
     def _upload(self, key: str) -> None:
         """Upload the entry of `key` in this thread, unless another one does, and call those that wait for the try."""
         # Taken before the upload counts as running: a thread that holds the lock may wait for running uploads.
-        with self._exclusively(key):
+        with in_background(), self._exclusively(key):
             with self._lock:
                 upload = self._pending.get(key)
                 if upload is None or upload.running:
