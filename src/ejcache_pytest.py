@@ -242,7 +242,7 @@ def _advice() -> dict[str, float]:
 def _at_most(n: int) -> Iterator[None]:
     """Fail the test if one function is compiled or loaded more than n times in this block, and say what to change."""
     from ejcache.advice.guard import CompilationCounts, described, known
-    from ejcache.cache.recorder import recorder
+    from ejcache.journal.recorder import recorder
 
     beyond: dict[str, tuple[Any, int]] = {}
     end = recorder.watch(CompilationCounts(n, lambda program, times: beyond.update({program.name: (program, times)})))

@@ -22,8 +22,8 @@ from steps import Clock
 
 import ejcache
 from ejcache.bucket.breaker import forget_breakers
-from ejcache.cache.recorder import recorder
 from ejcache.coordination.single_flight import waiting_budget
+from ejcache.journal.recorder import recorder
 from ejcache.settings.resolve import set_command_line
 from ejcache.util.log import forget_warnings
 
@@ -279,7 +279,7 @@ def jax_as_before(clean_environment: Path) -> Iterator[None]:
     activate = sys.modules.get("ejcache.jax_integration.activate")
     if activate is not None:
         activate.disable()
-    logs = sys.modules.get("ejcache.cache.appended_log")
+    logs = sys.modules.get("ejcache.journal.host_log")
     if logs is not None:
         # What the test compiled last belongs into its own log, whose directory its environment names.
         logs.write_now()

@@ -30,12 +30,12 @@ from ejcache.bucket.base import Blob
 from ejcache.coordination.shared_leases import LeaseFields, decode_lease
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
+from ejcache.journal.baseline import decode_counters
+from ejcache.journal.line import EntryUse
+from ejcache.journal.objects import decode_lines, decode_record_lines, encode_journal
 from ejcache.maintenance.archive import read_archive
 from ejcache.maintenance.stored_policy import decode_policy, encode_policy, policy_of
-from ejcache.stores.base import EntryUse
 from ejcache.stores.host_notes import decode_notes, encode_note
-from ejcache.stores.shared.counter_baseline import decode_counters
-from ejcache.stores.shared.usage_journals import decode_lines, decode_record_lines, encode_journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ import jax
 
 import ejcache
 from ejcache.advice.advise import advise
-from ejcache.cache.recorder import read_starts, recorder
+from ejcache.journal.recorder import read_starts, recorder
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
 

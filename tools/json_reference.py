@@ -14,10 +14,10 @@ from typing import Any
 from ejcache import open_store
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.cache.recorder import START_LOG
-from ejcache.cache.start_records import HIT, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.cli.main import main as ejcache
 from ejcache.entry import Header, encode
+from ejcache.journal.line import HIT, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.recorder import START_LOG
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import set_command_line
 

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 import ejcache
-from ejcache.cache.recorder import Recorder, recorder
 from ejcache.jax_integration.compilation_state import Compilation
 from ejcache.jax_integration.seam import durations
+from ejcache.journal.recorder import Recorder, recorder
 
 spent = {"seconds": 0.0, "calls": 0}
 

@@ -40,8 +40,8 @@ def _show() -> dict[str, Any]:
 
 
 def _make(programs: int, texts: int) -> int:
-    from ejcache.cache.recorder import START_LOG
-    from ejcache.cache.start_records import STORED, Process, ProgramRecord, StartRecord, encode_line
+    from ejcache.journal.line import STORED, Process, ProgramRecord, StartRecord, encode_line
+    from ejcache.journal.recorder import START_LOG
     from ejcache.misses.log import remember_program
 
     for first in range(0, programs, _EACH):

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 
 from bench.context import ROOT
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
-from ejcache.maintenance.journal_compaction import SNAPSHOT
-from ejcache.stores.base import EntryUse
-from ejcache.stores.shared.usage_journals import USED, encode_journal
+from ejcache.journal.fold import SNAPSHOT
+from ejcache.journal.line import EntryUse
+from ejcache.journal.objects import USED, encode_journal
 
 sys.path.append(str(ROOT / "tools"))
 

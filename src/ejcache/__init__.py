@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
-    from ejcache.cache.recorder import on_event
     from ejcache.errors import (
         CompileForbiddenError,
         EjcacheError,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.key_questions import key_of, would_hit
     from ejcache.jax_integration.no_compile_blocks import forbid_compile
     from ejcache.jax_integration.warm_start import warm
+    from ejcache.journal.recorder import on_event
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
@@ -91,7 +91,7 @@ _MODULES: Final = {
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
     "cache.compilation_cache": ("CompilationCache",),
     "cache.counters": ("Stats",),
-    "cache.recorder": ("on_event",),
+    "journal.recorder": ("on_event",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.devices.targets": ("target",),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
-    from ejcache.cache.start_records import ProgramRecord
+    from ejcache.journal.line import ProgramRecord
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPolicy

@@ -9,7 +9,7 @@ from ejcache.advice.advise import SMALLEST, advise, of_function, set_smaller_apa
 from ejcache.advice.evidence import argument_types
 from ejcache.advice.findings import Advice, SmallerFindings, annotation, document
 from ejcache.advice.signatures import buckets
-from ejcache.cache.start_records import HIT, STORED, Process, ProgramRecord, StartRecord
+from ejcache.journal.line import HIT, STORED, Process, ProgramRecord, StartRecord
 
 DEFINED = "/home/me/train.py:10 step"
 

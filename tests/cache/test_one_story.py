@@ -12,8 +12,8 @@ from forking import Forked
 from helpers import ROOT, SUPPORT
 
 from ejcache import entry
-from ejcache.cache.recorder import read_starts
-from ejcache.cache.start_records import HIT, STORED
+from ejcache.journal.line import HIT, STORED
+from ejcache.journal.recorder import read_starts
 from ejcache.keys.key import is_side_key
 from ejcache.stores.local.store import LocalStore
 
@@ -23,7 +23,7 @@ from pod import run_pod
 
 LISTENING = """
 import json, os, sys, jax, jax.numpy as jnp, numpy as np, ejcache
-from ejcache.cache.recorder import START_LOG
+from ejcache.journal.recorder import START_LOG
 
 heard = []
 ejcache.on_event(lambda event: heard.append([type(event).__name__, event._asdict()]))

@@ -12,9 +12,9 @@ from ejcache.stores.local.store import LocalStore
 USER = """
 import json, os, sys
 import ejcache
-from ejcache.cache import recorder as recording
-from ejcache.cache.appended_log import AppendedLog
-from ejcache.cache.start_records import HIT, ProgramRecord
+from ejcache.journal import recorder as recording
+from ejcache.journal.host_log import AppendedLog
+from ejcache.journal.line import HIT, ProgramRecord
 
 recording.START_LOG = AppendedLog("starts", limit=100)  # each line is too long for it
 cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)

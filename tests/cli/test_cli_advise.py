@@ -11,8 +11,8 @@ from cli_helpers import ejcache
 from helpers import run_program
 
 from ejcache.advice.advise import advise as advised
-from ejcache.cache.recorder import START_LOG, read_starts
-from ejcache.cache.start_records import STORED, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.line import STORED, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.recorder import START_LOG, read_starts
 from ejcache.misses.log import recall_programs
 
 PROGRAM = """

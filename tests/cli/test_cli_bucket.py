@@ -10,7 +10,7 @@ import zstandard
 from cli_helpers import ejcache, key_text, put
 
 from ejcache.bucket.object_names import entry_name
-from ejcache.cache.start_records import ProgramRecord
+from ejcache.journal.line import ProgramRecord
 from ejcache.keys.key import parse_key
 from ejcache.maintenance.stored_policy import POLICY
 from ejcache.misses.log import record_miss

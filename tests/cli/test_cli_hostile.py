@@ -17,7 +17,7 @@ from cli_helpers import ejcache, fill, key_text, put
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.object_names import entry_name
-from ejcache.cache.start_records import STORED, ProgramRecord
+from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.misses.log import record_miss
 from ejcache.stores.opening import open_store
 

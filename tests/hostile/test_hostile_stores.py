@@ -28,11 +28,11 @@ from ejcache import entry
 from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.object_names import entry_name
+from ejcache.journal.line import EntryUse
+from ejcache.journal.objects import encode_journal
 from ejcache.keys.key import module_text_key
-from ejcache.stores.base import EntryUse
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
-from ejcache.stores.shared.usage_journals import encode_journal
 
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY----- nobody else's business"
 KEY = key_text("jit_train")

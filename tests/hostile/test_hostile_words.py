@@ -7,10 +7,10 @@ from autotune_helpers import record
 from cli_helpers import ejcache
 
 from ejcache.autotune.ejkernel.cache import operation_directory
-from ejcache.cache.run_counts import RunTotal
 from ejcache.errors import UsageError
+from ejcache.journal.run_log import RunTotal
+from ejcache.journal.unsent import decode_usage
 from ejcache.stores.location import Location
-from ejcache.stores.shared.unsent import decode_usage
 
 NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "[" * 5000)
 

@@ -8,8 +8,8 @@ import re
 import pytest
 from steps import Steps
 
-from ejcache.cache.start_records import STORED, ProgramRecord
 from ejcache.jax_integration.progress import CompileProgress
+from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.misses.log import record_miss
 
 COMPILING = """

@@ -18,13 +18,13 @@ from ejcache.bucket.object_names import ENTRIES, TEMPORARY, entry_name, key_of_n
 from ejcache.coordination.leases import MISSED_BEATS
 from ejcache.coordination.shared_leases import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
+from ejcache.journal.fold import SNAPSHOT
+from ejcache.journal.objects import USED, encode_journal
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.maintenance.journal_compaction import SNAPSHOT
 from ejcache.maintenance.scheduler import MaintenanceScheduler, attach
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage_journals import USED, encode_journal
 from ejcache.stores.tiered.store import TieredStore
 
 DAY = 86_400.0

@@ -13,11 +13,12 @@ from sqlite_connections import opened_connections
 from store_suite import ODD_KEYS
 
 from ejcache.errors import EntryCorruptError, StoreError
+from ejcache.journal.line import EntryUse
+from ejcache.journal.objects import decode_lines, encode_ordered
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.maintenance.temporary_tables import TemporaryTables
-from ejcache.stores.base import EntryInfo, EntryUse
-from ejcache.stores.shared.usage_journals import decode_lines, encode_ordered
+from ejcache.stores.base import EntryInfo
 
 
 def long_key(number):

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 
 import ejcache
 from ejcache import entry
-from ejcache.cache.appended_log import AppendedLog
-from ejcache.cache.recorder import START_LOG
-from ejcache.cache.start_records import ProgramRecord
 from ejcache.cli.main import build
+from ejcache.journal.host_log import AppendedLog
+from ejcache.journal.line import ProgramRecord
+from ejcache.journal.recorder import START_LOG
 from ejcache.keys.difference import Identity, environment_differences
 from ejcache.keys.key import is_side_key
 from ejcache.misses.difference import program_differences
@@ -279,7 +279,7 @@ def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_pat
 @pytest.fixture
 def small_log(monkeypatch):
     """The log is renamed when it has 20,000 bytes."""
-    for module in ("cache.recorder", "misses.log"):
+    for module in ("journal.recorder", "misses.log"):
         monkeypatch.setattr(f"ejcache.{module}.START_LOG", AppendedLog("starts", limit=20_000))
 
 

@@ -18,8 +18,8 @@ from cli_helpers import ejcache
 from helpers import ROOT, run_program
 
 from ejcache.advice.findings import Advice
-from ejcache.cache.recorder import START_LOG, read_starts, recorder
-from ejcache.cache.start_records import HIT, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.line import HIT, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.recorder import START_LOG, read_starts, recorder
 from ejcache.misses.log import recall_programs, remember_program
 from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
 from ejcache.reports.html import axis, html_page

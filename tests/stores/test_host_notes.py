@@ -9,11 +9,11 @@ import pytest
 from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.base import EntryUse
+from ejcache.journal.line import EntryUse
+from ejcache.journal.unsent import UnsentUses
 from ejcache.stores.host_notes import EXPIRY_SECONDS, HostNotes, decode_notes, encode_note
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
-from ejcache.stores.shared.unsent import UnsentUses
 from ejcache.stores.tiered.store import TieredStore
 
 GOLDEN = Path(__file__).parent.parent / "data" / "host_notes" / "notes-v1"

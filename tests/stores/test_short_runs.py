@@ -8,10 +8,10 @@ import time
 import pytest
 
 from ejcache.bucket.object_names import COUNTERS
+from ejcache.journal.objects import USED, decode_lines
+from ejcache.journal.unsent import decode_usage, encode_usage
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.unsent import decode_usage, encode_usage
-from ejcache.stores.shared.usage_journals import USED, decode_lines
 
 PROGRAM = """
 import sys

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ejcache.stores.base import EntryUse
+from ejcache.journal.line import EntryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,7 +107,7 @@ def local_documents(path: str | os.PathLike[str], *, read_only: bool = False) ->
 
 def used_in(objects: Bucket) -> dict[str, float]:
     """When each entry was last used, by the snapshot and the journals in `objects`."""
-    from ejcache.maintenance.journal_compaction import compact
+    from ejcache.journal.fold import compact
     from ejcache.maintenance.listed_entries import Listing
 
     with Listing() as listing:

@@ -23,7 +23,7 @@ def run(planted: Planted, place: Path) -> list[dict[str, Any]]:
 
     import ejcache
     from ejcache.advice.advise import advise
-    from ejcache.cache.recorder import read_starts, recorder
+    from ejcache.journal.recorder import read_starts, recorder
     from ejcache.misses.log import recall_programs
     from ejcache.misses.program_text import SourceFiles
     from ejcache.util.git_commit import commit_of

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ejcache.advice.evidence import Ask
     from ejcache.advice.history import Timed
     from ejcache.advice.statements import Lines
-    from ejcache.cache.start_records import StartRecord
+    from ejcache.journal.line import StartRecord
 
 SMALLEST: Final = 0.005
 """Seconds that the smallest change saves that is shown at all: less is 0.00 s there."""

@@ -13,7 +13,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from ejcache.cache.start_records import ProgramRecord, StartRecord
+    from ejcache.journal.line import ProgramRecord, StartRecord
     from ejcache.misses.program_text import ProgramText
 
 _CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in ([^,]*))?(?:, via (.*))?$")

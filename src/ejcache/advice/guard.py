@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.advise import advise, of_function
 from ejcache.advice.evidence import Ask, asks_of, misses_by_key, read_caller
-from ejcache.cache.recorder import read_starts, recorder
+from ejcache.journal.recorder import read_starts, recorder
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.start_records import ProgramRecord
+    from ejcache.journal.line import ProgramRecord
 
 _TEXT: Final = "ejcache: {function} was compiled or loaded {times} times in this process ({at}): {why}"
 _UNKNOWN: Final = "`ejcache why {name}` says what changed"

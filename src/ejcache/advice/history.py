@@ -14,7 +14,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ejcache.cache.start_records import ProgramRecord, StartRecord
+    from ejcache.journal.line import ProgramRecord, StartRecord
 
 _FACTOR: Final = 1.25
 """How much slower, at least."""

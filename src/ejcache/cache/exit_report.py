@@ -28,7 +28,7 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ejcache.cache.run_counts import RunTotal
+    from ejcache.journal.run_log import RunTotal
     from ejcache.util.tally import Tally
 
 _SCHEMA: Final = 1
@@ -85,7 +85,7 @@ def include(cache: ReportedCache, *, destination: str | None, disabled_reason: s
     if cache not in _reported.caches:
         _reported.caches.append(cache)
         if environment_variable("EJCACHE_RUN_COUNTS"):
-            from ejcache.cache.run_counts import announce_process
+            from ejcache.journal.run_log import announce_process
 
             cache.tally.listener = announce_process(lambda: cache.url, disabled_reason)
 
@@ -122,12 +122,12 @@ def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
         destination: where the report goes.
         status: the exit status of the program. One that failed has not shown that it does without the cache.
     """
-    places, count = list(total.urls), len(total.processes)
+    places, count, stats = list(total.urls), len(total.processes), Stats.of(total.amounts)
     hint = ". Does the program use JAX, and does its Python have ejcache?"
     line = f"ejcache: nothing was cached: no process has enabled the cache{'' if status else hint}"
     if count:
-        line = report_line(total.stats, places or [f"nothing is cached: {total.disabled_reason}"], processes=count)
-    _write(destination, line, _fields(total.stats, places, total.disabled_reason) | {"processes": count})
+        line = report_line(stats, places or [f"nothing is cached: {total.disabled_reason}"], processes=count)
+    _write(destination, line, _fields(stats, places, total.disabled_reason) | {"processes": count})
 
 
 def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, object]:

@@ -64,11 +64,11 @@ def _open_tiered(location: Location, settings: Settings) -> Store:
     leave its usage, and would wait for the client when it ends.
     """
     from ejcache.bucket.breaker import StorageNote
+    from ejcache.journal.unsent import UnsentUses
     from ejcache.maintenance.scheduler import attach
     from ejcache.maintenance.stored_policy import EffectiveEvictionPolicy
     from ejcache.stores.memory import MemoryStore
     from ejcache.stores.shared.store import SharedStore
-    from ejcache.stores.shared.unsent import UnsentUses
     from ejcache.stores.tier_directory import find_local_tier
     from ejcache.stores.tiered.store import TieredStore
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache import entry
 from ejcache.cache.counters import CacheTally, Miss, Skip, Stats
-from ejcache.cache.recorder import recorder
 from ejcache.errors import (
     EntryCorruptError,
     EntryError,
@@ -29,6 +28,7 @@ from ejcache.errors import (
     StoreUnavailableError,
     UsageError,
 )
+from ejcache.journal.recorder import recorder
 from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.maintenance.worth import LEAST_WORTH, worth_of_use
 from ejcache.stores.base import two_tiers

@@ -83,7 +83,7 @@ class Compilation:
         serialized_size: bytes of the serialised executable that was compiled; 0 until it is serialised.
         is_stored: whether there is an entry of what was compiled.
         to_check: the stored executable that the result is to be compared with, or None.
-        seconds: what each phase has taken so far (`cache.start_records.PHASES`).
+        seconds: what each phase has taken so far (`journal.line.PHASES`).
         forbidden_on: the ranks that forbid its compilation, as they have told each other; None if they have not.
     """
 

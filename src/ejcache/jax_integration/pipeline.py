@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import jax
 
 from ejcache.cache.counters import Miss, Skip
-from ejcache.cache.recorder import recorder
-from ejcache.cache.start_records import HIT, Process, ProgramRecord
 from ejcache.jax_integration.compilation_state import Compilation, KeyText
 from ejcache.jax_integration.lookup import OWN, EntryLoader
 from ejcache.jax_integration.lowering.key import UnkeyableError, make_key
@@ -42,6 +40,8 @@ from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import coordination_client, process_index
 from ejcache.jax_integration.seam.tracebacks import caller
+from ejcache.journal.line import HIT, Process, ProgramRecord
+from ejcache.journal.recorder import recorder
 from ejcache.keys.key import CROSS, PGLE, parse_any_key
 from ejcache.settings.parsers import Origin
 from ejcache.stores.location import display_value

@@ -17,11 +17,8 @@ import jax
 from jaxlib.mlir import ir
 
 from ejcache import entry
-from ejcache.cache.appended_log import write_later
 from ejcache.cache.counters import Skip
 from ejcache.cache.policy import CachePolicy, WriteResult
-from ejcache.cache.recorder import recorder
-from ejcache.cache.start_records import STORED, ProgramRecord
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.module_digest import module_text
@@ -30,6 +27,9 @@ from ejcache.jax_integration.seam.arguments import facts_of_call
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
+from ejcache.journal.host_log import write_later
+from ejcache.journal.line import STORED, ProgramRecord
+from ejcache.journal.recorder import recorder
 from ejcache.misses.definitions import shorten_details
 from ejcache.misses.explanation import explain_in
 from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program

@@ -27,15 +27,15 @@ from ejcache.bucket.object_names import (
 )
 from ejcache.coordination.shared_leases import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
+from ejcache.journal.baseline import Baseline
+from ejcache.journal.fold import JournalListing, compact
+from ejcache.journal.kept_lines import merge_start_records
+from ejcache.journal.objects import USED, is_records_name
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.journal_compaction import JournalListing, compact
 from ejcache.maintenance.listed_entries import Listing
-from ejcache.maintenance.start_record_merging import merge_start_records
 from ejcache.stores.base import Clearable, EntryInfo
-from ejcache.stores.shared.counter_baseline import Baseline
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.usage_journals import USED, is_records_name
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:

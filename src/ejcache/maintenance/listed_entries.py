@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ejcache.journal.line import EntryUse
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.maintenance.worth import FORGETTING_SECONDS
-from ejcache.stores.base import EntryInfo, EntryUse
+from ejcache.stores.base import EntryInfo
 from ejcache.stores.local.cost_order import WEIGHT
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from ejcache.coordination.leases import LivenessDetector
 from ejcache.coordination.shared_leases import StoreLeases
 from ejcache.errors import StoreError
+from ejcache.journal.fold import SNAPSHOT
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.maintenance.journal_compaction import SNAPSHOT
 from ejcache.stores.shared.store import SharedStore
 
 if TYPE_CHECKING:

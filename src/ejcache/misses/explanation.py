@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss, Skip
-from ejcache.cache.start_records import STORED
 from ejcache.errors import StoreError
+from ejcache.journal.line import STORED
 from ejcache.keys.difference import ARROW, Difference, Identity, environment_differences
 from ejcache.misses.definitions import are_one_function, definition_of
 from ejcache.misses.difference import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.cache.start_records import ProgramRecord
+    from ejcache.journal.line import ProgramRecord
     from ejcache.settings.table import Settings
 
     IsWithin = Callable[[str, float], bool]

@@ -19,10 +19,10 @@ import zlib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.appended_log import AppendedLog
-from ejcache.cache.recorder import START_LOG, recorder
-from ejcache.cache.start_records import decode_line
 from ejcache.errors import MALFORMED
+from ejcache.journal.host_log import AppendedLog
+from ejcache.journal.line import decode_line
+from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.keys.difference import Identity
 from ejcache.keys.key import listed_name
 from ejcache.util.locks import ForkLock
@@ -30,7 +30,7 @@ from ejcache.util.locks import ForkLock
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from ejcache.cache.start_records import ProgramRecord
+    from ejcache.journal.line import ProgramRecord
 
 LARGE_CONSTANT: Final = "// large constant "
 """Begins a line after a text: the digest of a constant whose elements the text leaves out, in their order."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Miss, Skip
-from ejcache.cache.start_records import STORED
+from ejcache.journal.line import STORED
 from ejcache.keys.difference import environment_differences
 from ejcache.misses.log import identity_of
 from ejcache.misses.reasons import why_not_found, why_not_stored
@@ -18,7 +18,7 @@ from ejcache.misses.reasons import why_not_found, why_not_stored
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ejcache.cache.start_records import ProgramRecord
+    from ejcache.journal.line import ProgramRecord
     from ejcache.misses.explanation import Explanation
 
 Pair = tuple[str, str]

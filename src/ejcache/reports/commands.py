@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from ejcache.advice.advise import set_smaller_apart
-from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.commands.advise import findings as findings_of
@@ -20,6 +19,7 @@ from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
+from ejcache.journal.recorder import read_starts
 from ejcache.misses.log import recall_programs
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
 from ejcache.reports.html import html_page
@@ -35,8 +35,8 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ejcache.cache.start_records import ProgramRecord, StartRecord
     from ejcache.cli.listing import ListedEntry
+    from ejcache.journal.line import ProgramRecord, StartRecord
 
 _DAY: Final = 86_400.0
 _MOST_STARTS: Final = 500

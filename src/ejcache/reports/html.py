@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from ejcache.cache.start_records import HIT, PHASES
+from ejcache.journal.line import HIT, PHASES
 from ejcache.reports.causes import reason
 from ejcache.reports.program_differences import SHOWN
 from ejcache.reports.sections import MEANINGS, NUMBERS, SECONDS, duration, headline, sections

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.start_records import Process, ProgramRecord, StartRecord
+    from ejcache.journal.line import Process, ProgramRecord, StartRecord
     from ejcache.reports.causes import Pair
 
 _NOTHING: Final[Mapping[str, int]] = {}

@@ -15,7 +15,7 @@ from ejcache.misses.program_text import SourceFiles
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from ejcache.cache.start_records import ProgramRecord, StartRecord
+    from ejcache.journal.line import ProgramRecord, StartRecord
     from ejcache.misses.explanation import Explanation
     from ejcache.reports.causes import Cause, Pair
 

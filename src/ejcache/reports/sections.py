@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ejcache.advice.findings import BASES, said_of_none, shown_path
-from ejcache.cache.start_records import PHASES
 from ejcache.cli import output
+from ejcache.journal.line import PHASES
 from ejcache.reports.causes import reason
 from ejcache.util.units import format_size, plural
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ejcache.cache.start_records import PHASES
+from ejcache.journal.line import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ejcache.cache.start_records import StartRecord
+    from ejcache.journal.line import StartRecord
 
 
 def trace(records: Iterable[StartRecord]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.recorder import START_LOG, recorder
-from ejcache.cache.start_records import ReuseNote, decode_line
+from ejcache.journal.line import ReuseNote, decode_line
+from ejcache.journal.recorder import START_LOG, recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

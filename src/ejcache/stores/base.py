@@ -32,27 +32,6 @@ if TYPE_CHECKING:
 UNLIMITED: Final = -1
 
 
-class EntryUse(NamedTuple):
-    """What a process says of the uses of an entry.
-
-    Attributes:
-        when: the last one, in seconds since the epoch.
-        times: how many there were.
-        worth: what one use is worth to the policy, the number from which the order of eviction is made; None if
-            nobody has said it.
-    """
-
-    when: float
-    times: int = 1
-    worth: float | None = None
-
-    def joined(self, other: EntryUse) -> EntryUse:
-        """Join two uses: the later time, all uses, and the worth that was said last."""
-        later, earlier = (self, other) if self.when >= other.when else (other, self)
-        worth = earlier.worth if later.worth is None else later.worth
-        return EntryUse(later.when, self.times + other.times, worth)
-
-
 class EntryInfo(NamedTuple):
     """An entry in a listing, which does not read it.
 

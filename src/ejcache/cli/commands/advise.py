@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 from ejcache.advice.advise import SMALLEST, check_kinds, set_smaller_apart
 from ejcache.advice.advise import advise as findings_of
 from ejcache.advice.findings import KINDS, LEAST_SAVED, SmallerFindings, annotation, document, said_of_none
-from ejcache.cache.recorder import read_starts
 from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
 from ejcache.cli.options import Json, argument, flag, option
 from ejcache.errors import NotFoundError, UsageError
+from ejcache.journal.recorder import read_starts
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
 from ejcache.settings.environment import child_environment, environment_variable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.start_records import StartRecord
+    from ejcache.journal.line import StartRecord
 
 REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
 """How the application registers the command."""

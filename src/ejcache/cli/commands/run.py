@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 from typer.core import TyperCommand
 
 from ejcache.cache.exit_report import report_run
-from ejcache.cache.run_counts import RUN_COUNTS, read_counts
 from ejcache.cli.interrupt import watch_no_longer
 from ejcache.cli.options import Dir, MinCompileSeconds, argument, flag, option, warn_of_bytes
 from ejcache.cli.output import warn
 from ejcache.errors import EjcacheError, JaxImportError, NotFoundError, UsageError
+from ejcache.journal.run_log import RUN_COUNTS, read_counts
 from ejcache.settings.environment import child_environment, environment_variable
 from ejcache.util.process_tree import following
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.cache.run_counts import RunTotal
+    from ejcache.journal.run_log import RunTotal
 
 
 class RunCommand(TyperCommand):

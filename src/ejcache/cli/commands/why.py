@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.advice.findings import Advice
-    from ejcache.cache.start_records import ProgramRecord, ReuseNote
+    from ejcache.journal.line import ProgramRecord, ReuseNote
     from ejcache.misses.explanation import Explanation
     from ejcache.misses.nearest import KnownEntries
 
@@ -219,7 +219,7 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
 
 def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
-    from ejcache.cache.start_records import STORED, ProgramRecord
+    from ejcache.journal.line import STORED, ProgramRecord
     from ejcache.keys.key import listed_name
 
     known = None
@@ -253,7 +253,7 @@ def _changes(records: Sequence[ProgramRecord]) -> list[list[Advice]]:
     """Find the changes that `ejcache advise` advises, by the last starts, for the function of each of these misses."""
     from ejcache.advice.advise import advise, of_function
     from ejcache.advice.evidence import read_caller
-    from ejcache.cache.recorder import read_starts
+    from ejcache.journal.recorder import read_starts
     from ejcache.misses.definitions import definition_of
     from ejcache.misses.log import recall_programs
     from ejcache.misses.program_text import SourceFiles
@@ -312,7 +312,7 @@ def _rows(record: ProgramRecord, explanation: Explanation, *, full: bool) -> lis
 
 def _miss_rows(record: ProgramRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
     from ejcache.cache.counters import Skip
-    from ejcache.cache.start_records import STORED
+    from ejcache.journal.line import STORED
     from ejcache.misses.reasons import why_not_stored
 
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"

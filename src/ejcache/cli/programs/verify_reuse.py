@@ -16,7 +16,7 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.cache.start_records import ReuseNote
+    from ejcache.journal.line import ReuseNote
 
 _RUNS: Final = 3
 _COMPARED: Final = frozenset({"proven", "compared", "wrong"})

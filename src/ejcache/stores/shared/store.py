@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import StoreReadOnlyError
+from ejcache.journal.shared_journal import Usage
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
-from ejcache.stores.shared.uses_and_counters import Usage
 from ejcache.util.store_keys import check_key, key_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ejcache.bucket.base import Bucket
-    from ejcache.stores.shared.unsent import UnsentUses
+    from ejcache.journal.unsent import UnsentUses
 
 _QUARANTINED_COPIES: Final = 8
 _QUARANTINED_BYTES: Final = 64 << 20

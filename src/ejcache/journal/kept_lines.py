@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import process_name
-from ejcache.stores.shared.usage_journals import RECORDS, USED, decode_record_lines, encode_journal
+from ejcache.journal.objects import RECORDS, USED, decode_record_lines, encode_journal
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Start records: what each process of this user compiled and loaded on this host, how long that took, and why.
 
-    log      := lines in `starts.jsonl` of the user's directory (`appended_log.AppendedLog`); one process writes each
+    log      := lines in `starts.jsonl` of the user's directory (`host_log.AppendedLog`); one process writes each
     line     := JSON object (version 1) of:
       v        1
       process  an object: id, host, pid, rank, ranks, program, began (seconds since the epoch), versions, settings;
@@ -18,7 +18,7 @@
 
 A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
 after the last. A line that is damaged, or of another version, is skipped. On shared storage these lines are in usage
-journals (`stores/shared/usage_journals.py`). Nothing but reports and explanations reads any of this.
+journals (`journal/objects.py`). Nothing but reports and explanations reads any of this.
 """
 
 from __future__ import annotations
@@ -44,6 +44,27 @@ that failed."""
 _VERSION: Final = 1
 _LARGEST_NUMBER: Final = 1e15
 _NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class EntryUse(NamedTuple):
+    """What a process says of the uses of an entry.
+
+    Attributes:
+        when: the last one, in seconds since the epoch.
+        times: how many there were.
+        worth: what one use is worth to the policy, the number from which the order of eviction is made; None if
+            nobody has said it.
+    """
+
+    when: float
+    times: int = 1
+    worth: float | None = None
+
+    def joined(self, other: EntryUse) -> EntryUse:
+        """Join two uses: the later time, all uses, and the worth that was said last."""
+        later, earlier = (self, other) if self.when >= other.when else (other, self)
+        worth = earlier.worth if later.worth is None else later.worth
+        return EntryUse(later.when, self.times + other.times, worth)
 
 
 class ProgramRecord(NamedTuple):

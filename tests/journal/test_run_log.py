@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ejcache.cache.run_counts import read_counts
-from ejcache.cache.start_records import Process, StartRecord, encode_line
+from ejcache.journal.line import Process, StartRecord, encode_line
+from ejcache.journal.run_log import read_counts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ import time
 import pytest
 from memory_bucket import MemoryBucket
 
-from ejcache.cache.recorder import read_starts
-from ejcache.cache.start_records import Process, ProgramRecord, StartRecord, encode_line
 from ejcache.errors import StoreError
+from ejcache.journal.line import Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.objects import USED, encode_journal, is_records_name
+from ejcache.journal.recorder import read_starts
+from ejcache.journal.shared_journal import Usage
 from ejcache.maintenance.eviction import run_pass
-from ejcache.stores.shared.usage_journals import USED, encode_journal, is_records_name
-from ejcache.stores.shared.uses_and_counters import Usage
 
 DAY = 86_400.0
 

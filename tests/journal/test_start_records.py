@@ -11,9 +11,9 @@ import pytest
 from helpers import run_program
 
 import ejcache
-from ejcache.cache import recorder as recording
-from ejcache.cache.recorder import Recorder, read_starts, recorder
-from ejcache.cache.start_records import HIT, Process, ProgramRecord, StartRecord, decode_line, decode_lines, encode_line
+from ejcache.journal import recorder as recording
+from ejcache.journal.line import HIT, Process, ProgramRecord, StartRecord, decode_line, decode_lines, encode_line
+from ejcache.journal.recorder import Recorder, read_starts, recorder
 
 GOLDEN = Path(__file__).parent.parent / "data" / "start-record-1.jsonl"
 
@@ -105,7 +105,7 @@ def test_a_killed_process(run_forked, tmp_path):
     """The misses of a process that was killed are recorded; the next process reads and adds to the same log."""
     program = """
 import os, signal, sys, jax, jax.numpy as jnp, ejcache
-from ejcache.cache.recorder import START_LOG
+from ejcache.journal.recorder import START_LOG
 ejcache.enable(sys.argv[1], min_compile_seconds=0)
 jax.jit(lambda x: jnp.tanh(x) * 3)(1.0)
 list(START_LOG.lines())  # the log is written in the background, and before it is read
@@ -121,8 +121,8 @@ if sys.argv[2] == "killed":
 
 POOL = """
 import multiprocessing, sys
-from ejcache.cache.recorder import recorder
-from ejcache.cache.start_records import HIT, ProgramRecord
+from ejcache.journal.recorder import recorder
+from ejcache.journal.line import HIT, ProgramRecord
 
 def work(number):
     recorder.add(ProgramRecord(key=f"k{number}", outcome=HIT, time=1.0))

@@ -3,7 +3,7 @@
     v1/used/snapshot        the last uses of all journals that were compacted so far
     v1/counters/=baseline   the sums of their counters
 
-A pass takes four steps. It writes the start records of the journals into one more journal (`start_record_merging`). It
+A pass takes four steps. It writes the start records of the journals into one more journal (`kept_lines`). It
 adds their sums to the baseline, which names the journals that were folded. It merges their uses into the snapshot. Then
 it deletes the journals. If a pass dies halfway, the next one finds journals that the baseline names already: of these
 the snapshot takes the times of the last uses again, which changes nothing, and not how many uses there were.
@@ -18,14 +18,14 @@ import math
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
-from ejcache.maintenance.start_record_merging import RecordKeeper
-from ejcache.stores.base import EntryUse
-from ejcache.stores.shared.counter_baseline import Baseline
-from ejcache.stores.shared.usage_journals import (
+from ejcache.journal.baseline import Baseline
+from ejcache.journal.kept_lines import RecordKeeper
+from ejcache.journal.line import EntryUse
+from ejcache.journal.objects import (
     MAX_JOURNAL,
     MAX_SNAPSHOT,
     USED,
@@ -40,11 +40,9 @@ from ejcache.util.parallel import in_parallel
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ejcache.bucket.base import Blob, BlobInfo, Bucket
-    from ejcache.maintenance.listed_entries import Listing
-
 
 log = logging.getLogger("ejcache")
 
@@ -60,6 +58,19 @@ _READING_SECONDS: Final = 120.0
 """How long one pass reads journals; the next pass reads the others."""
 MOST_FOLDED: Final = 20_000
 """Journals that one pass folds, because the baseline names them; the next pass folds the others."""
+
+
+class NotedUses(Protocol):
+    """Where a fold notes the uses that it finds, however many they are (`maintenance.listed_entries`)."""
+
+    def note_uses(self, used: Iterable[tuple[str, EntryUse]], *, now: float) -> None:
+        """Note uses, which are joined with those noted before; a time after `now` counts as `now`."""
+
+    def forget_uses(self) -> None:
+        """Forget what was noted."""
+
+    def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, EntryUse]]:
+        """Yield keys and their uses, ordered by key; leave out keys that are gone and were last used before."""
 
 
 class JournalListing(NamedTuple):
@@ -112,7 +123,7 @@ class _Journal(NamedTuple):
 
 def compact(
     objects: Bucket,
-    listing: Listing,
+    listing: NotedUses,
     *,
     listed: JournalListing | None = None,
     complete: bool = False,
@@ -176,7 +187,7 @@ def _delete(objects: Bucket, folded: dict[str, str]) -> None:
         log.debug("ejcache: folded journals were not deleted; the next pass does that: %s", exc, exc_info=True)
 
 
-def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, bool]:
+def _note_snapshot(objects: Bucket, listing: NotedUses, now: float) -> tuple[str, bool]:
     """Return the snapshot's version, and whether it may be overwritten."""
     # In pieces: the snapshot of a large cache has many megabytes, and the job has other uses for its memory.
     pieces = objects.read_pieces(SNAPSHOT, size=_SMALL_BYTES)
@@ -202,7 +213,7 @@ def _note_snapshot(objects: Bucket, listing: Listing, now: float) -> tuple[str, 
 
 def _note_journals(
     objects: Bucket,
-    listing: Listing,
+    listing: NotedUses,
     infos: list[BlobInfo],
     now: float,
     in_use_since: float,

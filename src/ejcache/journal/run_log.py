@@ -13,8 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.counters import Stats
-from ejcache.cache.start_records import Process, StartRecord, decode_line, encode_line
+from ejcache.journal.line import Process, StartRecord, decode_line, encode_line
 from ejcache.settings.environment import environment_variable
 from ejcache.util.files import append_regular, open_regular
 
@@ -70,11 +69,6 @@ class RunTotal:
     urls: dict[str, None] = field(default_factory=dict)
     disabled_reason: str = ""
     amounts: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def stats(self) -> Stats:
-        """The amounts as statistics."""
-        return Stats.of(self.amounts)
 
     def add(self, line: bytes) -> None:
         """Add what a line says; a line that is not one of ours is skipped."""

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache._version import __version__
-from ejcache.cache.appended_log import AppendedLog, run_later
-from ejcache.cache.start_records import HIT, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
+from ejcache.journal.host_log import AppendedLog, run_later
+from ejcache.journal.line import HIT, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ejcache.cache.start_records import ProgramRecord, ReuseNote
+    from ejcache.journal.line import ProgramRecord, ReuseNote
 
 T = TypeVar("T")
 

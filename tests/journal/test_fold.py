@@ -18,10 +18,9 @@ from store_suite import ODD_KEYS
 
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreUnavailableError
-from ejcache.maintenance.journal_compaction import SNAPSHOT, compact
-from ejcache.maintenance.listed_entries import Listing
-from ejcache.stores.base import EntryInfo, EntryUse
-from ejcache.stores.shared.usage_journals import (
+from ejcache.journal.fold import SNAPSHOT, compact
+from ejcache.journal.line import EntryUse
+from ejcache.journal.objects import (
     USED,
     decode_lines,
     decode_pieces,
@@ -29,6 +28,8 @@ from ejcache.stores.shared.usage_journals import (
     decode_sums,
     encode_journal,
 )
+from ejcache.maintenance.listed_entries import Listing
+from ejcache.stores.base import EntryInfo
 
 GOLDEN = Path(__file__).parents[1] / "data" / "used"
 USES = {

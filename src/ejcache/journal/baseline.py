@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import COUNTERS
 from ejcache.errors import MALFORMED
-from ejcache.stores.shared.usage_journals import finite_sums
+from ejcache.journal.objects import finite_sums
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

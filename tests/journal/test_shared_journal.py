@@ -15,12 +15,12 @@ from store_processes import in_fork
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import COUNTERS, process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.maintenance.journal_compaction import JournalListing, compact
+from ejcache.journal.fold import JournalListing, compact
+from ejcache.journal.objects import USED, decode_lines, decode_sums, encode_journal
+from ejcache.journal.shared_journal import Usage
+from ejcache.journal.unsent import UnsentUses
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
-from ejcache.stores.shared.unsent import UnsentUses
-from ejcache.stores.shared.usage_journals import USED, decode_lines, decode_sums, encode_journal
-from ejcache.stores.shared.uses_and_counters import Usage
 
 DAY = 86_400.0
 
@@ -294,7 +294,7 @@ class TestCounters:
 
     def test_more_than_one_pass_folds(self, objects, usage, monkeypatch):
         """What a pass does not add to the baseline stays for the next one."""
-        monkeypatch.setattr("ejcache.maintenance.journal_compaction.MOST_FOLDED", 2)
+        monkeypatch.setattr("ejcache.journal.fold.MOST_FOLDED", 2)
         for _ in range(5):
             usage.add({"hits": 1})
             usage.write()

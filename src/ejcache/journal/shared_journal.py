@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
-from ejcache.stores.base import EntryUse
-from ejcache.stores.shared.counter_baseline import Baseline
-from ejcache.stores.shared.usage_journals import (
+from ejcache.journal.baseline import Baseline
+from ejcache.journal.line import EntryUse
+from ejcache.journal.objects import (
     USED,
     decode_record_lines,
     decode_sums,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ejcache.bucket.base import Bucket
-    from ejcache.stores.shared.unsent import UnsentUses
+    from ejcache.journal.unsent import UnsentUses
 
 
 log = logging.getLogger("ejcache")

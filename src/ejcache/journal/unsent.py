@@ -21,7 +21,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, StoreBusyError
-from ejcache.stores.base import EntryUse
+from ejcache.journal.line import EntryUse
 from ejcache.util.files import append_regular, make_below, read_regular
 from ejcache.util.locks import exclusive
 from ejcache.util.store_keys import check_key
