@@ -1,4 +1,4 @@
-"""The four pictures of docs/concepts.md."""
+"""The four pictures of docs/index.md."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ SHOWN = (
 )
 """How blocks begin that are no programs here. Each of the first lines has a test of its own below. The others are
 files of other programs, and commands that the tests of the README, examples, notebooks and the pytest plug-in run."""
-COLD = {"autotune.md", "moving.md", "serving.md", "slurm.md", "testing.md"}
+COLD = {"autotune.md", "moving.md"}
 """Pages that begin without a cache."""
 TRAIN = """
 import jax
