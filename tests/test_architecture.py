@@ -10,10 +10,12 @@ import ast
 import re
 import sys
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import pytest
 from helpers import ROOT
+from syntax import dotted, parsed
 
 PACKAGE = ROOT / "src" / "ejcache"
 
@@ -190,7 +192,7 @@ def imported_names(tree: ast.AST, path: str) -> list[tuple[int, str]]:
             found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
         elif (
             isinstance(node, ast.Call)
-            and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__")
+            and dotted(node.func).split(".")[-1] in ("import_module", "__import__")
             and node.args
             and isinstance(node.args[0], ast.Constant)
         ):
@@ -203,7 +205,7 @@ def touched_names(tree: ast.AST) -> list[tuple[int, str]]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            found.append((node.lineno, ast.unparse(node)))
+            found.append((node.lineno, dotted(node)))
         elif isinstance(node, ast.ImportFrom) and node.module == "os":
             found += [(node.lineno, f"os.{alias.name}") for alias in node.names]
     return found
@@ -223,7 +225,7 @@ def inner_violations(path: str, line: int, name: str) -> list[str]:
 
 def violations(path: str, source: str) -> list[str]:
     """What the module at `path`, relative to the package, does that its place does not allow."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     here = room_of(path)
     said = []
     if path != "__init__.py" and here not in LEVELS:
@@ -257,6 +259,7 @@ def violations(path: str, source: str) -> list[str]:
     return said
 
 
+@cache
 def modules() -> dict[str, str]:
     return {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 
@@ -276,7 +279,7 @@ def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
     known = set(names.values())
     graph: dict[str, set[str]] = {}
     for path, source in sources.items():
-        imported = {name for _, name in imported_names(ast.parse(source), path)}
+        imported = {name for _, name in imported_names(parsed(source), path)}
         # `from a.b import c` names the module a.b.c if there is one, and a.b otherwise.
         modules_named = {name if name in known else name.rpartition(".")[0] for name in imported}
         graph[names[path]] = (modules_named & known) - {names[path]}
@@ -357,7 +360,7 @@ def test_one_module_imports_diskcache():
     importers = [
         path
         for path, source in modules().items()
-        if any(name.split(".")[0] == "diskcache" for _, name in imported_names(ast.parse(source), path))
+        if any(name.split(".")[0] == "diskcache" for _, name in imported_names(parsed(source), path))
     ]
     assert len(importers) <= 1
 

@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 from helpers import ROOT
+from syntax import dotted, parsed
 
 PACKAGE = ROOT / "src" / "ejcache"
 
@@ -50,7 +51,7 @@ MAX_FUNCTION_LINES = 60
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    return {path.relative_to(PACKAGE).as_posix(): parsed(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def facilities(tree: ast.Module) -> set[str]:
@@ -66,7 +67,7 @@ def facilities(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         # Also under another name, so that each plain name is looked up.
         if isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and node.attr in last):
-            head, _, tail = ast.unparse(node).partition(".")
+            head, _, tail = dotted(node).partition(".")
             found.add(f"{aliases.get(head, head)}.{tail}" if tail else aliases.get(head, head))
     return found & LEVELS_OF.keys()
 

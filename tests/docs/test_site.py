@@ -88,10 +88,8 @@ def test_every_page_is_in_the_navigation(pages):
 def test_drawings_are_made(pages):
     """Every picture and plot is in its page, and says in words what it shows."""
     assert [pages[name].count("<svg ") for name in ("index.md", "performance.md")] == [4, 4]
-    assert all(
-        re.findall(r'role="img" aria-label="[^"]{20,}"', pages[name]) for name in ("index.md", "performance.md")
-    )
-    assert "<!--" not in pages["index.md"] + pages["performance.md"] 
+    assert all(re.findall(r'role="img" aria-label="[^"]{20,}"', pages[name]) for name in ("index.md", "performance.md"))
+    assert "<!--" not in pages["index.md"] + pages["performance.md"]
 
 
 def luminance(colour):
