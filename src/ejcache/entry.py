@@ -336,6 +336,8 @@ def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> byt
             _per_thread.decompressor = zstandard.ZstdDecompressor()
         raw = _per_thread.decompressor.decompress(frame, max_output_size=stated)
     except zstandard.ZstdError as exc:
+        if "llocation" in str(exc):  # of memory: that proves no damage
+            raise MemoryError(str(exc)) from exc
         raise EntryCorruptError("the payload is not a zstd frame") from exc
     if len(raw) != stated:
         raise EntryCorruptError("the payload is not as long as its header says")

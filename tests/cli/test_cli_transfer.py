@@ -387,16 +387,20 @@ def test_a_place_of_the_system_is_refused(cache, tmp_path):
     assert not (Path("/dev") / name).exists()
 
 
-def test_the_target_of_a_link_is_replaced(cache, tmp_path):
-    """A link stays a link; the file is where it leads."""
+def test_what_a_link_leads_to_is_not_replaced(cache, tmp_path):
+    """A link in the place of the file is refused and named; a directory may be reached through one."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "real.tar").write_text("old")
-    (tmp_path / "link.tar").symlink_to("below/real.tar")
-    assert copied("push", tmp_path / "link.tar", "--dir", cache) == (3, 0)
-    assert (tmp_path / "link.tar").is_symlink()
-    assert (tmp_path / "below" / "real.tar").read_bytes()[:11] == b"v1/entries/"
-    (tmp_path / "round.tar").symlink_to("round.tar")
-    assert ejcache("push", tmp_path / "round.tar", "--dir", cache).status == 2
+    for name, target in {"link.tar": "below/real.tar", "round.tar": "round.tar", "new.tar": "not-there.tar"}.items():
+        (tmp_path / name).symlink_to(target)
+        said = ejcache("push", tmp_path / name, "--dir", cache)
+        assert said.status == 2
+        assert f"{name} cannot be written: it is a symbolic link to {target}; name that file" in said.err
+    assert (tmp_path / "below" / "real.tar").read_text() == "old"
+    assert not (tmp_path / "not-there.tar").exists()
+    (tmp_path / "above").symlink_to("below")
+    assert copied("push", tmp_path / "above" / "other.tar", "--dir", cache) == (3, 0)
+    assert (tmp_path / "below" / "other.tar").read_bytes()[:11] == b"v1/entries/"
 
 
 def test_a_job_that_has_compiled_nothing(tmp_path):

@@ -173,9 +173,9 @@ def test_an_entry_replaced_by_another_process_stays(tmp_path):
     """A fix does not remove the good entry that somebody put in a damaged one's place after it was read."""
 
     class Overtaken(MemoryStore):
-        def quarantine(self, key, data):
+        def quarantine(self, key, data, *, wrong=False):
             self.replace(key, entry.encode(entry.Header(key=key), b"good"))
-            return super().quarantine(key, data)
+            return super().quarantine(key, data, wrong=wrong)
 
     store = Overtaken()
     store.put("a", b"damaged")

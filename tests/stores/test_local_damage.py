@@ -14,6 +14,7 @@ import pytest
 from local_processes import starting
 
 from ejcache.entry import Header, encode
+from ejcache.errors import StoreUnavailableError
 from ejcache.stores.local.index_repair import REBUILDS
 from ejcache.stores.local.layout import QUARANTINED_INDEX_BYTES
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
@@ -71,18 +72,7 @@ def overwrite(path, offset, data):
 
 
 def put_in_place(path, suffix, data):
-    companion = index_of(path).with_name("cache.db" + suffix)
-    if data is None:
-        companion.unlink(missing_ok=True)
-        companion.mkdir()
-    else:
-        companion.write_bytes(data)
-
-
-def replace_by_directory(path):
-    index = index_of(path)
-    index.unlink()
-    index.mkdir()
+    index_of(path).with_name("cache.db" + suffix).write_bytes(data)
 
 
 GARBAGE = random.Random(0).randbytes(50_000)
@@ -98,9 +88,7 @@ DAMAGES = {
     "later version": lambda path: overwrite(path, 18, b"\3\3"),
     "garbage": lambda path: index_of(path).write_bytes(GARBAGE),
     "deleted": lambda path: index_of(path).unlink(),
-    "a directory": replace_by_directory,
     "log garbage": lambda path: put_in_place(path, "-wal", GARBAGE),
-    "log a directory": lambda path: put_in_place(path, "-wal", None),
     "memory garbage": lambda path: put_in_place(path, "-shm", GARBAGE[:32768]),
     "no tables": lambda path: sql(path, "DROP TABLE Cache"),
     "no trigger": lambda path: sql(path, "DROP TRIGGER Settings_size_insert"),
@@ -176,7 +164,7 @@ def holder(start_python):
 
 
 @pytest.mark.parametrize(
-    "damage", [DAMAGES[name] for name in ("empty", "zeroed root", "rollback mode", "garbage", "deleted", "a directory")]
+    "damage", [DAMAGES[name] for name in ("empty", "zeroed root", "rollback mode", "garbage", "deleted")]
 )
 def test_damage_while_another_has_it_open(path, holder, damage):
     """An index that is damaged under a living process is rebuilt by the next that uses it; both go on with that."""
@@ -225,7 +213,7 @@ def test_rebuild_is_counted_and_keeps_counters(path):
 
 
 def test_damaged_indexes_are_kept_in_a_bounded_number(path):
-    """The newest damaged index is kept for inspection, if it is small enough; its value files are not."""
+    """The newest damaged index that is small enough is kept for inspection; its value files are not."""
     for n in range(3):
         index_of(path).write_bytes(b"damaged %d" % n)
         with LocalStore(path) as store:
@@ -236,7 +224,7 @@ def test_damaged_indexes_are_kept_in_a_bounded_number(path):
     assert [entry.name for entry in (path / "v1/local").iterdir() if entry.name.startswith(("dead", "new"))] == []
     index_of(path).write_bytes(b"x" * (QUARANTINED_INDEX_BYTES + 1))
     LocalStore(path).close()
-    assert list((path / "v1/quarantine").glob("index-*/cache.db")) == []
+    assert list((path / "v1/quarantine").glob("index-*/cache.db")) == [kept]
 
 
 class Trap:
@@ -424,7 +412,7 @@ def test_quarantine_keeps_bounded_copies(tmp_path):
     assert [file.stat().st_size for file in (tmp_path / "b/v1/quarantine").iterdir()] == [4_000, 4_000]
 
 
-@pytest.mark.parametrize("damage", ["empty", "half", "garbage", "deleted", "a directory", "no tables"])
+@pytest.mark.parametrize("damage", ["empty", "half", "garbage", "deleted", "no tables"])
 def test_entries_in_files_survive_their_index(tmp_path, damage):
     """A value file says which key it belongs to, so that a new index has its row; other files are deleted."""
     path = tmp_path / "store"
@@ -465,6 +453,7 @@ def test_a_damaged_index_leads_nowhere(tmp_path):
         store.put("row", b"small")
     (index_of(path).parent / digest_of("k")[0]).symlink_to(outside)
     index_of(path).write_bytes(GARBAGE)
-    with LocalStore(path) as store:
-        assert store.get("k") is None
+    for read_only in (True, False):
+        with pytest.raises(StoreUnavailableError, match="not a file or directory that ejcache makes"):
+            LocalStore(path, read_only=read_only)
     assert [file.read_bytes() for file in outside.iterdir()] == [data]

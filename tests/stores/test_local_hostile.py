@@ -10,7 +10,7 @@ import pytest
 from capabilities import needs
 from store_processes import in_fork
 
-from ejcache.errors import NotAStoreError, StoreError, UntrustedDirectoryError
+from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.directory_access import why_replaceable, why_untrusted
 
@@ -104,7 +104,7 @@ def test_a_linked_directory_is_named(path, private, where):
     "where", ["tmp", "0", "7", "a", "f", "cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal"]
 )
 def test_links_in_a_generation(path, private, where):
-    """A generation with a link in it is damaged: it is replaced, and nothing behind the link is touched."""
+    """A generation with a link in it is not used, and nothing behind the link is touched; without it, all is there."""
     generation = generation_of(path)
     (generation / where).exists() or (private / "cache.db").write_text("secret")
     before = content(private)
@@ -112,9 +112,13 @@ def test_links_in_a_generation(path, private, where):
     use(path)
     assert content(private) == before
     assert (private / "id_rsa").read_text() == "secret"
+    with pytest.raises(StoreUnavailableError, match=f"{where} is not a file or directory that ejcache makes"):
+        LocalStore(path)
+    (generation / where).unlink()
+    (generation / "moved-away").exists() and (generation / "moved-away").rename(generation / where)
     with LocalStore(path) as store:
+        assert len(list(store.entries())) == (0 if where == "cache.db" else 6)  # values that are no entries
         assert store.put("again", b"x")
-        assert store.check() == []
 
 
 def test_a_generation_that_is_a_link(path, private):
@@ -127,7 +131,7 @@ def test_a_generation_that_is_a_link(path, private):
 
 
 def test_a_journal_with_a_super_journal(path, private):
-    """A planted rollback journal, which can have SQLite delete any file, is damage; SQLite never opens it."""
+    """A planted rollback journal, which can have SQLite delete any file, is never opened, and neither is the index."""
     victim = private / "thesis.tex"
     name = str(victim).encode()
     journal = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(504)
@@ -136,8 +140,9 @@ def test_a_journal_with_a_super_journal(path, private):
     (generation_of(path) / "cache.db-journal").write_bytes(journal)
     use(path)
     assert victim.read_text() == "secret"
+    (generation_of(path) / "cache.db-journal").unlink()
     with LocalStore(path) as store:
-        assert store.check() == []
+        assert store.get("small") == b"small"
 
 
 def make_pipe(path):
@@ -160,8 +165,12 @@ def test_pipes_keep_nobody_waiting(path, where):
     else:
         make_pipe(generation / where if where.startswith("cache") else path / where)
     in_fork(lambda: use(path))
-    with LocalStore(path) as store:
-        assert store.get("k3") is None or where != "value"
+    if where.startswith("cache"):
+        with pytest.raises(StoreUnavailableError, match=f"{where} is not a file or directory that ejcache makes"):
+            LocalStore(path)
+    else:
+        with LocalStore(path) as store:
+            assert store.get("k3") is None or where != "value"
 
 
 def test_a_linked_value_is_a_miss(path, private):

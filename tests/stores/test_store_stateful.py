@@ -25,7 +25,7 @@ class ForgetfulStore(WrapperStore):
 class LeakyStore(WrapperStore):
     """A quarantine that forgets to compare."""
 
-    def quarantine(self, key, data):
+    def quarantine(self, key, data, *, wrong=False):
         return self.inner.delete(key)
 
 

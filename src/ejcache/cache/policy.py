@@ -372,7 +372,7 @@ class CachePolicy:
         try:
             data = store.peek(key)
             if data is not None:
-                store.quarantine(key, data)
+                store.quarantine(key, data, wrong=True)
         except StoreError as exc:
             self.report_failure("quarantine an entry", exc, settings)
 

@@ -183,14 +183,18 @@ class _Reader:
 
 
 def _path_of(file: str) -> Path:
-    """The path of a file to write: of a symbolic link its target, so that the link stays a link.
+    """The path of a file to write.
 
     Raises:
         NotFoundError: its directory does not exist.
-        UsageError: it is a directory, a device, a pipe or a socket, which no archive must replace.
+        UsageError: it is a symbolic link, which somebody may have put there to have its target replaced; or a
+            directory, a device, a pipe or a socket, which no archive must replace.
     """
     try:
-        path = Path(file).expanduser().resolve()
+        given = Path(file).expanduser()
+        if given.is_symlink():
+            raise UsageError(f"{file} cannot be written: it is a symbolic link to {given.readlink()}; name that file")
+        path = given.resolve()
         mode = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
     except (OSError, RuntimeError, ValueError) as exc:
         raise UsageError(f"{file} cannot be written: {exc}") from exc

@@ -173,6 +173,23 @@ def _repair(store: Store, key: str, data: bytes) -> bool:
     return True
 
 
+def take_back(store: Store) -> int:
+    """Put entries back that quarantine keeps and that are intact; return how many that was.
+
+    Raises:
+        StoreReadOnlyError: the store is read-only.
+        StoreError: the storage failed.
+    """
+    return store.restore(_key_of_intact)
+
+
+def _key_of_intact(data: bytes) -> str | None:
+    try:
+        return entry.decode(data).header.key
+    except EntryError:
+        return None
+
+
 def audit_structure(store: Store, *, fix: bool = False) -> Audit:
     """Check the store's own structures, and, in a shared cache, look for files that are not ejcache's.
 

@@ -121,11 +121,16 @@ class Store(Closing):
         """Return the bytes of all entries."""
 
     @abstractmethod
-    def quarantine(self, key: str, data: bytes) -> bool:
+    def quarantine(self, key: str, data: bytes, *, wrong: bool = False) -> bool:
         """Quarantine the entry if it still is exactly `data`: nobody reads it any more; False if it is not.
 
         The comparison keeps a reader that found a damaged entry from removing the intact one that another process has
         written meanwhile. A backend may keep a bounded number of copies for inspection.
+
+        Args:
+            key: of the entry.
+            data: the entry.
+            wrong: it is intact, and not what its key promises, so `restore` never puts it back.
         """
 
     @abstractmethod
@@ -172,6 +177,14 @@ class Store(Closing):
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002
         """Get those of these entries that are read quickly together."""
         return {}
+
+    def restore(self, key_of: Callable[[bytes], str | None]) -> int:  # noqa: ARG002
+        """Put back what quarantine keeps and is intact; return how many entries that was.
+
+        Args:
+            key_of: the key in an intact entry; None of bytes that are none.
+        """
+        return 0
 
     def check(self, *, fix: bool = False) -> list[str]:  # noqa: ARG002
         """Return the damage of the store's own structures, one sentence each; with `fix` it is repaired."""

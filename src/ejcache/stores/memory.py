@@ -149,7 +149,7 @@ class MemoryStore(Store):
         with _lock:
             return self._namespace.total
 
-    def quarantine(self, key: str, data: bytes) -> bool:
+    def quarantine(self, key: str, data: bytes, *, wrong: bool = False) -> bool:  # noqa: ARG002
         """Take the entry out of use if it still is exactly `data`.
 
         Raises:

@@ -8,6 +8,7 @@ its locks by path turn into files that a killed process leaves behind.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import random
@@ -284,10 +285,9 @@ def _presences(directory: Path) -> list[Path]:
 def _is_locked(path: Path) -> bool:
     try:
         fd = os.open(path, os.O_RDONLY | _FLAGS)
-    except PermissionError:
-        return True  # another user's: nothing of it is cleared away
-    except OSError:
-        return False
+    except OSError as exc:
+        # Of another user's, and of one that this process cannot open now, nothing is cleared away.
+        return exc.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO)
     try:
         return not try_lock(fd)
     finally:

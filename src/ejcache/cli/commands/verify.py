@@ -31,7 +31,9 @@ def verify(
         argument("[PROGRAM ARGS]", "With --reuse: a script, -m MODULE, or a command, as after `ejcache run`."),
     ] = None,
     directory: Dir = None,
-    fix: Annotated[bool, flag("--fix", "Quarantine damaged entries. The next compilation replaces them.")] = False,
+    fix: Annotated[
+        bool, flag("--fix", "Quarantine damaged entries, and take intact ones back in from quarantine.")
+    ] = False,
     reuse: Annotated[
         bool, flag("--reuse", "Run PROGRAM three times, with three hash seeds, and compare what it traces.")
     ] = False,
@@ -39,7 +41,9 @@ def verify(
 ) -> int:
     """Read and decode every entry, and check the store's own files.
 
-    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired.
+    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. What quarantine kept of a
+    local cache, and is intact, comes back in with --fix; so do the entries of another cache that was copied into its
+    directory.
 
     With --reuse, no entry is read. PROGRAM runs three times with reuse_lowering, its output on stderr, and traces
     everything. Exits with 1 if two traces of a function with the same inputs differ, if no two runs had the same
@@ -52,12 +56,19 @@ def verify(
     if program:
         raise UsageError(f"{program[0]} is for verify --reuse, which runs a program")
     with open_cache(directory, write=fix) as cache, output.progress("verifying", None, quiet=as_json) as advance:
+        restored = _take_back(cache) if fix else 0
         audits = list(_audits(cache, fix=fix, advance=advance))
-    _report_audits(cache.url, audits, as_json=as_json)
+    _report_audits(cache.url, audits, restored, as_json=as_json)
     return int(not all(one.clean for one in audits))
 
 
-def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
+def _take_back(cache: OpenCache) -> int:
+    from ejcache.maintenance.audit import take_back
+
+    return 0 if cache.store is None else take_back(cache.store)
+
+
+def _report_audits(url: str, audits: list[Audit], restored: int, *, as_json: bool) -> None:
     own = audits[0]
     totals = Totals(own.entries, own.size, own.side_objects, own.side_size)
     unread = sum(one.unreadable for one in audits)
@@ -65,11 +76,14 @@ def _report_audits(url: str, audits: list[Audit], *, as_json: bool) -> None:
     unknown = sum(one.unknown_versions for one in audits)
     if as_json:
         fields = {"url": url, **asdict(totals), "unknown_versions": unknown, "clean": all(one.clean for one in audits)}
+        fields["restored_entries"] = restored
         output.print_json({**fields, "findings": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
             subject = f"{finding.key}: " if finding.key else ""
             output.say(f"{finding.problem}: {subject}{finding.detail}{' (repaired)' if finding.repaired else ''}")
+        if restored:
+            output.say(f"{plural(restored, 'entry', 'entries')} that quarantine had kept intact came back in")
         if unknown:
             output.say(f"{plural(unknown, 'entry', 'entries')} of another format version were left alone")
         if unread:

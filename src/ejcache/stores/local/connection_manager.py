@@ -98,7 +98,7 @@ class ConnectionManager:
                 if self.read_only and damaged:
                     warn_once(("unreadable", self.root), "ejcache: the index of %s cannot be read: %s", self.root, exc)
                     return None
-                if self.read_only or kind is SqliteFailure.DAMAGED:
+                if self.read_only or (self._used is not None and self._generations.is_damaged(self._used, exc)):
                     damaged += 1
                     if damaged > 2:
                         raise translate(exc, self.root) from exc
@@ -110,6 +110,9 @@ class ConnectionManager:
                         raise translate(exc, self.root) from exc
             except StoreError:
                 raise
+            except MemoryError as exc:  # what Python makes of SQLITE_NOMEM
+                self.close()
+                raise StoreError(f"{self.root}: no memory is left for the index") from exc
             except OSError as exc:
                 failed += 1
                 if failed > 1 or not self._is_replaced():
@@ -187,7 +190,7 @@ class ConnectionManager:
 
     def note(self, index: EntryIndex, action: _Action[object], *, patience: float) -> None:
         """Run `action` if `index` is still the current one, without repairs, for at most `patience` seconds."""
-        with contextlib.suppress(StoreError, sqlite3.Error, UnicodeError, OSError):
+        with contextlib.suppress(StoreError, sqlite3.Error, UnicodeError, OSError, MemoryError):
             deadline = time.monotonic() + patience
             with self._lock.until(deadline):
                 if index is self._index and not index.read_only:
@@ -278,7 +281,9 @@ class ConnectionManager:
             if write or not is_full(exc):
                 raise
             # The disk is full: read the index as it is. A call that writes tries to open it again.
-            opened = self._generations.open_for_reading()
+            opened = None
+            with contextlib.suppress(sqlite3.Error, UnicodeError):  # it is damaged, and there is no room for another
+                opened = self._generations.open_for_reading()
             if opened is None:
                 raise
         self._index = self._generations.open_for_reading() if opened is None else opened

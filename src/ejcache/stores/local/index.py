@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import sqlite3
 import time
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.cost_order import WEIGHT, age_of, has_turns, order_by_cost
@@ -42,6 +42,17 @@ _WHOLE: Final = "rowid, tag, size, mode, filename, value, store_time"
 _LENGTH: Final = _WHOLE.replace("value", "length(value)")
 # What is put into these statements are the constants of this module.
 # ruff: noqa: S608
+_UNREAD: Final = re.compile(r"failed to get page|error code ?=? ?(?!11\b)\d")
+"""A line of SQLite's check about a page that could not be read: its code is another one than SQLITE_CORRUPT."""
+_USED: Final = (
+    f"SELECT key, raw, expire_time, access_time, access_count, {_WHOLE} FROM Cache",
+    "INSERT INTO Cache (key, raw, size) VALUES ('', 1, 0)",
+    "UPDATE Cache SET size = 0",
+    "DELETE FROM Cache",
+    "INSERT INTO Settings (key, value) VALUES ('', 0)",
+    "INSERT INTO EjcacheCounters (name, amount) VALUES ('', 0)",
+)
+"""Statements that SQLite can prepare, with the triggers that they fire, if the tables are those that ejcache makes."""
 _COUNT: Final = """
     INSERT INTO EjcacheCounters VALUES (?) ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount
 """
@@ -175,11 +186,12 @@ class EntryIndex:
         self._removed: list[str] = []
         self._pending_deletes: list[str] = []
         self._only_notes = True
-        self._path = str(generation / INDEX)
+        path = generation / INDEX
+        self._path = str(path)
         how = {"ro": "mode=ro", "immutable": "mode=ro&immutable=1"}[mode] if self.read_only else "mode=rw"
         # isolation_level None: transactions are begun and ended explicitly. timeout 0: `transact` waits.
         self.connection = sqlite3.connect(
-            f"file:{quote(os.fsencode(self._path))}?{how}",
+            f"{path.as_uri()}?{how}",
             uri=True,
             timeout=0,
             isolation_level=None,
@@ -204,13 +216,12 @@ class EntryIndex:
             "trusted_schema = OFF",
             f"journal_size_limit = {WAL_BYTES // 2}",
             f"wal_autocheckpoint = {WAL_BYTES // 2 // 4096}",
-            f"query_only = {int(self.read_only)}",
+            # It is in WAL mode, unless a tool has changed that.
+            f"query_only = {int(self.read_only)}" if self.read_only else "journal_mode = WAL",
         ):
             self._sql(f"PRAGMA {pragma}")
         names = {name for (name,) in self._sql("SELECT name FROM sqlite_master").fetchall()}
         if not names >= _REQUIRED:
-            # If a table is missing, the error of this statement says so with SQLite's own code.
-            self._sql("SELECT 1 FROM Cache, Settings, EjcacheCounters LIMIT 1")
             raise damage(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
         self.total()
         if self.options.worth is not None and not self.read_only and "Cache_turn" not in names:
@@ -258,7 +269,7 @@ class EntryIndex:
                 stay as it is. The last connection that closes moves the log into the database, and waits for the disk
                 three times: that is longer than 100 hits take.
         """
-        with contextlib.suppress(sqlite3.Error, UnicodeError, StoreBusyError):
+        with contextlib.suppress(sqlite3.Error, UnicodeError, StoreBusyError, MemoryError):
             self.deadline = 0.0
             if not self.read_only and not self.stale():
                 self.write_uses()
@@ -401,9 +412,9 @@ class EntryIndex:
             number,
         )
 
-    def whole_rows(self, after: int, number: int) -> list[tuple[Any, ...]]:
-        """Read the next `number` rows by rowid: key, raw, and an `IndexRow` with the length of its value."""
-        select = f"SELECT key, raw, {_LENGTH} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"
+    def whole_rows(self, after: int, number: int, *, values: bool = False) -> list[tuple[Any, ...]]:
+        """Read the next `number` rows by rowid: key, raw, and an `IndexRow` with its value, or with its length only."""
+        select = f"SELECT key, raw, {_WHOLE if values else _LENGTH} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"
         return [(key, raw, IndexRow(*row)) for key, raw, *row in self.rows(select, after, number)]
 
     def filenames(self) -> set[str]:
@@ -473,9 +484,25 @@ class EntryIndex:
             sql("DELETE FROM EjcacheCounters")
 
     def integrity_problems(self) -> list[str]:
-        """Have SQLite check the file, and return its findings, at most ten messages."""
+        """Have SQLite check the file and the tables, and return what proves damage, at most ten messages.
+
+        Raises:
+            sqlite3.Error: it could not be read, which proves nothing.
+        """
         lines = [str(line) for (line,) in self.rows("PRAGMA integrity_check(10)", steps=11 * _MOST_STEPS)]
-        return [] if lines == ["ok"] else lines
+        if any(map(_UNREAD.search, lines)):
+            # A page that the disk did not give counts as damage there, and so does what only that page leads to.
+            raise sqlite3.OperationalError("; ".join(lines))
+        if lines != ["ok"]:
+            return lines
+        try:
+            for statement in _USED:
+                self._sql(f"EXPLAIN {statement}").fetchall()
+        except sqlite3.OperationalError as exc:
+            if exc.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            return [f"its tables are not those that ejcache makes: {exc}"]
+        return []
 
 
 def wal_bytes(path: str | Path) -> int:

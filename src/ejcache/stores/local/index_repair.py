@@ -3,6 +3,10 @@
 An index and its value files are one generation. A damaged generation is moved to quarantine. The new one takes over its
 counters, as far as they can be read, and its value files, each of which has its key in it (`ejcache.entry`). Entries in
 rows of the index are lost.
+
+Damage is what proves damage: that SQLite calls the index malformed or no database, or that it is not there. Whatever
+else goes wrong (a disk or a memory that fails, a limit of the process, a file that is none of ours) leaves every file
+where it is, and is an error: the program goes on without this cache.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
 from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modification_time, remove_trees
 from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage, is_full, translate
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
-from ejcache.util.files import UnsafeFileError, file_mode, make_below, read_regular
+from ejcache.util.files import file_mode, make_below, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
 from ejcache.util.log import log
 
@@ -35,9 +39,6 @@ REBUILDS: Final = "local_rebuilds"
 """Counter: a damaged index was quarantined and a new one created."""
 
 _HEADER: Final = b"SQLite format 3\0"
-_WAL_VERSIONS: Final = b"\x02\x02"
-"""Bytes 18 and 19: written and read through a write-ahead log. Any other value makes SQLite refuse to write, or read
-without the log (https://sqlite.org/fileformat.html)."""
 _START_OF_ENTRY: Final = 64 << 10
 """An entry whose header is longer is not found again."""
 _FINDING_SECONDS: Final = 2.0
@@ -138,8 +139,6 @@ class Generations:
         layout = self._layout
         remove_trees(layout.leftovers())
         generations = layout.generations()
-        for other in generations[1:]:
-            self._quarantine(self._retire(other))
         presence = Presence(layout.present)
         try:
             for generation in generations[:1]:
@@ -179,16 +178,24 @@ class Generations:
         except (sqlite3.Error, UnicodeError) as exc:
             if index is not None:
                 index.connection.close()
-            kind = classify(exc)
-            if kind is SqliteFailure.READ_ONLY:
-                raise StoreReadOnlyError(f"the index of {root} cannot be written by this user") from exc
-            if kind in (SqliteFailure.BUSY, SqliteFailure.FULL, SqliteFailure.FAILED):
+            if not self.is_damaged(generation, exc):
                 raise translate(exc, root) from exc
-            if kind is SqliteFailure.MOVED:
-                # Out of descriptors, or files of another user; not damage.
-                raise StoreUnavailableError(f"the index of {root} cannot be opened: {exc}") from exc
             log.warning("ejcache: the index of %s is damaged, and is quarantined: %s", root, exc)
             return None
+
+    def is_damaged(self, generation: Path, exc: sqlite3.Error | UnicodeError) -> bool:
+        """True if `exc`, raised by the index of `generation`, proves that it is damaged, or if SQLite's check does."""
+        kind = classify(exc)
+        if kind is not SqliteFailure.SUSPECT:
+            return kind is SqliteFailure.DAMAGED
+        try:
+            index = EntryIndex(generation, mode="ro")
+            try:
+                return bool(index.integrity_problems())
+            finally:
+                index.connection.close()
+        except (sqlite3.Error, UnicodeError) as failure:
+            return classify(failure) is SqliteFailure.DAMAGED
 
     def _sweep(self, index: EntryIndex) -> None:
         """Delete what processes left behind that died, if any did."""
@@ -213,51 +220,59 @@ class Generations:
     def _check_files(self, generation: Path) -> None:
         why = self._layout.unexpected(generation)
         if why:
-            raise damage(why)
+            raise StoreUnavailableError(f"the index of {self._layout.root} is not opened: {why}")
 
     def _replace(self, generation: Path) -> None:
-        """Create a generation in place of a damaged one, with what can be read of it; nothing if that one is gone."""
-        dead = self._retire(generation)
-        if dead is None:
+        """Create a generation in place of a damaged one, with what can be read of it; nothing if that one is gone.
+
+        Raises:
+            StoreError: it cannot be created; the damaged one is as it was.
+        """
+        if not generation.is_dir():
             return
         counters: dict[str, float] = {}
         with contextlib.suppress(sqlite3.Error, UnicodeError):
-            self._check_files(dead)
-            old = EntryIndex(dead)
+            self._check_files(generation)
+            old = EntryIndex(generation)
             try:
                 counters = old.counters()
             finally:
                 old.connection.close()
         counters[REBUILDS] = counters.get(REBUILDS, 0) + 1
-        self._create(counters, found_in=dead)
-        self._quarantine(dead)
+        self._create(counters, in_place_of=generation)
 
-    def _create(self, counters: Mapping[str, float], *, found_in: Path | None = None) -> Path:
+    def _create(self, counters: Mapping[str, float], *, in_place_of: Path | None = None) -> Path:
         """Make a new generation, with the entries of a damaged one that can be found there; return its directory.
 
-        If this fails, nothing of the new one is left, and the entries that it had taken over are lost.
+        If this fails, nothing of the new one is left, and the damaged one is as it was.
         """
         from ejcache.stores.local.tables import create_index
 
-        making = self._layout.fresh("new")
+        making, dead = self._layout.fresh("new"), None
         make_below(making / "tmp")
         try:
             create_index(making, counters=counters)
             # SQLite gives its logs the permissions of the database.
             (making / INDEX).chmod(file_mode(making))
-            if found_in is not None:
-                self._take_over(found_in, making)
+            if in_place_of is not None:
+                self._take_over(in_place_of, making)
             generation = self._layout.fresh("g")
+            dead = None if in_place_of is None else self._retire(in_place_of)
             making.rename(generation)
         except BaseException as exc:
+            if dead is not None and in_place_of is not None:
+                dead.rename(in_place_of)
             remove_trees([making])
             if isinstance(exc, sqlite3.Error):
                 raise translate(exc, self._layout.root) from exc
             raise
+        if dead is not None:
+            self._layout.quarantine_index(dead)
+            remove_trees([dead])
         return generation
 
     def _take_over(self, dead: Path, making: Path) -> None:
-        """Move the value files of a damaged generation into a new one, the latest first, until the limit is reached.
+        """Link the value files of a damaged generation into a new one, the latest first, until the limit is reached.
 
         Whether an entry is intact shows when it is read, as always.
         """
@@ -276,7 +291,7 @@ class Generations:
             if self._options.max_size >= 0 > room:
                 break
             make_below((making / name).parent)
-            path.rename(making / name)
+            _give(path, making / name)
             when = min(about.st_mtime, time.time())
             rows[key] = (key, when, when, digest_of(key), about.st_size, MODE_BINARY, name)
         with contextlib.closing(sqlite3.connect(making / INDEX)) as connection, connection:
@@ -296,10 +311,13 @@ class Generations:
             return None
         return dead
 
-    def _quarantine(self, dead: Path | None) -> None:
-        if dead is not None:
-            self._layout.quarantine_index(dead)
-            remove_trees([dead])
+
+def _give(path: Path, place: Path) -> None:
+    """Give a file a second name, so that nothing is lost if what comes next fails; else move it."""
+    try:
+        os.link(path, place)
+    except OSError:  # a file system without links
+        path.rename(place)
 
 
 def _key_of(path: Path) -> str | None:
@@ -314,11 +332,12 @@ def _key_of(path: Path) -> str | None:
 
 
 def _check_header(path: Path) -> None:
+    """Look at what SQLite would make of the file, before it opens it: a database without tables of an empty file."""
     try:
-        header = read_regular(path, max_size=20, length=20)
-    except (FileNotFoundError, UnsafeFileError) as exc:
+        header = read_regular(path, max_size=len(_HEADER), length=len(_HEADER))
+    except FileNotFoundError as exc:
         raise damage(str(exc)) from exc
-    if not header.startswith(_HEADER) or header[18:20] != _WAL_VERSIONS:
+    if header != _HEADER:
         raise damage("it does not begin as a database does")
     if not os.access(path, os.W_OK):
         raise StoreReadOnlyError(f"{path} cannot be written by this user")

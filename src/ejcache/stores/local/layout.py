@@ -28,6 +28,7 @@ of the store's.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -73,7 +74,7 @@ _TAG: Final = (
     b"# For information about cache directory tags see https://bford.info/cachedir/\n"
 )
 _NUMBER_BYTES: Final = 64
-_LONGEST_ROOT: Final = 512 - len("/v1/local/g-0123456789abcdef/cache.db-journal") - 1
+LONGEST_ROOT: Final = 512 - len("/v1/local/new-0123456789abcdef/cache.db-journal") - 1
 """SQLite's longest path (MAX_PATHNAME of its os_unix.c), less what is below the root."""
 _LARGEST_LIMIT: Final = 20 * 10**9
 _SHARE_OF_DISK: Final = 10
@@ -83,9 +84,13 @@ _RESERVES: Final = 16
 _NUMBER: Final = re.compile(r"-1|[0-9]{1,18}")
 _GENERATION: Final = re.compile(r"g-[0-9a-f]{16}")
 _LEFTOVER: Final = re.compile(r"(new|dead)-[0-9a-f]{16}")
-_QUARANTINED_ENTRY: Final = r"[0-9a-f]{16}-[0-9a-f]{8}\.entry"
+_WRONG: Final = ".wrong"
+_QUARANTINED_ENTRY: Final = r"[0-9a-f]{16}-[0-9a-f]{8}\.(entry|wrong)"
 _QUARANTINED_INDEX: Final = r"index-[0-9a-f]{16}"
-_INDEX_FILES: Final = frozenset({INDEX, f"{INDEX}-wal", f"{INDEX}-shm"})
+_OPENED: Final = {INDEX: stat.S_ISREG, f"{INDEX}-wal": stat.S_ISREG, f"{INDEX}-shm": stat.S_ISREG} | {
+    f"{INDEX}-journal": lambda _: False
+}
+"""What SQLite opens, and what it may be. Another file, such as a copy of the index, does no harm."""
 _PLAIN_JAX: Final = r".*-(cache|atime)|\.lockfile|xla_gpu_.*"
 
 
@@ -170,8 +175,8 @@ class Layout:
             with contextlib.suppress(OSError):
                 names += [f"v1/local/{path.name}" for path in self.generations()]
             self._access = decide_access(self.root, trusted=self._trusted, writing=self._writing, names=names)
-            if not self._access.why and (why := _too_long(self.root)):
-                self._access = Access(self.root, why=why, mend="choose a shorter path (EJCACHE_DIR)")
+            if not self._access.why and (why := _why_no_path(self.root)):
+                self._access = Access(self.root, why=why, mend="choose another path (EJCACHE_DIR)")
         return self._access
 
     def make_directories(self) -> None:
@@ -180,7 +185,7 @@ class Layout:
         Raises:
             OSError: it cannot be created.
         """
-        is_new = not os.path.lexists(self.local / "format")
+        is_new = not _is_there(self.local / "format")
         tag = is_new and (not self.root.is_dir() or self._holds_caches_only())
         self.access.make("v1/local/present")
         if tag and not os.path.lexists(self.root / "CACHEDIR.TAG"):
@@ -219,10 +224,10 @@ class Layout:
         """
         try:
             number = self._number("limit")
+            if number is None:
+                return -1 if _is_there(self.local / "format") else self._default_limit()
         except OSError:  # opening the store raises the error
             return -1
-        if number is None:
-            return -1 if os.path.lexists(self.local / "format") else self._default_limit()
         return number
 
     def _default_limit(self) -> int:
@@ -261,46 +266,56 @@ class Layout:
         Args:
             generation: its directory.
             index: the index is opened, too, not only the values.
+
+        Raises:
+            OSError: it cannot be looked at.
         """
-        try:
-            with os.scandir(generation) as entries:
-                for entry in entries:
-                    if entry.name.startswith(INDEX):
-                        good = not index or (entry.name in _INDEX_FILES and entry.is_file(follow_symlinks=False))
-                    else:
-                        good = entry.is_dir(follow_symlinks=False) or not re.fullmatch(r"tmp|[0-9a-f]", entry.name)
-                    if not good:
-                        return f"{entry.path} is not a file or directory that ejcache makes"
+        expected = dict.fromkeys(("tmp", *"0123456789abcdef"), stat.S_ISDIR) | (_OPENED if index else {})
+        with contextlib.suppress(FileNotFoundError):  # it is gone
+            for name in expected.keys() & os.listdir(generation):  # noqa: PTH208
+                with contextlib.suppress(FileNotFoundError):  # as SQLite's log is, when the last process closes it
+                    if not expected[name]((generation / name).lstat().st_mode):
+                        return f"{generation / name} is not a file or directory that ejcache makes, and has to go"
             if not self.access.others and (why := why_untrusted(generation, generation.lstat())):
                 return why
-        except FileNotFoundError:
-            return f"{generation} does not exist"
         return ""
 
     def quarantine_index(self, dead: Path) -> None:
         """Move the files of a damaged index into quarantine, if they are small enough, and delete the one before."""
-        with contextlib.suppress(OSError), self._quarantine() as folder:
+        with contextlib.suppress(OSError), self._quarantine() as folder, directory_below(dead, "") as source:
+            sizes = {name: _regular_size(name, source) for name in (INDEX, f"{INDEX}-wal")}
+            names = [name for name, size in sizes.items() if size is not None]
+            if not names or sum(filter(None, sizes.values())) > QUARANTINED_INDEX_BYTES:
+                return
             for name in os.listdir(folder):  # noqa: PTH208 (of a descriptor)
                 if re.fullmatch(_QUARANTINED_INDEX, name):
                     shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
-            with directory_below(dead, "") as source:
-                sizes = {name: _regular_size(name, source) for name in (INDEX, f"{INDEX}-wal")}
-                names = [name for name, size in sizes.items() if size is not None]
-                if not names or sum(filter(None, sizes.values())) > QUARANTINED_INDEX_BYTES:
-                    return
-                kept = f"index-{dead.name.partition('-')[2]}"
-                os.mkdir(kept, 0o700, dir_fd=folder)
-                os.chmod(kept, os.fstat(folder).st_mode & 0o2777, dir_fd=folder)  # so that others can clear it away
-                for name in names:
-                    os.rename(name, f"{kept}/{name}", src_dir_fd=source, dst_dir_fd=folder)
+            kept = f"index-{dead.name.partition('-')[2]}"
+            os.mkdir(kept, 0o700, dir_fd=folder)
+            os.chmod(kept, os.fstat(folder).st_mode & 0o2777, dir_fd=folder)  # so that others can clear it away
+            for name in names:
+                os.rename(name, f"{kept}/{name}", src_dir_fd=source, dst_dir_fd=folder)
 
-    def quarantine_entry(self, digest: str, data: bytes, *, max_size: int) -> None:
+    def quarantined(self) -> tuple[list[Path], list[Path]]:
+        """Return the copies of entries that quarantine keeps because they seemed damaged, and the indexes."""
+        folder = self.version / "quarantine"
+        try:
+            with directory_below(self.root, "v1/quarantine") as descriptor:
+                names = sorted(os.listdir(descriptor))  # noqa: PTH208
+        except OSError:
+            return [], []
+        copies = [folder / name for name in names if re.fullmatch(_QUARANTINED_ENTRY, name)]
+        copies = [path for path in copies if path.suffix != _WRONG]
+        return copies, [folder / name for name in names if re.fullmatch(_QUARANTINED_INDEX, name)]
+
+    def quarantine_entry(self, digest: str, data: bytes, *, max_size: int, wrong: bool = False) -> None:
         """Keep a copy of a damaged entry, if there is room for it, and delete the oldest ones for it.
 
         Args:
             digest: of the key.
             data: the entry.
             max_size: the limit of the store.
+            wrong: it is intact, and not what it should be, so it is never put back.
         """
         allowed = quarantine_bytes(max_size)
         if len(data) > allowed:
@@ -317,7 +332,7 @@ class Layout:
                 _, name, size = found.pop(0)
                 total -= size
                 os.unlink(name, dir_fd=folder)
-            path = f"{digest}-{secrets.token_hex(4)}.entry"
+            path = f"{digest}-{secrets.token_hex(4)}{_WRONG if wrong else '.entry'}"
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
             try:
                 with os.fdopen(fd, "wb") as file:
@@ -352,12 +367,23 @@ class Layout:
         return False
 
 
-def _too_long(root: Path) -> str:
-    """Say why SQLite cannot open an index below `root`, as a sentence; "" if it can."""
+def _is_there(path: Path) -> bool:
+    """True if there is something; raises OSError if that cannot be seen, where `os.path.lexists` says no."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _why_no_path(root: Path) -> str:
+    """Say why no index can be below `root`, as a sentence; "" if one can."""
+    if os.path.expandvars(root) != str(root):  # diskcache expands it: the index would lie elsewhere
+        return f"the path {root} has the name of a variable in it ($NAME), which nobody has expanded"
     length = len(os.fsencode(os.path.realpath(root)))
-    if length <= _LONGEST_ROOT:
+    if length <= LONGEST_ROOT:
         return ""
-    return f"the path {root} has {length} bytes, and SQLite opens an index at a path of at most {_LONGEST_ROOT}"
+    return f"the path {root} has {length} bytes, and SQLite opens an index at a path of at most {LONGEST_ROOT}"
 
 
 def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
@@ -366,7 +392,12 @@ def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
     for part in (path, *path.parents):
         try:
             about = part.stat()
-        except OSError:
+        except OSError as failure:
+            with contextlib.suppress(OSError):
+                if failure.errno != errno.ENOENT:
+                    continue
+                why = f"{part} is a symbolic link to {part.readlink()}, which does not exist"
+                return StoreUnavailableError(f"{path} cannot be used as a cache directory: {why}")
             continue
         owner = "" if about.st_uid == os.geteuid() else f"; it belongs to the user with id {about.st_uid}"
         where = "" if part == path else f" ({part} has mode {stat.S_IMODE(about.st_mode):04o}{owner})"

@@ -22,7 +22,9 @@ class SqliteFailure(Enum):
     BUSY = auto()
     """Another process is using it: try again until the deadline."""
     DAMAGED = auto()
-    """The index is damaged, if a new connection reports it too."""
+    """SQLite calls the index malformed, or no database. It is damaged, if a new connection reports it too."""
+    SUSPECT = auto()
+    """What damage can lead to, and other things, too: SQLite is asked to check the index before it counts as damage."""
     MOVED = auto()
     """The index was moved or removed while it was open: open the one that is there now."""
     READ_ONLY = auto()
@@ -30,19 +32,16 @@ class SqliteFailure(Enum):
     FULL = auto()
     """Nothing can be written: the disk, the quota or the process's own limit is used up."""
     FAILED = auto()
-    """The disk is failing, or the call was wrong: try once more, then raise."""
+    """The disk or the memory is failing, or the call was wrong: try once more, then raise."""
 
 
-_DAMAGED: Final = frozenset(
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SUSPECT: Final = frozenset(
     {
-        sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR,
-        sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_TOOBIG,
-        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA,
+        sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT,
     }
 )  # fmt: skip
-_DAMAGED_READS: Final = frozenset(
-    {sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_CORRUPTFS}
-)
 _FULL: Final = frozenset(
     {
         sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE,
@@ -65,13 +64,15 @@ def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
     Python raises a UnicodeError when a damaged name is part of SQLite's message.
     """
     if isinstance(exc, UnicodeError):
-        return SqliteFailure.DAMAGED
+        return SqliteFailure.SUSPECT
     code: int | None = getattr(exc, "sqlite_errorcode", None)
     if code is None:
         return SqliteFailure.FAILED
     primary = code & 0xFF
-    if code in _DAMAGED_READS or primary in _DAMAGED:
+    if primary in _DAMAGED:
         return SqliteFailure.DAMAGED
+    if primary in _SUSPECT or code == sqlite3.SQLITE_IOERR_SHORT_READ:
+        return SqliteFailure.SUSPECT
     if code == sqlite3.SQLITE_READONLY_DBMOVED or primary == sqlite3.SQLITE_CANTOPEN:
         return SqliteFailure.MOVED
     if code in _FULL:
@@ -98,12 +99,24 @@ def translate(exc: sqlite3.Error | UnicodeError | OSError, root: Path) -> StoreE
         if exc.errno == errno.EROFS:
             return StoreReadOnlyError(f"{root} is on a file system that is mounted read-only")
         what = "no room is left for the entry" if exc.errno in _FULL_ERRNOS else "the storage failed"
-        return StoreError(f"{root}: {what}: {exc.strerror or exc}")
+        if exc.errno == errno.EFBIG:
+            what = "a file cannot become that large"
+        return StoreError(f"{root}: {what}: {exc.strerror or exc}{_limit(exc.errno == errno.EFBIG)}")
     kind = classify(exc)
     if kind is SqliteFailure.READ_ONLY:
         return StoreReadOnlyError(f"the index of {root} cannot be written by this user: {exc}")
     if kind is SqliteFailure.FULL:
-        return StoreError(f"{root}: no room is left for the index: {exc}")
+        return StoreError(f"{root}: no room is left for the index: {exc}{_limit()}")
     if kind is SqliteFailure.FAILED:
         return StoreError(f"{root}: the index could not be used: {exc}")
     return StoreUnavailableError(f"{root}: the index cannot be opened or repaired: {exc}")
+
+
+def _limit(applies: bool = True) -> str:  # noqa: FBT001, FBT002
+    """Say that this process may only write small files, if it may and that matters; SQLite does not tell why."""
+    import resource  # by what fails only
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if not applies or most == resource.RLIM_INFINITY:
+        return ""
+    return f" (this process may make files of {most} bytes at most, `ulimit -f`)"

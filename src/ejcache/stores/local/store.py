@@ -208,7 +208,7 @@ class LocalStore(Store):
         self._check_writable()
         self._manager.start_over()
 
-    def quarantine(self, key: str, data: bytes) -> bool:
+    def quarantine(self, key: str, data: bytes, *, wrong: bool = False) -> bool:
         """Take the entry out of use if it still is exactly `data`, and keep a copy if there is room for it."""
         check_key(key)
         self._check_writable()
@@ -225,8 +225,15 @@ class LocalStore(Store):
 
         taken = self._manager.change(take_out) or False
         if taken:
-            self._layout.quarantine_entry(digest_of(key), data, max_size=self.max_size)
+            self._layout.quarantine_entry(digest_of(key), data, max_size=self.max_size, wrong=wrong)
         return taken
+
+    def restore(self, key_of: Callable[[bytes], str | None]) -> int:
+        """Put back what is intact in quarantine, and in an index that is not in use, as far as there is room."""
+        from ejcache.stores.local.restoring import restore
+
+        self._check_writable()
+        return restore(self, self._layout, key_of)
 
     def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:  # noqa: ARG002
         """Add to the counters kept with the store, in one transaction.

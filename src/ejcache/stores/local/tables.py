@@ -8,8 +8,6 @@ importing it takes as long as thirty hits.
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 from diskcache import Cache, Disk
@@ -103,10 +101,7 @@ def create_index(directory: Path, *, counters: Mapping[str, float]) -> None:
 
     Raises:
         sqlite3.Error: it could not be created; no connection to it is left open.
-        OSError: the path has the name of a variable in it, which diskcache would expand: the index would lie elsewhere.
     """
-    if os.path.expandvars(directory) != str(directory):
-        raise OSError(errno.EINVAL, "the path has the name of a variable in it ($NAME), which nobody has expanded")
     cache = Cache.__new__(Cache)
     try:
         # Not `Cache(…)`: if the disk is full this raises with a connection open, which must be closed.

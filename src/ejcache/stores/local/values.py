@@ -196,12 +196,16 @@ class ValueFiles:
             return data
 
     def present(self, row: IndexRow) -> bool:
-        """True if the value of a trustworthy row is there in full length."""
+        """True if the value of a trustworthy row is there in full length.
+
+        Raises:
+            OSError: its file cannot be looked at.
+        """
         if row.mode == MODE_RAW:
             return True
         try:
             about = os.lstat(os.path.join(self._directory, row.filename))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return _is_value(about, row.size)
 

@@ -125,7 +125,7 @@ class SharedStore(Store):
         """Return the bytes of all entries, by a listing."""
         return sum(info.size for info in self.bucket.walk(ENTRIES) if key_of_name(info.name) is not None)
 
-    def quarantine(self, key: str, data: bytes) -> bool:
+    def quarantine(self, key: str, data: bytes, *, wrong: bool = False) -> bool:  # noqa: ARG002
         """Quarantine the entry if it still is exactly `data`: delete it, and keep copies of the last few; else False.
 
         Nothing is deleted if the bytes were damaged on their way here, as far as the storage tells that.

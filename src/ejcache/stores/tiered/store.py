@@ -346,7 +346,7 @@ class TieredStore(Store):
             here = self._local.call(lambda store: store.delete(key))
             return self._shared.call(lambda store: store.delete(key)) or here
 
-    def quarantine(self, key: str, data: bytes) -> bool:
+    def quarantine(self, key: str, data: bytes, *, wrong: bool = False) -> bool:
         """Quarantine the entry in each tier in which it still is exactly `data`; False if it is in neither.
 
         Raises:
@@ -361,12 +361,12 @@ class TieredStore(Store):
         # Without the lock, two processes of this host that found the same damage could each find it in one tier only,
         # and another one that had read the entry to upload it would write it to the shared tier afterwards.
         with self._fetches.exclusive(key):
-            return self._quarantine(key, data)
+            return self._quarantine(key, data, wrong=wrong)
 
-    def _quarantine(self, key: str, data: bytes) -> bool:
+    def _quarantine(self, key: str, data: bytes, *, wrong: bool) -> bool:
         here = False
         with contextlib.suppress(StoreError):
-            here = self._local.quarantine(key, data)
+            here = self._local.quarantine(key, data, wrong=wrong)
             if not here and self._local.call(lambda store: store.contains(key)):
                 return False  # readers already get another entry
         replaced = here and self._uploads.cancel(key) == REPLACE
@@ -374,7 +374,7 @@ class TieredStore(Store):
             if replaced:
                 # The damaged bytes were to replace an entry of the shared tier, which must not come back.
                 self._shared.call(lambda store: store.delete(key))
-            elif self._shared.quarantine(key, data):
+            elif self._shared.quarantine(key, data, wrong=wrong):
                 return True
         except StoreError:
             if not here:

@@ -57,9 +57,9 @@ class Tier:
                 self.count("breaker_open")
             raise
 
-    def quarantine(self, key: str, data: bytes) -> bool:
+    def quarantine(self, key: str, data: bytes, *, wrong: bool = False) -> bool:
         """Quarantine the entry if the store is writable and the entry still is exactly `data`; raises as `call`."""
-        done = not self.store.read_only and self.call(lambda store: store.quarantine(key, data))
+        done = not self.store.read_only and self.call(lambda store: store.quarantine(key, data, wrong=wrong))
         if done:
             self.count("corrupt")
         return done
