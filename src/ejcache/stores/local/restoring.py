@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ejcache.stores.base import Store
     from ejcache.stores.local.layout import Layout
-    from ejcache.stores.local.store import LocalStore
 
 _PAGE: Final = 50
 
 
-def restore(store: LocalStore, layout: Layout, key_of: Callable[[bytes], str | None]) -> int:
+def restore(store: Store, layout: Layout, key_of: Callable[[bytes], str | None]) -> int:
     """Put back what is intact, and delete what was put back; return how many entries that was.
 
     An entry that is there is not replaced, and none is evicted for one that comes back.
@@ -65,7 +65,7 @@ def restore(store: LocalStore, layout: Layout, key_of: Callable[[bytes], str | N
     return number
 
 
-def _has_room(store: LocalStore, data: bytes) -> bool:
+def _has_room(store: Store, data: bytes) -> bool:
     return store.max_size < 0 or store.size() + len(data) <= store.max_size
 
 
