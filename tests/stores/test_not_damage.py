@@ -97,7 +97,8 @@ def below(directory, length):
     """A path of this length in `directory`, in parts that a file system takes."""
     path = str(directory)
     while len(path) < length:
-        path += "/" + "d" * min(200, length - len(path) - 1)
+        left = length - len(path) - 1
+        path += "/" + "d" * (left if left <= 200 else min(200, left - 2))
     return path
 
 
@@ -105,8 +106,7 @@ def below(directory, length):
 def test_the_longest_path(tmp_path, less):
     """A path of the length that SQLite takes works, with a log beside its index."""
     path = below(os.path.realpath(tmp_path), LONGEST_ROOT - less)
-    if len(path) != LONGEST_ROOT - less:
-        pytest.skip("the directory of this test has such a length that no part fits")
+    assert len(path) == LONGEST_ROOT - less
     with LocalStore(path) as store, LocalStore(path) as other:
         assert store.put("k", b"value")
         assert other.get("k") == b"value"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from capabilities import require
 
 __all__ = ["PRELUDE", "failing_calls"]
 
@@ -28,11 +27,7 @@ So many of a hundred fail, with this error; 0 ends it. With `memory`, requests o
 
 def failing_calls(directory: Path) -> dict[str, str]:
     """The variables that preload the library, which is compiled into `directory`; skips the test without a compiler."""
-    compiler = next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    library = directory / "failing_calls.so"
-    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(library), str(Path(__file__).with_suffix(".c")), "-ldl"]
-    if subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("the library that has calls fail is for Linux with glibc")
+    require("C compiler", "linux")
+    library, source = directory / "failing_calls.so", Path(__file__).with_suffix(".c")
+    subprocess.run(["cc", "-O1", "-w", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     return {"LD_PRELOAD": str(library)}
