@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.commands.run import BEFORE_A_PROGRAM, command_of
-from ejcache.cli.options import Dir, Json, argument, option, positive
+from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
+from ejcache.cli.options import Json, argument, option, positive
 from ejcache.errors import EjcacheError
-from ejcache.settings.directories import default_directory
+from ejcache.settings.directories import default_directory, user_directory
 from ejcache.settings.environment import all_variables
+from ejcache.settings.resolve import settings_in_use
 from ejcache.settings.table import SETTINGS
 from ejcache.util.units import plural
 from ejcache.util.worker_processes import python_of_ours
@@ -55,23 +56,30 @@ _DEMO: Final = Path(__file__).parents[1] / "programs" / "demo_program.py"
 
 
 def demo(
-    directory: Dir = None,
+    directory: Annotated[
+        str | None, option("--dir", "URL", "The cache. Default: a temporary directory that is deleted afterwards.")
+    ] = None,
     blocks: Annotated[str, option("--blocks", "N", "Transformer blocks. More blocks take longer to compile.")] = "24",
     as_json: Json = False,
 ) -> int:
     """Run one training step of a small transformer in two new processes, and compare their times.
 
-    Without --dir, the cache is a temporary directory that is deleted afterwards. Exits with 1 if the second process
+    What `ejcache report` and `why` tell of this host leaves these two processes out. Exits with 1 if the second process
     compiled a program or computed another result.
     """
     number = positive(blocks, option="--blocks")
     starts: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="ejcache-demo-") as scratch:
-        url = directory if directory is not None else f"{scratch}/cache"
+        url = absolute_url(directory) or f"{scratch}/cache"
+        # The records of the user's own starts are in the user's own directory.
+        apart = {"XDG_CACHE_HOME": str(_empty_home(Path(scratch)))}
+        if "://" in url and settings_in_use().local_dir is None:
+            # What is not uploaded at the end stays for the next process of this host.
+            apart["EJCACHE_LOCAL_DIR"] = str(user_directory() / "tiers")
         for name in ("cold", "warm"):
             output.warn(f"{name}: a training step of {number} transformer blocks, in a new process …")
             report = Path(scratch) / name
-            env = {**all_variables(), **_FLOORLESS, "EJCACHE": url, "EJCACHE_REPORT": str(report)}
+            env = {**all_variables(), **_FLOORLESS, **apart, "EJCACHE": url, "EJCACHE_REPORT": str(report)}
             took, printed = _start([*python_of_ours(str(_DEMO)), str(number)], env, name)
             starts[name] = {**json.loads(printed), "process_seconds": took, "report": json.loads(report.read_text())}
     same = starts["cold"]["loss"] == starts["warm"]["loss"]
@@ -137,13 +145,7 @@ def bench(
 def _starter(
     command: list[str], scratch: Path, advance: Callable[[], None]
 ) -> Callable[[str, int], tuple[float, bytes]]:
-    caches = scratch / "home"
-    with contextlib.suppress(OSError):
-        # Links to what other libraries keep in the user's cache directory, and a place of its own for ejcache.
-        caches.mkdir()
-        for path in default_directory(all_variables()).parent.iterdir():
-            if path.name != "ejcache":
-                (caches / path.name).symlink_to(path)
+    caches = _empty_home(scratch)
     ours = {variable for setting in SETTINGS for variable in setting.variables} | _OTHERS
     rest = {
         name: value
@@ -162,6 +164,17 @@ def _starter(
         return result
 
     return start
+
+
+def _empty_home(scratch: Path) -> Path:
+    """Make a user's cache directory in which ejcache has nothing yet, and other libraries have what they had."""
+    caches = scratch / "home"
+    with contextlib.suppress(OSError):
+        caches.mkdir()
+        for path in default_directory(all_variables()).parent.iterdir():
+            if path.name != "ejcache":
+                (caches / path.name).symlink_to(path)
+    return caches
 
 
 def _start(command: list[str], env: Mapping[str, str], name: str) -> tuple[float, bytes]:
