@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 _TEXT_BYTES: Final = 4_000_000
 _FLUSH_SECONDS: Final = 2.0
-"""Counters go to the store at most this often: that is a transaction, or a request. A killed process loses the last."""
+"""Counters of hits go to the store at most this often: that is a transaction. A killed process loses the last."""
 _scheduler: Final = Scheduler(threads=1, name="ejcache-counters", early=True)
 
 

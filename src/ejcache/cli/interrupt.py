@@ -72,9 +72,12 @@ def main() -> int:
             _watch = _Watch()
         from ejcache.cli.main import main as command_line
 
+        from ejcache.util.lifecycle import run_exit_phases
+
         status = command_line()
         if status == INTERRUPTED:
             _end_in_order()
+        run_exit_phases()  # not by `atexit`, where an interrupt of an upload would be printed and leave the status
     except KeyboardInterrupt:
         _end_in_order()
     return status
