@@ -278,10 +278,10 @@ def test_type_checkers_know_every_setting():
 def _homeless(monkeypatch, tmp_path):
     """A container's uid without a name, no HOME, and temporary files of the test's own."""
 
-    def unknown():
-        raise RuntimeError("Could not determine home directory.")
+    def unknown(uid):
+        raise KeyError(uid)
 
-    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 

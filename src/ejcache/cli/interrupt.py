@@ -71,7 +71,6 @@ def main() -> int:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             _watch = _Watch()
         from ejcache.cli.main import main as command_line
-
         from ejcache.util.lifecycle import run_exit_phases
 
         status = command_line()

@@ -273,11 +273,11 @@ def _preparation(mask: set[Any]) -> Callable[[], None]:
     """Make the function that the new process calls before it becomes the program."""
     follow = following(os.getpid())
 
-    def prepare() -> None:
+    def follow_unblocked() -> None:
         follow()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    return prepare
+    return follow_unblocked
 
 
 def _die_of(number: int) -> int:
