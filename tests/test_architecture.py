@@ -55,6 +55,7 @@ INNER_LEVELS = {
         "measure": 4,
         "call_key": 5,
         "choice": 5,
+        "one_of_a_host": 5,
         "call_documents": 6,
         "call": 7,
         "recording": 8,

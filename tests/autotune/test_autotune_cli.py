@@ -66,6 +66,21 @@ def test_a_directory_that_was_pushed_to_twice_holds_records_alone(place, tmp_pat
     assert [name for name in names if not name.endswith(".json") and name != "CACHEDIR.TAG"] == []
 
 
+def test_unsure_records_are_left_out_of_what_is_shipped(place, tmp_path):
+    """A message names them; --unsure takes them along, and so does an archive of everything."""
+    store = AutotuneStore(str(place))
+    doubtful = record(key("doubtful"))
+    store.publish(dataclasses.replace(doubtful, measurement={"unsure": "the budget of 60 s ended"}))
+    said = run("push", tmp_path / "one", "--dir", place)
+    assert "1 unsure record left out, of doubtful" in said.err
+    assert run("push", tmp_path / "all", "--dir", place, "--unsure").status == 0
+    assert [
+        {found.record.key.operation for found in AutotuneStore(str(tmp_path / name)).records()}
+        for name in ("one", "all")
+    ] == [{"matmul", "softmax"}, {"matmul", "softmax", "doubtful"}]
+    assert ejcache("push", tmp_path / "other", "--dir", place, "--unsure").status == 2
+
+
 def test_a_push_of_nothing_is_said(place, tmp_path):
     """A name without a record, as one with a typing error, is no success: nothing would be shipped."""
     done = run("push", tmp_path / "other", "--dir", place, "--name", "matmull")

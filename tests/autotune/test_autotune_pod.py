@@ -15,6 +15,7 @@ from helpers import ROOT
 from ejcache.autotune.call import Call
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, TuningPolicy
 from ejcache.autotune.chooser import Chooser
+from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.pod import POD, DisagreementError, PodAgreement
 from ejcache.autotune.records.json_values import ConfigurationError
 from ejcache.autotune.records.record import Source
@@ -84,7 +85,10 @@ class Asked(Call):
     def measured(self, known=None):
         return self.tune()
 
-    candidates = build = how = tuner = store = None
+    def tuner(self):
+        return Tuner()
+
+    candidates = build = how = store = None
 
 
 def test_ranks_with_different_records_use_the_same(tmp_path):

@@ -95,6 +95,17 @@ def test_run_imports_no_module_that_nobody_named(tmp_path, monkeypatch, path):
             assert f"--module {path.rpartition(':')[0]}" in said.json["tuned_calls"][0]["problem"]
 
 
+def test_a_file_that_is_named_counts_under_the_name_that_it_has(operations, tmp_path):
+    """A program imports it by its name, and the recorded call has that name."""
+    array, option = {"array": "float32", "shape": [4]}, {"object": "safe_operations:Options", "fields": {"size": 2}}
+    place = recorded(tmp_path / "place", {"kind": "autotuned", "object": "safe_operations:op"}, array, option)
+    file = str(tmp_path / f"{operations}.py")
+    said = ejcache("tune", "--dir", place, "--module", file, "--json")
+    assert said.json["tuned"] == 1, said.json
+    with pytest.raises(UsageError, match="nobody named its module"):
+        RecordedNames([file]).find("other.safe_operations:op")
+
+
 def test_operations_of_named_modules_are_tuned(operations, tmp_path):
     """An operation in a module that the user names is tuned, with values of the types that the module has."""
     option = {"object": "safe_operations:Options", "fields": {"size": 2}}

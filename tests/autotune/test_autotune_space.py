@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import sys
 import tracemalloc
 from collections import Counter
 
+import autotune_simulation
 import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
@@ -252,3 +254,47 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path):
     assert len(again) <= 1 + 6  # the default, and those that race at the end
     assert len(record.candidates) >= 48
     assert all(count <= 2 for text, count in again.items() if text != canonical_json(space.default))
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("killed", range(1, 11))
+def test_a_search_that_is_killed_gives_the_record_of_one_that_is_not(tmp_path, monkeypatch, killed):
+    """Killed at any tenth: the same candidates are measured, the record says no false reason, and no other history."""
+    space = Space({"a": range(1, 12), "b": range(1, 12), "c": range(1, 6)}, default={"a": 1, "b": 1, "c": 1})
+
+    def seconds(stored):
+        return 1e-3 * (1 + sum(abs(math.log(value / 4)) for value in stored.values()))
+
+    def tuned(place, end_after):
+        store = AutotuneStore(str(tmp_path / place), seeds=(), refresh_seconds=0.0)
+        op = autotuned(configs=space, name="op", store=store, tuner=Tuner(exhaustive=32, confirm=False, rounds=8))(
+            lambda x, *, a, b, c: x
+        )
+        planted = autotune_simulation.Machine(seconds)
+        planted.install(monkeypatch)
+        kept = []
+        publish = store.publish
+
+        def keep(part):
+            published = publish(part)
+            kept.append(part)
+            if part.interrupted and len(kept) == end_after:
+                raise KilledError
+            return published
+
+        monkeypatch.setattr(store, "publish", keep)
+        with contextlib.suppress(KilledError):
+            op.choose(jnp.ones(4))
+        return store.find(op.key(jnp.ones(4))).record, len(kept)
+
+    whole, parts = tuned("whole", None)
+    end = max(1, round(killed / 10 * (parts - 1)))
+    assert tuned("killed", end)[0].interrupted
+    again, _ = tuned("killed", None)
+    assert not again.interrupted
+    assert {item.digest for item in again.candidates} >= {item.digest for item in whole.candidates}
+    assert again.configuration == whole.configuration
+    assert (again.unsure, again.measurement["searched"]) == (whole.unsure, whole.measurement["searched"])

@@ -188,7 +188,7 @@ class Call(abc.ABC):
                 differentiated=self.differentiated,
                 call=self.described() if tuner.isolate else None,
                 starts=self._starts,
-                history=self._history,
+                history=lambda: self._history(known),
                 keep=self._keep,
             )
         finally:
@@ -223,11 +223,16 @@ class Call(abc.ABC):
                 starts.setdefault(canonical_json(item.record.configuration), origin_of(self.key, item.record))
         return starts
 
-    def _history(self) -> list[tuple[dict[str, float], CandidateOrigin]]:
-        """Return the times in the records of the operation, of any call, device and environment, by canonical JSON."""
+    def _history(self, known: Record | None) -> list[tuple[dict[str, float], CandidateOrigin]]:
+        """Return the times in the records of the operation, of any call, device and environment, by canonical JSON.
+
+        The record that a measurement goes on from is no history of it.
+        """
         found = sorted(self.store().records(operation=self.key.operation), key=lambda item: -item.record.created)
         told = []
         for item in found[:_MOST_RECORDS]:
+            if item.record.key == self.key and (known is not None or item.record.interrupted):
+                continue
             times = {
                 candidate.digest: math.inf if candidate.seconds is None else candidate.seconds.p50
                 for candidate in item.record.candidates

@@ -129,8 +129,10 @@ class RecordedNames:
             UsageError: it does not exist, or its module is neither trusted nor loaded.
         """
         where, _, qualname = path.rpartition(":")
-        if self._modules is None or where in self._modules:
+        if self._modules is None:
             held, named = _imported(where), True
+        elif (trusted := self._module(where)) is not None:
+            held, named = trusted, True
         elif (held := sys.modules.get(where) or _main_module(where)) is not None:
             named = False
         else:
@@ -141,6 +143,15 @@ class RecordedNames:
         except AttributeError as exc:
             raise UsageError(f"{path} does not exist: {exc}") from exc
         return held
+
+    def _module(self, where: str) -> Any:
+        """The trusted module of this name or path; of a file, also under the name by which a program imported it."""
+        held = self._modules or {}
+        parts = tuple(where.split("."))
+        named = (
+            path for path in held if path.endswith(".py") and Path(path).with_suffix("").parts[-len(parts) :] == parts
+        )
+        return held.get(where) or held.get(next(named, ""))
 
     def trust_annotations(self, function: Callable[..., Any]) -> None:
         """Find the types that this function annotates, and those that dataclasses among them annotate, as well."""
@@ -161,7 +172,7 @@ class RecordedNames:
 
     def _trusted(self, found: Any, path: str) -> Any:
         trusted = self._modules
-        if trusted is None or path.rpartition(":")[0] in trusted:
+        if trusted is None or self._module(path.rpartition(":")[0]) is not None:
             return found
         if any(found is held for module in trusted.values() for held in vars(module).values()):
             return found

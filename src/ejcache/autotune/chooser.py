@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event, current_policy, overlaid
 from ejcache.autotune.log import warn_once
+from ejcache.autotune.one_of_a_host import one_of_a_host
 from ejcache.autotune.pod import POD, PodAgreement
 from ejcache.autotune.recording import collected, note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, to_json
@@ -254,6 +255,21 @@ class Chooser:
         if state.failed:
             return None
         refuse_tuning(key.operation)
+        tuner = call.tuner()
+        with one_of_a_host(key, self.store.url, seconds=tuner.budget + tuner.compile_budget) as waited:
+            # Another process has measured the call meanwhile.
+            held = self._measured_meanwhile(call, known) if waited else None
+            return held or self._measure(call, known, state)
+
+    def _measured_meanwhile(self, call: Call, known: Record | None) -> Choice | None:
+        for found in self.store.look_again(call.key):
+            is_new = known is None or found.record.created > known.created
+            if found.source in _MEASURED and found.record.works and not found.record.interrupted and is_new:
+                return self._usable(call, found)
+        return None
+
+    def _measure(self, call: Call, known: Record | None, state: _KeyState) -> Choice | None:
+        key = call.key
         self.emit("tuning", key)
         try:
             record = call.measured(known)

@@ -43,19 +43,20 @@ def push_archive(
     selection: Selection,
     *,
     tuned: bool,
+    unsure: bool,
     device: str | None,
     max_size: int | None,
     if_changed: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Write the entries and the tuned records of a cache into a file; with `tuned`, no entries.
+    """Write the entries and the tuned records of a cache into a file; with `tuned`, no entries; see `push_records`.
 
     With `max_size`, what the cache would evict first is left out. With `if_changed`, a file that has everything
     already stays as it is, and the answer is `UNCHANGED`.
     """
     path = _path_of(file)
-    documents = _tuned(directory, selection, device)
+    documents = _tuned(directory, selection, device, unsure=unsure)
     with ExitStack() as stack:
         source = plan = None
         if not tuned:
@@ -207,14 +208,16 @@ def _path_of(file: str) -> Path:
     return path
 
 
-def _tuned(directory: str | None, selection: Selection, device: str | None) -> dict[str, bytes]:
+def _tuned(directory: str | None, selection: Selection, device: str | None, *, unsure: bool) -> dict[str, bytes]:
     """The records of the store that the command changes, by their paths."""
     from ejcache.autotune.records.record import encode_record
     from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
+    from ejcache.cli.tuned.transfer import sure_records
 
     with open_autotune(directory, must_exist=False) as store:
         chosen = strongest(store.records(layer=named_layer(store).name), name=selection.name_glob, device=device)
-        return {item.record.key.path: encode_record(item.record) for item in chosen}
+    records = [item.record for item in chosen]
+    return {each.key.path: encode_record(each) for each in (records if unsure else sure_records(records))}
 
 
 def _left_out(plan: CopyPlan | None, limit: int | None, *, by_cost: bool) -> frozenset[str]:

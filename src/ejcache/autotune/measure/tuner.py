@@ -287,7 +287,7 @@ def _recall(trials: Sequence[Trial], known: Record | None, crashed: Mapping[str,
                 reason="crash",
                 origin=trial.origin,
             )
-    if known is None or all(trial.known is not None for trial in trials):
+    if known is None or (not known.interrupted and all(trial.known is not None for trial in trials)):
         return
     # What is new is compared with the default and the present choice. Their times of another day would not do.
     choice = canonical_json(known.configuration)
@@ -325,14 +325,19 @@ class _Contest:
         self.build = build
         self.call = call
         self.searched = 0
-        self.goes_on = False
+        self.before: Record | None = None
         self.keep_part: Callable[[], None] = lambda: None
         self.default = next((trial for trial in trials if trial.is_default), None)
+
+    @property
+    def goes_on(self) -> bool:
+        """True if a search goes on that had no end."""
+        return self.before is not None
 
     def record(self, key: RecordKey, known: Record | None, keep: Callable[[Record], object]) -> Record:
         """Return the record of the tuning; `known` is an earlier one, and `keep` gets what is known meanwhile."""
         started = time.monotonic()
-        self.goes_on = known is not None and known.interrupted
+        self.before = known if known is not None and known.interrupted else None
 
         def keep_part() -> None:
             # The default stays until the search has ended: no part of it says what is best.
@@ -420,7 +425,7 @@ class _Contest:
 
     def _search(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
         """Measure some of many candidates, and return the best of them and the default."""
-        by_text = {canonical_json(trial.stored): trial for trial in fresh}
+        by_text = {canonical_json(trial.stored): trial for trial in self.trials}
         likely = [json.loads(text) for text in self.likely if self.space is not None or text in by_text]
         history = self.history()
         search = Search(
@@ -434,22 +439,26 @@ class _Contest:
         # The first record that has a configuration says where it comes from.
         told = {text: origin for times, origin in reversed(history) for text in times} | dict(self.likely)
         origins = {text: told.get(text, CandidateOrigin.CONFIGS) for text in search.starts}
-        known = [(trial, trial.known) for trial in self.trials if trial.known is not None]
-        known.sort(key=lambda pair: pair[1].measured)
-        search.tell({canonical_json(t.stored): t.seconds if t.works else math.inf for t, _ in known})
+        if not self.goes_on:
+            known = [(trial, trial.known) for trial in self.trials if trial.known is not None]
+            known.sort(key=lambda pair: pair[1].measured)
+            search.tell({canonical_json(trial.stored): self._told(trial) for trial, _ in known})
         like = 0.0
         while asked := search.ask():
             batch = {canonical_json(stored): self._trial(stored, by_text, fresh) for stored in asked}
             for text, trial in batch.items():
                 trial.origin = origins.get(text, trial.origin)
-            self._compile_and_warm(list(batch.values()), reference)
-            for trial in batch.values():
+            # A search that goes on asks for what it asked for before, and is told what it was told then.
+            new = [trial for trial in batch.values() if trial.known is None]
+            self._compile_and_warm(new, reference)
+            for trial in new:
                 if trial.ready and not self.tuning.ended:
                     like = like or min(trial.warm)
                     self.tuning.sample(trial, like=like)
-            search.tell({text: trial.seconds if trial.works else math.inf for text, trial in batch.items()})
+            search.tell({text: self._told(trial) for text, trial in batch.items()})
             self.searched = len(search.times)
-            self.keep_part()
+            if new:
+                self.keep_part()
             if self.tuning.ended or self.tuning.out_of_compile_time():
                 break
         self.tuning.settle()
@@ -465,6 +474,12 @@ class _Contest:
             # A race compares rounds, and these samples are of none.
             trial.samples, trial.runs = [], []
         return finalists
+
+    def _told(self, trial: Trial) -> float:
+        """Return the seconds of a candidate as a record has them; infinite if it failed."""
+        before = None if self.before is None else self.before.candidate(trial.stored)
+        seconds = (before or trial.candidate()).seconds
+        return math.inf if seconds is None else seconds.p20
 
     def _trial(self, stored: Any, by_text: dict[str, Trial], fresh: list[Trial]) -> Trial:
         """Return the trial of a configuration; of a space, trials are made when they are asked for."""

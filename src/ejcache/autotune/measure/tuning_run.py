@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from functools import partial
 from time import monotonic
@@ -118,7 +119,7 @@ class TuningRun:
         self.no_device_time = "PGLE uses the profiler" if self.timer != tuner.timer else ""
         self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)
         self._compiling = 0.0
-        self._compile_deadline = 0.0
+        self._compile_deadline = math.inf
         self._count = max(1, len(candidates))
         self._arrays: list[Any] | None = None
         self.varied = VariedInputs(self)

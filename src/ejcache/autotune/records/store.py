@@ -363,6 +363,12 @@ class AutotuneStore:
                     self._unpublished[number, digest] = record
         return any(taken == digest for _, taken in self._publish_waiting())
 
+    def look_again(self, key: RecordKey) -> list[Found]:
+        """Read the records of one key anew; see `find_all`."""
+        with self._lock:
+            self._keys.pop(key.digest, None)
+        return self.find_all(key)
+
     def reload(self) -> None:
         """Read the layers again at the next lookup of each key. Calls choose their configurations again, too."""
         with self._lock:

@@ -62,6 +62,7 @@ def push(
     newer_than: NewerThan = None,
     used_within: UsedWithin = None,
     tuned: Tuned = False,
+    unsure: Annotated[bool, flag("--unsure", "With --tuned: also the records whose configuration is unsure.")] = False,
     device: Device = None,
     kind: Kind = None,
     max_size: MaxSize = None,
@@ -80,7 +81,8 @@ def push(
     status is 3.
 
     With --tuned, tuned records are copied to another store, and each is merged with one that is there: the choice of
-    the stronger source counts, and the measurements of both are kept. With --format ejkernel, they are written into
+    the stronger source counts, and the measurements of both are kept. Records that are unsure are left out,
+    unless --unsure asks for them: who gets them never measures again. With --format ejkernel, they are written into
     ejkernel's files in the directory URL, and those without a key of ejkernel's are left out.
     """
     if _is_archive(url) and kind is None:
@@ -88,11 +90,13 @@ def push(
 
         selection, limit = _selection(name, newer_than, used_within), size(max_size, option="--max-size")
         return push_archive(
-            url, directory, selection, tuned=tuned, device=device, max_size=limit, if_changed=if_changed,
-            dry_run=dry_run, as_json=as_json,
+            url, directory, selection, tuned=tuned, unsure=unsure or not tuned, device=device,
+            max_size=limit, if_changed=if_changed, dry_run=dry_run, as_json=as_json,
         )  # fmt: skip
     if max_size is not None or if_changed:
         raise UsageError("--max-size and --if-changed are for a file, FILE.tar")
+    if unsure and not tuned:
+        raise UsageError("--unsure is for tuned records: add --tuned")
     if tuned or kind is not None:
         _check_tuned(newer_than, used_within, dry_run and kind is not None)
         if kind is not None:
@@ -101,7 +105,7 @@ def push(
             return push_to_ejkernel(url, directory, name=name, device=device, as_json=as_json)
         from ejcache.cli.tuned.transfer import push_records
 
-        return push_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)
+        return push_records(url, directory, name=name, device=device, unsure=unsure, dry_run=dry_run, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
     check_different(str(settings.dir), url)

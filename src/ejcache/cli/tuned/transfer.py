@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 
 
 def push_records(
-    url: str, directory: str | None, *, name: str | None, device: str | None, dry_run: bool, as_json: bool
+    url: str,
+    directory: str | None,
+    *,
+    name: str | None,
+    device: str | None,
+    unsure: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
-    """Copy the records to another store, which is created if it does not exist.
+    """Copy the records to another store, which is created if it does not exist; unsure ones only with `unsure`.
 
     A record that the other store has already is merged with the copied one: the choice of the stronger source counts,
     and the measurements of both are kept. A package can ship the directory of such a store.
@@ -43,6 +50,8 @@ def push_records(
             f" with {option} {value}" for option, value in (("--name", name), ("--device", device)) if value
         )
         raise NotFoundError(f"{source} has no tuned record{chosen}, so nothing was copied")
+    if not unsure:
+        records = sure_records(records)
     target = RecordLayer("target", open_documents(url, read_only=dry_run))
     return _copy(records, source, target, dry_run=dry_run, as_json=as_json)
 
@@ -56,6 +65,18 @@ def pull_records(
         layer = named_layer(store)
         check_different(layer.documents.url, url)
         return _copy(records, url, layer, dry_run=dry_run, as_json=as_json)
+
+
+def sure_records(records: list[Record]) -> list[Record]:
+    """Leave out the records that are unsure, and say so: nobody measures again what was shipped."""
+    unsure = [record for record in records if record.unsure]
+    if unsure:
+        names = ", ".join(sorted({record.key.operation for record in unsure}))
+        output.warn(
+            f"{plural(len(unsure), 'unsure record')} left out, of {names}: `ejcache tune --unsure` measures again, and "
+            "--unsure copies them nevertheless"
+        )
+    return [record for record in records if not record.unsure]
 
 
 def _records_of(url: str, *, name: str | None, device: str | None) -> list[Record]:
