@@ -26,13 +26,18 @@ from hypothesis import strategies as st
 
 from ejcache import entry
 from ejcache.autotune.records.record import decode_record, encode_record
-from ejcache.bucket.base import Blob
 from ejcache.coordination.shared_leases import LeaseFields, decode_lease
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
-from ejcache.journal.baseline import decode_counters
 from ejcache.journal.line import EntryUse
-from ejcache.journal.objects import decode_lines, decode_record_lines, encode_journal
+from ejcache.journal.objects import (
+    JOURNALS,
+    decode_folded,
+    decode_lines,
+    decode_record_lines,
+    encode_journal,
+    encode_ordered,
+)
 from ejcache.maintenance.archive import read_archive
 from ejcache.maintenance.stored_policy import decode_policy, encode_policy, policy_of
 from ejcache.stores.host_notes import decode_notes, encode_note
@@ -199,17 +204,17 @@ def read_journal(data):
         assert used.worth is None or math.isfinite(used.worth)
 
 
-def read_counters(data):
-    for name, amount in decode_counters(Blob(data, "1", len(data))).items():
-        assert isinstance(name, str)
-        float(amount)
+def read_folded(data):
+    sums, names, _ = decode_folded(data)
+    assert all(isinstance(name, str) and math.isfinite(amount) for name, amount in sums.items())
+    assert all(name.startswith(JOURNALS) for name in names)
 
 
 def read_policy(data):
     policy_of(decode_policy(data), evict="lru")
 
 
-COUNTERS = json.dumps({"sums": {"hits": 5, "seconds_saved": 1.5}, "written": 1.0, "folded": {"a": "b"}}).encode()
+FOLDED = encode_ordered(USES.items, sums={"hits": 5, "seconds_saved": 1.5}, folded=[f"{JOURNALS}2026-11-27/a"])
 POLICY = encode_policy({"max_size": 10, "unused_for": 60.0})
 
 
@@ -296,7 +301,9 @@ FORMATS = {
     "snapshot": Format(
         [encode_journal(USES, compress=True)], structured_journal(compress=True), journal_mended, read_journal
     ),
-    "counters": Format([COUNTERS], lambda chance: changed(chance, json.loads(COUNTERS)), unchanged, read_counters),
+    "folded": Format(
+        [FOLDED], lambda chance: changed(chance, json.loads(FOLDED.splitlines()[0])) + b"\n", unchanged, read_folded
+    ),
     "policy": Format([POLICY], lambda chance: changed(chance, json.loads(POLICY)), unchanged, read_policy),
     "notes": Format([NOTES], structured_notes, unchanged, read_notes),
     "record": Format([RECORD], lambda chance: changed(chance, json.loads(RECORD)), record_mended, decode_record),

@@ -192,7 +192,7 @@ def _once(context: Context, outcome: Outcome, home: Path, names: list[str]) -> N
 def _journals(context: Context, outcome: Outcome, home: Path) -> None:
     """An hour of a process that uses two of a thousand entries every second, by a clock that is moved on."""
     from ejcache.bucket.files import FileBucket
-    from ejcache.journal.objects import USED
+    from ejcache.journal.objects import JOURNALS
     from ejcache.maintenance.scheduler import attach
     from ejcache.stores.memory import MemoryStore
     from ejcache.stores.shared.store import SharedStore
@@ -213,7 +213,7 @@ def _journals(context: Context, outcome: Outcome, home: Path) -> None:
                 store.get(key)
             while store.worker.run_due():
                 pass
-        sizes = [info.size for info in bucket.walk(USED)]
+        sizes = [info.size for info in bucket.walk(JOURNALS)]
     outcome.ratio("journals per minute of a busy process", len(sizes) / minutes, at_most(1), unit="")
     outcome.line("a journal of a minute, 120 uses", {OURS: summarize(sizes, unit="B")})
     outcome.note(

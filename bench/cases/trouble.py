@@ -130,7 +130,7 @@ def short_runs(context: Context, outcome: Outcome) -> None:
                 raise AssertionError(f"a warm run had {answer['stats']['hits']} hits of 2")
             exits.append(ended)
             asked += len(proxy.seen)
-        arrived = sum(method == "PUT" and "/v1/used/" in path for method, path, _ in proxy.seen)
+        arrived = sum(method == "PUT" and "/v1/journal/" in path for method, path, _ in proxy.seen)
         hits = _hits(lambda support: support.s3_bucket(proxy.url, "cache"))
     outcome.ratio("requests of the short runs", asked, at_most(0), unit="")
     outcome.ratio("journals of a run that asks the bucket", arrived, at_least(1), unit="")

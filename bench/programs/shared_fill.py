@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 
 from bench.context import ROOT
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
-from ejcache.journal.fold import SNAPSHOT
 from ejcache.journal.line import EntryUse
-from ejcache.journal.objects import USED, encode_journal
+from ejcache.journal.objects import JOURNALS, encode_journal
+from ejcache.journal.snapshot import SNAPSHOT
 
 sys.path.append(str(ROOT / "tools"))
 
@@ -59,10 +59,10 @@ def main() -> None:
         for number in range(0, len(again), FEW):
             uses = dict.fromkeys(again[number : number + FEW], now - 3600 + number)
             used |= uses
-            put(f"{USED}2026-01-01/host-1-{number:032x}-0", encode_journal(_uses(uses)), now - 3600)
+            put(f"{JOURNALS}2026-01-01/host-1-{number:032x}-0", encode_journal(_uses(uses)), now - 3600)
         uses = dict.fromkeys(in_use, now)
         used |= uses
-        put(f"{USED}2026-01-01/host-1-{count:032x}-0", encode_journal(_uses(uses)), now)
+        put(f"{JOURNALS}2026-01-01/host-1-{count:032x}-0", encode_journal(_uses(uses)), now)
         print(server.url, flush=True)
         print(json.dumps({"limit": count * SIZE // 2}), flush=True)
         sys.stdin.readline()

@@ -473,10 +473,10 @@ def test_good_and_bad_entries_by_turns_cost_a_second_a_minute(retry_time):
 def test_what_maintenance_reads_closes_no_storage(retry_time):
     """No program waits for it."""
     bucket = Unreadable(retry_time, takes=2.5, failure=_silence)
-    bucket._objects["v1/used/2026-11-27/journal"] = b"x", "1", 0.0
+    bucket._objects["v1/journal/2026-11-27/journal"] = b"x", "1", 0.0
     for _ in range(6):
         with suppress(StoreError):
-            bucket.read("v1/used/2026-11-27/journal")
+            bucket.read("v1/journal/2026-11-27/journal")
         assert bucket.read(ABSENT) is None
     assert not bucket.breaker.is_open
 

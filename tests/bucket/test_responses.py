@@ -312,7 +312,7 @@ def test_programs_that_end_at_once_write_their_counters(moto, run_forked):
     for _ in range(2):
         assert run_forked(program, moto.url).stderr == ""
     bucket = s3_bucket(moto.url, "ends")
-    assert len(list(bucket.walk("v1/used/"))) == 2
+    assert len(list(bucket.walk("v1/journal/"))) == 2
     bucket.close()
 
 

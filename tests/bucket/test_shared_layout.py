@@ -73,7 +73,7 @@ def test_people_can_read_them():
     assert entry_name(key) == f"v1/entries/d3/{key}"
     assert key_of_name("v1/entries/00/jit_train_step") is None
     assert key_of_name("v1/entries/d3/") is None
-    assert key_of_name("v1/counters/x") is None
+    assert key_of_name("v1/journal/x") is None
     assert len(escape_key("/" * MAX_KEY_BYTES)) < 945
 
 

@@ -142,7 +142,7 @@ def test_why_of_an_entry_reads_its_function_only(bucket, cache):
 def test_last_use_is_everybodys(bucket, cache):
     """`ls` shows the last use by any process, without a second listing."""
     with open_store(URL) as store:
-        store.usage.note(cache["jit_eval"], when=1_780_000_000.0)
+        store.journal.note(cache["jit_eval"], when=1_780_000_000.0)
     age(bucket)
     bucket.clear_requests()
     used = {row["name"]: row["last_used"] for row in ejcache("ls", "--dir", URL, "--json").json["entries"]}
@@ -166,8 +166,8 @@ def test_nothing_there(bucket):
 def test_prune(bucket, cache):
     """The least recently used entries are removed, and no more than asked for."""
     with open_store(URL) as store:
-        store.usage.note(cache["jit_eval"], when=1_780_000_000.0)
-        store.usage.note(cache["jit_train"], when=1_770_000_000.0)
+        store.journal.note(cache["jit_eval"], when=1_780_000_000.0)
+        store.journal.note(cache["jit_train"], when=1_770_000_000.0)
     age(bucket)
     dry = ejcache("prune", "--dir", URL, "--max-entries", "1", "--dry-run", "--json").json
     assert [item["key"] for item in dry["planned"]] == [cache["jit_init"], cache["jit_train"]]
@@ -183,7 +183,7 @@ def test_prune_leaves_what_is_in_use(bucket, cache):
     with open_store(URL) as store:
         put(store, key_text("jit_new"))
         store.note_used(cache["jit_eval"])
-        store.usage.write()
+        store.journal.write()
     done = ejcache("prune", "--dir", URL, "--max-entries", "0", *keep, "--json").json
     assert [item["key"] for item in done["planned"]] == [cache["jit_train"]]
     assert done["in_use_entries"] == 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import struct
 import subprocess
@@ -90,15 +91,14 @@ def with_payload(payload: bytes, raw_size: int) -> bytes:
 
 
 def journal(body: bytes, **fields) -> bytes:
-    header = {"codec": "plain", "count": 1, "crc32": zlib.crc32(body), "format": "ejcache-used", "version": 1} | fields
-    return json.dumps(header, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body
+    header = {"codec": "plain", "count": 1, "crc32": zlib.crc32(body), "format": "ejcache-journal", "version": 1}
+    return json.dumps(header | fields, sort_keys=True, separators=(",", ":")).encode() + b"\n" + body
 
 
 ENTRY = entry_name(KEY)
-USED = f"v1/used/2026-01-01/{PROCESS}-0"
-SNAPSHOT = "v1/used/snapshot"
+JOURNAL = f"v1/journal/2026-01-01/{PROCESS}-0"
+SNAPSHOT = "v1/journal/snapshot"
 POLICY = "v1/policy.json"
-COUNTERS = "v1/counters/=baseline"
 LEASE = f"v1/leases/{KEY}"
 TEXT = entry_name(module_text_key("0" * 64))
 
@@ -117,29 +117,29 @@ BYTES = {
     "name: control characters": ("v1/entries/aa/evil%1B]0;x", lambda: b"x"),
     "name: percent": ("v1/entries/aa/%zz%", lambda: b"x"),
     "name: too long a key": ("v1/entries/aa/" + "a" * 200, lambda: b"x"),
-    "journal: one endless line": (USED, lambda: journal(zlib.compress(b"1" * (256 << 20), 1), codec="zlib")),
-    "journal: bomb of lines": (USED, lambda: journal(zlib.compress(b"1\tk\n" * (64 << 20), 1), codec="zlib")),
+    "journal: one endless line": (JOURNAL, lambda: journal(zlib.compress(b"1" * (256 << 20), 1), codec="zlib")),
+    "journal: bomb of lines": (JOURNAL, lambda: journal(zlib.compress(b"1\tk\n" * (64 << 20), 1), codec="zlib")),
     "journal: honest bomb of lines": (
-        USED,
+        JOURNAL,
         lambda: journal(zlib.compress(b"1\tk\n" * (64 << 20), 1), codec="zlib", count=64 << 20),
     ),
-    "journal: huge integer": (USED, lambda: journal(HUGE + b"\tk\n")),
-    "journal: deep header": (USED, lambda: b'{"codec":"plain","count":' + b"[" * 4000 + b"\n"),
-    "journal: bad key": (USED, lambda: journal(b"1\tevil\x1b\n")),
-    "journal: in the future": (USED, lambda: encode_journal({KEY: EntryUse(10**15)})),
-    "journal: nothing of ours": (USED, lambda: SECRET),
+    "journal: huge integer": (JOURNAL, lambda: journal(HUGE + b"\tk\n")),
+    "journal: deep header": (JOURNAL, lambda: b'{"codec":"plain","count":' + b"[" * 4000 + b"\n"),
+    "journal: bad key": (JOURNAL, lambda: journal(b"1\tevil\x1b\n")),
+    "journal: in the future": (JOURNAL, lambda: encode_journal({KEY: EntryUse(10**15)})),
+    "journal: nothing of ours": (JOURNAL, lambda: SECRET),
     "snapshot: endless line": (SNAPSHOT, lambda: journal(zlib.compress(b"1" * (256 << 20), 1), codec="zlib")),
     "snapshot: nothing of ours": (SNAPSHOT, lambda: DEEP),
     "policy: deep": (POLICY, lambda: DEEP),
     "policy: huge integer": (POLICY, lambda: b'{"format":"ejcache-policy","version":1,"max_size":' + HUGE + b"}"),
     "policy: NaN": (POLICY, lambda: b'{"format":"ejcache-policy","version":1,"max_size":NaN}'),
-    "counters: deep": (COUNTERS, lambda: DEEP),
-    "counters: huge integer": (COUNTERS, lambda: b'{"sums":{"hits":' + HUGE + b"}}"),
-    "counters: infinity": (COUNTERS, lambda: b'{"sums":{"hits":1e999,"misses":NaN}}'),
-    "baseline: names of others": (
-        COUNTERS,
-        lambda: b'{"sums":{},"folded":{"v1/entries/x":"1","../../id_rsa":"1"}}',
+    "snapshot: huge integer": (SNAPSHOT, lambda: journal(b"1\t1\t\tk\n", sums={"hits": 10**4200})),
+    "snapshot: infinity": (SNAPSHOT, lambda: journal(b"1\t1\t\tk\n", sums={"hits": math.inf, "misses": math.nan})),
+    "snapshot: names of others": (
+        SNAPSHOT,
+        lambda: journal(b"1\t1\t\tk\n", folded=["../entries/x", "../../../id_rsa", 5, [["x"]]]),
     ),
+    "snapshot: deep names": (SNAPSHOT, lambda: b'{"format":"ejcache-journal","version":1,"folded":' + DEEP + b"\n"),
     "lease: deep": (LEASE, lambda: DEEP),
     "lease: infinity": (LEASE, lambda: b'{"holder":"x","beat":1e999,"interval":NaN}'),
     "text: not the one of its key": (
@@ -151,24 +151,23 @@ BYTES = {
 
 FILES = {
     **{f"{what}: link to a private file": (name, PRIVATE) for what, name in (
-        ("entry", ENTRY), ("journal", USED), ("snapshot", SNAPSHOT), ("policy", POLICY), ("counters", COUNTERS),
+        ("entry", ENTRY), ("journal", JOURNAL), ("snapshot", SNAPSHOT), ("policy", POLICY),
         ("lease", LEASE), ("text", TEXT),
     )},
     **{f"{what}: pipe": (name, PIPE) for what, name in (
-        ("entry", ENTRY), ("journal", USED), ("snapshot", SNAPSHOT), ("policy", POLICY), ("counters", COUNTERS),
+        ("entry", ENTRY), ("journal", JOURNAL), ("snapshot", SNAPSHOT), ("policy", POLICY),
         ("lease", LEASE),
     )},
     **{f"{what}: giant": (name, Sparse(6 << 30)) for what, name in (
-        ("entry", ENTRY), ("journal", USED), ("snapshot", SNAPSHOT), ("policy", POLICY), ("counters", COUNTERS),
+        ("entry", ENTRY), ("journal", JOURNAL), ("snapshot", SNAPSHOT), ("policy", POLICY),
         ("lease", LEASE),
     )},
     "entry: device": (ENTRY, ZERO),
-    "journal: device": (USED, ZERO),
+    "journal: device": (JOURNAL, ZERO),
     "policy: device": (POLICY, ZERO),
     "v1/quarantine: link": ("v1/quarantine", OUTSIDE),
-    "v1/used: link": ("v1/used", OUTSIDE),
+    "v1/journal: link": ("v1/journal", OUTSIDE),
     "v1/tmp: link": ("v1/tmp", OUTSIDE),
-    "v1/counters: link": ("v1/counters", OUTSIDE),
     "v1/leases: link": ("v1/leases", OUTSIDE),
     "v1/entries/aa: link": ("v1/entries/aa", OUTSIDE),
     "v1: link": ("v1", OUTSIDE),

@@ -18,20 +18,24 @@ from store_suite import ODD_KEYS
 
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreUnavailableError
-from ejcache.journal.fold import SNAPSHOT, compact
+from ejcache.journal.fold import compact
 from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import (
-    USED,
+    JOURNALS,
+    decode_folded,
     decode_lines,
     decode_pieces,
     decode_record_lines,
     decode_sums,
     encode_journal,
+    encode_ordered,
 )
+from ejcache.journal.shared_journal import SharedJournal
+from ejcache.journal.snapshot import SNAPSHOT, Folded
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.base import EntryInfo
 
-GOLDEN = Path(__file__).parents[1] / "data" / "used"
+GOLDEN = Path(__file__).parents[1] / "data" / "journal"
 USES = {
     "jit_f-0123": EntryUse(1_700_000_000.0, 12, 2.5),
     "漢字 and spaces": EntryUse(1_700_000_060.0),
@@ -92,8 +96,8 @@ def test_later_versions():
 
 
 def with_body(body, **fields):
-    header = {"format": "ejcache-used", "version": 1, "codec": "plain", "crc32": zlib.crc32(body), "count": 1} | fields
-    return json.dumps(header).encode() + b"\n" + body
+    header = {"format": "ejcache-journal", "version": 1, "codec": "plain", "crc32": zlib.crc32(body), "count": 1}
+    return json.dumps(header | fields).encode() + b"\n" + body
 
 
 @pytest.mark.parametrize(
@@ -197,6 +201,17 @@ def test_a_record_follows_the_uses():
     assert decode_record_lines(bomb) == []
 
 
+def test_what_was_folded_is_in_the_header():
+    """Sums and names of journals come back; those of a later version are not known, and damage is nothing."""
+    data = (GOLDEN / "snapshot-v1").read_bytes()
+    name = f"{JOURNALS}2023-11-14/host-1-{0:032x}-0"
+    assert decode_folded(data) == ({"hits": 5, "seconds_saved": 1.5}, {name}, False)
+    assert decode_folded(encode_journal(USES)) == ({}, set(), False)
+    assert decode_folded(changed(version=2, sums={"hits": 1})) == ({}, set(), True)
+    for other in (b"", b"garbage\n", changed(format="other", sums={"hits": 1}), changed(folded=5), data[:50]):
+        assert decode_folded(other) == ({}, set(), False)
+
+
 # -- journals --------------------------------------------------------------------------------------------------------
 
 
@@ -206,11 +221,11 @@ def objects(request, tmp_path):
 
 
 def names(objects):
-    return sorted(info.name for info in objects.walk(USED))
+    return sorted(info.name for info in objects.walk(JOURNALS))
 
 
 def journal_name(number=0):
-    return f"{USED}2023-11-14/host-1-{number:032x}-0"
+    return f"{JOURNALS}2023-11-14/host-1-{number:032x}-0"
 
 
 def journal(objects, used, *, number=0):
@@ -320,7 +335,7 @@ def test_damaged_journals(objects):
 
 def test_files_of_others_are_left_alone(objects):
     """What is not named as a journal, or does not begin as one, was not written by ejcache and is never deleted."""
-    foreign = [f"{USED}2023-11-14/thesis.tex", f"{USED}notes", journal_name(3)]
+    foreign = [f"{JOURNALS}2023-11-14/thesis.tex", f"{JOURNALS}notes", journal_name(3)]
     for name in foreign:
         objects.write(name, b"a private text")
     compaction, used = compacted_in(objects)
@@ -357,6 +372,38 @@ def test_damaged_snapshot(objects):
     assert (used, compaction.written, compaction.left) == ({"l": 6.0}, False, 1)
     assert objects.read(SNAPSHOT).data == changed(version=2)
     assert len(names(objects)) == 2
+
+
+def test_sums_outlive_damaged_uses(objects):
+    """The header of a snapshot whose uses are damaged is believed: what it has counted and folded is not lost."""
+    objects.write(journal_name(1), encode_journal(uses({"k": 5.0}), sums={"hits": 2}))
+    compacted_in(objects)
+    objects.write(SNAPSHOT, objects.read(SNAPSHOT).data[:-1])
+    objects.write(journal_name(2), encode_journal(uses({"l": 6.0}), sums={"hits": 3}))
+    assert compacted_in(objects)[1] == {"l": 6.0}
+    assert Folded.read(objects).sums == {"hits": 5}
+
+
+def test_a_snapshot_that_names_many_journals(objects):
+    """Its header is read whole, however long it is, and each of its uses is there."""
+    folded = [f"{JOURNALS}2023-11-14/{'h' * 60}-1-{number:032x}-0" for number in range(12_000)]
+    objects.write(SNAPSHOT, encode_ordered(uses({"k": 5.0}).items, sums={"hits": 2}, compress=True, folded=folded))
+    assert Folded.read(objects).names == set(folded)
+    assert compacted_in(objects)[1] == {"k": 5.0}
+    assert Folded.read(objects)[:2] == ({"hits": 2}, set())  # none of them is there any more
+
+
+def test_a_later_version_is_left_and_said(objects, caplog):
+    """Who counts says that what a later version has folded is not in the numbers, and no pass changes it."""
+    objects.write(SNAPSHOT, changed(version=2, sums={"hits": 7}))
+    usage = SharedJournal(objects)
+    usage.add({"hits": 1})
+    usage.write()
+    assert usage.total() == {"hits": 1}
+    assert "a later version of ejcache" in caplog.text
+    compacted_in(objects)
+    assert objects.read(SNAPSHOT).data == changed(version=2, sums={"hits": 7})
+    assert usage.total() == {"hits": 1}
 
 
 def test_two_fold_at_once():

@@ -10,9 +10,9 @@ from memory_bucket import MemoryBucket
 
 from ejcache.errors import StoreError
 from ejcache.journal.line import Process, ProgramRecord, StartRecord, encode_line
-from ejcache.journal.objects import USED, encode_journal, is_records_name
+from ejcache.journal.objects import JOURNALS, encode_journal, is_records_name
 from ejcache.journal.recorder import read_starts
-from ejcache.journal.shared_journal import Usage
+from ejcache.journal.shared_journal import SharedJournal
 from ejcache.maintenance.eviction import run_pass
 
 DAY = 86_400.0
@@ -29,31 +29,31 @@ def leave(objects, number, *, days=3, programs=1):
     """Write the records that a pass has kept `days` ago."""
     day = time.strftime("%Y-%m-%d", time.gmtime(time.time() - days * DAY))
     data = encode_journal({}, record=[line(number, days=days, programs=programs)])
-    objects.write(f"{USED}{day}/records-host-{number}-{number:032x}", data)
+    objects.write(f"{JOURNALS}{day}/records-host-{number}-{number:032x}", data)
 
 
 def records(objects):
     """Programs by process, as a report reads them."""
-    found = read_starts(Usage(objects).records(most=500))
+    found = read_starts(SharedJournal(objects).records(most=500))
     return {record.process.id: len(record.programs) for record in found}
 
 
 def names(objects):
-    return {info.name for info in objects.walk(USED) if is_records_name(info.name)}
+    return {info.name for info in objects.walk(JOURNALS) if is_records_name(info.name)}
 
 
 def test_from_journals():
     """The last journal of a process has its record; a pass keeps the records of many in one object, and each once."""
     objects = MemoryBucket()
     for number in range(5):
-        usage = Usage(objects)
+        usage = SharedJournal(objects)
         usage.add({"hits": 1})
         usage.write()
         usage.add({"hits": 1})
         usage.record = b"\n".join([line(number), line(number, programs=2)])
         usage.write_or_hand_over()
         usage.write_or_hand_over()
-    assert len(list(objects.walk(USED))) == 10
+    assert len(list(objects.walk(JOURNALS))) == 10
     known = records(objects)
     assert known == {f"p{number}": 3 for number in range(5)}
     assert run_pass(objects, None, dry_run=True).problems == []
@@ -61,7 +61,7 @@ def test_from_journals():
     for _ in range(2):
         assert run_pass(objects, None).problems == []
         assert (len(names(objects)), records(objects)) == (1, known)
-    assert {info.name for info in objects.walk(USED)} == {*names(objects), f"{USED}snapshot"}
+    assert {info.name for info in objects.walk(JOURNALS)} == {*names(objects), f"{JOURNALS}snapshot"}
     assert usage.total() == {"hits": 10}
 
 
@@ -69,7 +69,7 @@ def test_from_journals():
 def test_a_pass_that_dies(monkeypatch, dies):
     """Records that are in a journal still, and in what the pass has kept, count once."""
     objects = MemoryBucket()
-    usage = Usage(objects)
+    usage = SharedJournal(objects)
     usage.record = line(1)
     usage.write_or_hand_over()
     write = objects.write
@@ -84,7 +84,7 @@ def test_a_pass_that_dies(monkeypatch, dies):
         with contextlib.suppress(StoreError):
             run_pass(objects, None)
     assert len(names(objects)) == 1
-    assert len(list(objects.walk(USED))) == 2 + (dies == "delete_many")
+    assert len(list(objects.walk(JOURNALS))) == 2 + (dies == "delete_many")
     assert records(objects) == {"p1": 1}
     run_pass(objects, None)
     assert records(objects) == {"p1": 1}
@@ -130,7 +130,7 @@ def test_many_lines_are_several_objects():
     run_pass(objects, None)
     assert 1 < len(names(objects)) < 20
     assert records(objects) == known
-    assert all(info.size < 2 << 20 for info in objects.walk(USED))
+    assert all(info.size < 2 << 20 for info in objects.walk(JOURNALS))
 
 
 def test_a_merge_that_ends_in_the_middle(monkeypatch):
@@ -160,9 +160,9 @@ def test_objects_that_others_wrote(data):
         leave(objects, number)
     known = records(objects)
     day = next(iter(names(objects))).split("/")[2]
-    foreign = f"{USED}{day}/records-notes.txt"
+    foreign = f"{JOURNALS}{day}/records-notes.txt"
     objects.write(foreign, data)
-    objects.write(f"{USED}{day}/records-host-1-{1000:032x}", data)
+    objects.write(f"{JOURNALS}{day}/records-host-1-{1000:032x}", data)
     assert run_pass(objects, None).problems == []
     assert objects.read(foreign).data == data
     assert records(objects) == known

@@ -13,11 +13,12 @@ from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
 from ejcache.bucket.files import FileBucket
-from ejcache.bucket.object_names import COUNTERS, process_name
+from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.fold import JournalListing, compact
-from ejcache.journal.objects import USED, decode_lines, decode_sums, encode_journal
-from ejcache.journal.shared_journal import Usage
+from ejcache.journal.objects import JOURNALS, decode_lines, decode_sums, encode_journal
+from ejcache.journal.shared_journal import SharedJournal
+from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.journal.unsent import UnsentUses
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
@@ -38,12 +39,12 @@ def objects():
 
 @pytest.fixture
 def usage(objects):
-    return Usage(objects)
+    return SharedJournal(objects)
 
 
 def journals(objects):
     """Uses and sums of each journal, in the order of their names."""
-    blobs = [objects.read(info.name).data for info in sorted(objects.walk(USED), key=lambda info: info.name)]
+    blobs = [objects.read(info.name).data for info in sorted(objects.walk(JOURNALS), key=lambda info: info.name)]
     return [({key: use.when for key, use in decode_lines(data)}, decode_sums(data)) for data in blobs]
 
 
@@ -51,10 +52,10 @@ def fold(objects, *, days=0.0, listed=None):
     """A pass of maintenance over the journals, so many days from now; the objects that are left."""
     with Listing() as listing:
         compact(objects, listing, now=time.time() + days * DAY, listed=listed)
-    return sorted(info.name for info in [*objects.walk(COUNTERS), *objects.walk(USED)])
+    return sorted(info.name for info in objects.walk(JOURNALS))
 
 
-FOLDED = [f"{COUNTERS}=baseline", f"{USED}snapshot"]
+FOLDED = [SNAPSHOT]
 
 
 def raiser(error):
@@ -71,14 +72,14 @@ class TestUses:
         for key in "abc":
             store.put(key, b"x")
         store.note_used("a")
-        store.usage.write()
+        store.journal.write()
         store.note_used("b")
         store.get("c")
         store.note_used("c", local_only=True)
         infos = {info.key: info for info in store.entries()}
         assert infos["c"].last_used == infos["c"].created
         assert infos["b"].last_used >= infos["a"].last_used >= infos["a"].created
-        store.usage.write()
+        store.journal.write()
         assert sorted(used_in(store.bucket)) == ["a", "b"]
         assert all(int(before) <= used <= time.time() for used in used_in(store.bucket).values())
 
@@ -89,8 +90,8 @@ class TestUses:
         store.put("m", b"x")
         for _ in range(3):
             store.note_used("k", 2.0)
-        store.usage.write()
-        (found,) = [dict(decode_lines(store.bucket.read(info.name).data)) for info in store.bucket.walk(USED)]
+        store.journal.write()
+        (found,) = [dict(decode_lines(store.bucket.read(info.name).data)) for info in store.bucket.walk(JOURNALS)]
         assert {key: use[1:] for key, use in found.items()} == {"k": (3, 2.0), "l": (0, 7.0)}
 
     def test_a_read_only_store_remembers_nothing(self, store):
@@ -98,12 +99,12 @@ class TestUses:
         store.put("k", b"x")
         reader = SharedStore(store.bucket, read_only=True)
         reader.note_used("k")
-        reader.usage.write()
+        reader.journal.write()
         assert used_in(store.bucket) == {}
 
     def test_bounded(self, objects):
         """A process that cannot write a journal does not remember uses without end."""
-        usage = Usage(objects, most=5)
+        usage = SharedJournal(objects, most=5)
         for n in range(20):
             usage.note(f"k{n}")
         usage.note("k0", when=4e9)
@@ -124,8 +125,8 @@ class TestJournals:
         usage.add({"hits": 1})
         assert usage.write() is True
         assert journals(objects) == [({"a": 5.0, "b": 6.0}, {"hits": 2}), ({}, {"hits": 1})]
-        first, second = sorted(info.name for info in objects.walk(USED))
-        assert first.startswith(f"{USED}{time.strftime('%Y-%m', time.gmtime())}")
+        first, second = sorted(info.name for info in objects.walk(JOURNALS))
+        assert first.startswith(f"{JOURNALS}{time.strftime('%Y-%m', time.gmtime())}")
         assert f"-{os.getpid()}-" in first
         assert (first[-2:], second[-2:]) == ("-0", "-1")
 
@@ -188,7 +189,7 @@ class TestJournals:
     def test_what_cannot_be_sent_is_left(self, objects, tmp_path):
         """What this process cannot write is left to the next one of the host, which counts it once."""
         unsent = UnsentUses(tmp_path / "unsent")
-        usage = Usage(objects, unsent=unsent)
+        usage = SharedJournal(objects, unsent=unsent)
         usage.note("a", when=5.0)
         usage.add({"hits": 1})
         write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
@@ -198,7 +199,7 @@ class TestJournals:
         usage.write_or_hand_over()
         objects.write = write
         usage.write_or_hand_over()
-        later = Usage(objects, unsent=unsent)
+        later = SharedJournal(objects, unsent=unsent)
         later.take_unsent_uses()
         later.take_unsent_uses()
         later.write_or_hand_over()
@@ -208,7 +209,7 @@ class TestJournals:
     def test_a_fork_writes_its_own(self, tmp_path):
         """A forked child writes under a name of its own, and not what its parent has yet to write."""
         objects = FileBucket(tmp_path / "shared")
-        usage = Usage(objects)
+        usage = SharedJournal(objects)
         usage.note("parent", when=5.0)
 
         def child():
@@ -253,7 +254,7 @@ class TestCounters:
         """A pass leaves one object with the same sums, of whatever was counted and reset before and after it."""
         for _ in range(5):
             store.add_counters({"hits": 2, "misses": 1})
-            store.usage.write()
+            store.journal.write()
         assert store.counters() == {"hits": 10, "misses": 5}
         assert fold(store.bucket) == FOLDED
         assert store.counters() == {"hits": 10, "misses": 5}
@@ -284,8 +285,10 @@ class TestCounters:
             fold(objects)
         objects.write, objects.delete_many = write, delete
         assert usage.total() == {"hits": 4}
-        # A pass that had listed the objects before does not forget what the baseline names meanwhile.
-        assert fold(objects, listed=listed) == FOLDED
+        # A pass that had listed the objects before does not forget what the snapshot names meanwhile.
+        fold(objects, listed=listed)
+        assert usage.total() == {"hits": 4}
+        assert fold(objects) == FOLDED
         assert usage.total() == {"hits": 4}
         usage.reset()
         assert usage.total() == {}
@@ -293,13 +296,13 @@ class TestCounters:
         assert usage.total() == {}
 
     def test_more_than_one_pass_folds(self, objects, usage, monkeypatch):
-        """What a pass does not add to the baseline stays for the next one."""
+        """What a pass does not take into the snapshot stays for the next one."""
         monkeypatch.setattr("ejcache.journal.fold.MOST_FOLDED", 2)
         for _ in range(5):
             usage.add({"hits": 1})
             usage.write()
         for left in (3, 1, 0):
-            assert len(fold(objects)) == left + 2
+            assert len(fold(objects)) == left + 1
             assert usage.total() == {"hits": 5}
 
     def test_damaged_sums_count_nothing(self, store):
@@ -309,9 +312,9 @@ class TestCounters:
         deep = [b"[" * 200_000, b'{"sums":' * 20_000, b'{"sums": {"hits": 5}}' + b" " * (1 << 22)]
         shapes = [b"", b"{", b"[1]", b'{"sums": 5}', b'{"sums": {"hits": "many"}}', b"\xff"]
         for data in (*shapes, *absurd, *deep):
-            store.bucket.write(f"{USED}2023-11-14/{process_name()}-0", data + b"\n")
+            store.bucket.write(f"{JOURNALS}2023-11-14/{process_name()}-0", data + b"\n")
         journal = encode_journal(uses({"k": 5.0}), sums={"hits": 5})
-        store.bucket.write(f"{USED}2023-11-14/{process_name()}-0", journal[:-1])
+        store.bucket.write(f"{JOURNALS}2023-11-14/{process_name()}-0", journal[:-1])
         assert store.counters() == {"hits": 6}  # the uses are damaged, and the sums are not
         fold(store.bucket, days=2)
         assert store.counters() == {"hits": 1}

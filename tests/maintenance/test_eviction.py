@@ -18,8 +18,8 @@ from ejcache.bucket.object_names import ENTRIES, TEMPORARY, entry_name, key_of_n
 from ejcache.coordination.leases import MISSED_BEATS
 from ejcache.coordination.shared_leases import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.journal.fold import SNAPSHOT
-from ejcache.journal.objects import USED, encode_journal
+from ejcache.journal.objects import JOURNALS, encode_journal
+from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.scheduler import MaintenanceScheduler, attach
@@ -48,7 +48,7 @@ def keys(objects):
 def used(objects, **uses):
     """A journal of uses, as seconds before an hour from now."""
     at = {key: time.time() + HOUR - ago for key, ago in uses.items()}
-    objects.write(f"{USED}2026-01-01/{process_name()}-0", encode_journal(as_uses(at)))
+    objects.write(f"{JOURNALS}2026-01-01/{process_name()}-0", encode_journal(as_uses(at)))
 
 
 def later():
@@ -81,7 +81,7 @@ def test_the_clock_of_the_storage_decides(monkeypatch, days):
     fill(objects, ["new"])
     for where, off in (("behind", -DAY), ("ahead", DAY)):
         journal = encode_journal(as_uses({f"used by a host that is {where}": now[0] + off}))
-        objects.write(f"{USED}2026-01-01/{process_name()}-0", journal)
+        objects.write(f"{JOURNALS}2026-01-01/{process_name()}-0", journal)
     now[0] += 190
     monkeypatch.setattr(time, "time", lambda: now[0] + days * DAY)
     report = run_pass(objects, EvictionPolicy(max_size=0))
@@ -152,7 +152,7 @@ def test_a_dry_run_changes_nothing(objects):
 def test_leftovers_of_dead_processes():
     """Leases and half-written files of dead processes go after a day; what is not named as ours stays."""
     objects = MemoryBucket()
-    foreign = [f"{LEASES}no%lease", f"{TEMPORARY}thesis.tex", "v1/counters/notes.txt", "v1/later/old"]
+    foreign = [f"{LEASES}no%lease", f"{TEMPORARY}thesis.tex", "v1/notes.txt", "v1/later/old"]
     for name in (*foreign, f"{LEASES}old", f"{TEMPORARY}{process_name()}"):
         objects.write(name, b"x")
     assert run_pass(objects, None, now=lambda: time.time() + DAY - 60).swept == 0
@@ -166,7 +166,7 @@ def test_one_step_that_fails_stops_no_other(hostile):
     """What others wrote beside the entries can fail one step of tidying up, and neither eviction nor the next step."""
     objects = MemoryBucket()
     fill(objects, "ab")
-    for name in (f"{LEASES}old", f"{USED}2020-01-01/{process_name()}-0"):
+    for name in (f"{LEASES}old", f"{JOURNALS}2020-01-01/{process_name()}-0"):
         objects.write(name, b"x")
     delete_many = objects.delete_many
 
@@ -392,10 +392,10 @@ def test_uses_are_written_down(tmp_path):
         store.note_used(key)
     store.close()
     assert sorted(used_in(bucket)) == ["a", "b"]
-    assert len(list(bucket.walk(USED))) == 1
+    assert len(list(bucket.walk(JOURNALS))) == 1
     store.note_used("a")
     store.close()
-    assert len(list(bucket.walk(USED))) == 2
+    assert len(list(bucket.walk(JOURNALS))) == 2
 
 
 def test_limit_of_a_bucket(tmp_path):

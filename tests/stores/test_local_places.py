@@ -70,7 +70,7 @@ def test_plain_jax_and_shared_files_are_left_alone(tmp_path):
     path = tmp_path / "cache"
     (path / "v1/entries/ab").mkdir(parents=True)
     (path / "xla_gpu_per_fusion_autotune_cache_dir").mkdir()
-    for name in ("jit_f-0123-cache", "jit_f-0123-atime", ".lockfile", "v1/entries/ab/abcd", "v1/used"):
+    for name in ("jit_f-0123-cache", "jit_f-0123-atime", ".lockfile", "v1/entries/ab/abcd", "v1/journal"):
         (path / name).write_bytes(b"not ours" * 10_000)
     before = tree(path)
     with LocalStore(path, max_size=50_000) as store:

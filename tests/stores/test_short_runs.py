@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from ejcache.bucket.object_names import COUNTERS
-from ejcache.journal.objects import USED, decode_lines
+from ejcache.journal.objects import JOURNALS, decode_lines
+from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.journal.unsent import decode_usage, encode_usage
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
@@ -45,20 +45,20 @@ def test_journals_and_counters_arrive(run_forked, url):
     """Short runs make no client; the next run that makes a request sends what they used and counted, once."""
     assert run_forked(PROGRAM, url).stderr == ""
     with contextlib.closing(open_bucket(url)) as bucket:
-        first = len(list(bucket.walk(USED)))
+        first = len(list(bucket.walk(JOURNALS)))
         for _ in range(3):
             finished = run_forked(PROGRAM, url)
             assert (finished.stdout.strip(), finished.stderr) == ("6 False", "")
-        assert len(list(bucket.walk(USED))) == first
+        assert len(list(bucket.walk(JOURNALS))) == first
         for runs in (5, 6):
             finished = run_forked(PROGRAM, url, "asks")
             assert (finished.stdout.strip(), finished.stderr) == ("6 True", "")
             with SharedStore(bucket) as shared:
                 assert shared.counters()["hits"] == 6 * runs
-        journals = [bucket.read(info.name).data for info in bucket.walk(USED)]
+        journals = [bucket.read(info.name).data for info in bucket.walk(JOURNALS)]
         assert len(journals) == first + 2
         assert sum(len(dict(decode_lines(journal))) == 6 for journal in journals) == 2
-        assert list(bucket.walk(COUNTERS)) == []
+        assert bucket.stat(SNAPSHOT) is None
 
 
 def test_what_was_left_long_ago_is_sent_by_any_run(run_forked, url, tmp_path, monkeypatch):

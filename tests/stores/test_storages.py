@@ -108,7 +108,7 @@ def test_what_is_not_finished_at_exit_is_sent_by_the_next_run(run, storage):
     assert len(entries(storage)) == 7
     assert storage.names("v1/leases/") == []
     assert counted(storage)["runs"] == 4
-    assert storage.names("v1/used/")
+    assert storage.names("v1/journal/")
 
 
 def test_full(run, storage):

@@ -32,7 +32,7 @@ class PromptStore(SharedStore):
     def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
         """As `SharedStore` does, and written."""
         super().add_counters(amounts, record=record)
-        self.usage.write()
+        self.journal.write()
 
 
 class ProcessTests(StoreTests):

@@ -1,10 +1,9 @@
 """Names of the objects in a shared store, and how large an object of each name can be.
 
     v1/entries/<2 hex>/<key>       entries; the hex digits are of SHA-256 of the key, to spread listings and directories
-    v1/counters/=baseline          the sums of the counters of all processes, journals that are not folded excepted
     v1/quarantine/<digest>         copies of a few damaged entries, for inspection
     v1/leases/<key>                who compiles the program with this key now
-    v1/used/                       when entries were used: journals of processes, and a snapshot
+    v1/journal/                    what processes used and counted: their journals, and a snapshot
     v1/xla/                        XLA's own caches
     v1/policy.json                 the limits of the store
     v1/tmp/<process>               on file systems: a file that is being written
@@ -27,7 +26,6 @@ from ejcache.errors import EntryError, EntryVersionError
 from ejcache.util.store_keys import check_key, key_digest
 
 ENTRIES: Final = "v1/entries/"
-COUNTERS: Final = "v1/counters/"
 QUARANTINE: Final = "v1/quarantine/"
 TEMPORARY: Final = "v1/tmp/"
 
@@ -75,16 +73,15 @@ def unescape_key(name: str) -> str | None:
 
 _MAX_ENTRY: Final = entry.MAX_RAW_SIZE + entry.MAX_HEADER_SIZE + entry.OVERHEAD
 _MAX_SIZES: Final = {
-    COUNTERS: 4 << 20,
     QUARANTINE: 64 << 20,
     "v1/leases/": 4096,
     "v1/policy.json": 64 << 10,
-    "v1/used/": 512 << 20,
+    "v1/journal/": 512 << 20,
     "v1/": _MAX_ENTRY,
     "autotune": 16 << 20,
 }
 """Bytes of the largest object whose name begins so. Names that are not here are documents, or plain JAX's entries."""
-_OF_MAINTENANCE: Final = ("v1/used/", COUNTERS, QUARANTINE, TEMPORARY)
+_OF_MAINTENANCE: Final = ("v1/journal/", QUARANTINE, TEMPORARY)
 _LARGE: Final = 64 << 20
 
 

@@ -1,34 +1,29 @@
-"""The compaction of usage journals: a pass folds them into the snapshot of uses and the baseline of counters.
+"""The fold: a pass takes the journals of a shared cache into its snapshot, and deletes them.
 
-    v1/used/snapshot        the last uses of all journals that were compacted so far
-    v1/counters/=baseline   the sums of their counters
-
-A pass takes four steps. It writes the start records of the journals into one more journal (`kept_lines`). It
-adds their sums to the baseline, which names the journals that were folded. It merges their uses into the snapshot. Then
-it deletes the journals. If a pass dies halfway, the next one finds journals that the baseline names already: of these
-the snapshot takes the times of the last uses again, which changes nothing, and not how many uses there were.
+It first writes the lines of processes that are in the journals into one more journal (`kept_lines`). Then one write of
+the snapshot, on the condition that nobody else has written it, takes in their uses and sums, and names them. Then they
+are deleted. If a pass dies in between, the next one finds journals that the snapshot names, and deletes them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
-from ejcache.journal.baseline import Baseline
 from ejcache.journal.kept_lines import RecordKeeper
 from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import (
+    JOURNALS,
     MAX_JOURNAL,
     MAX_SNAPSHOT,
-    USED,
     decode_lines,
     decode_pieces,
     decode_sums,
@@ -36,17 +31,16 @@ from ejcache.journal.objects import (
     is_journal,
     is_journal_name,
 )
+from ejcache.journal.snapshot import SNAPSHOT, Folded
 from ejcache.util.parallel import in_parallel
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from ejcache.bucket.base import Blob, BlobInfo, Bucket
 
 log = logging.getLogger("ejcache")
-
-SNAPSHOT: Final = "v1/used/snapshot"
 
 _THREADS: Final = 8
 _SMALL_BYTES: Final = 1 << 20
@@ -57,7 +51,7 @@ _NEW_SECONDS: Final = 86_400.0
 _READING_SECONDS: Final = 120.0
 """How long one pass reads journals; the next pass reads the others."""
 MOST_FOLDED: Final = 20_000
-"""Journals that one pass folds, because the baseline names them; the next pass folds the others."""
+"""Journals that one pass folds, because the snapshot names them; the next pass folds the others."""
 
 
 class NotedUses(Protocol):
@@ -74,28 +68,28 @@ class NotedUses(Protocol):
 
 
 class JournalListing(NamedTuple):
-    """The journals that there are, and what was folded when they were listed.
+    """The journals that there are, and what was folded before they were listed."""
 
-    A baseline that was written after the listing may name objects that are not listed.
-    """
-
-    baseline: Baseline
+    folded: Folded
     infos: list[BlobInfo]
 
     @classmethod
     def now(cls, objects: Bucket) -> JournalListing:
-        """Read the baseline, and then list."""
-        return cls(Baseline.read(objects), [*objects.walk(USED)])
+        """Read the header of the snapshot, and then list."""
+        return cls(Folded.read(objects), [*objects.walk(JOURNALS)])
 
     @property
     def journals(self) -> list[BlobInfo]:
-        """The usage journals."""
+        """The journals, those that are folded included."""
         return [info for info in self.infos if is_journal_name(info.name)]
 
-    def unfolded(self) -> set[str]:
-        """Return the names of the journals that one pass folds."""
-        names = (info.name for info in self.journals if info.name not in self.baseline.folded)
-        return set(itertools.islice(names, MOST_FOLDED))
+    def unfolded(self) -> list[BlobInfo]:
+        """Return the journals that are not folded yet."""
+        return [info for info in self.journals if info.name not in self.folded.names]
+
+
+class _ChangedError(Exception):
+    """Another process has written the snapshot since its header was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +127,12 @@ def compact(
 ) -> Compaction:
     """Fold all journals, delete them, and note their uses in `listing`.
 
-    The baseline and the snapshot are written on the condition that no other process has written them. A process that
-    finds them changed again and again leaves the journals to the next pass. If this process dies before it has deleted
-    the journals, the next pass merges the same last uses again, and no numbers and no sums.
+    A process that finds the snapshot changed again and again leaves the journals to the next pass.
 
     Args:
         objects: where the journals are kept.
         listing: receives the uses.
-        listed: the journals and counters; by default they are listed now.
+        listed: the journals and what is folded; by default they are listed now.
         complete: `listing` holds all entries, so that old uses of other keys are dropped.
         dry_run: note the uses, and change nothing else.
         now: seconds since the epoch; uses after `now`, from a wrong clock, count as `now`.
@@ -153,30 +145,45 @@ def compact(
     now = time.time() if now is None else now
     kept_since = now - _NEW_SECONDS if complete else None
     records = None if dry_run else RecordKeeper(objects, day=time.strftime("%Y-%m-%d", time.gmtime(now)))
+    read: dict[str, _Journal] = {}
     for _ in range(_TRIES):
-        baseline, infos = listed = listed or JournalListing.now(objects)
+        folded, infos = listed = listed or JournalListing.now(objects)
         listing.forget_uses()
-        version, writable = _note_snapshot(objects, listing, now)
-        counted, keeper = listed.unfolded(), records if writable else None
-        read = _note_journals(objects, listing, listed.journals, now, in_use_since, counted, keeper)
+        try:
+            _note_snapshot(objects, listing, folded, now)
+        except _ChangedError:
+            listed = None
+            continue
+        unfolded, keeper = listed.unfolded(), None if folded.is_later else records
+        counted = {info.name for info in unfolded[:MOST_FOLDED]}
+        read = _note_journals(objects, listing, unfolded, now, in_use_since, counted, keeper)
         if keeper is None:
             return Compaction(left=len(listed.journals))
         keeper.write()
-        intact = ((name, found) for name, found in read.items() if found.intact and name in counted)
-        new = {name: (found.version, found.sums) for name, found in intact}
-        snapshot = encode_ordered(partial(listing.uses, unless_gone_since=kept_since), compress=True)
-        if (
-            baseline.fold(objects, new, {info.name for info in infos})
-            and objects.write(SNAPSHOT, snapshot, version=version) is not None
-        ):
-            folded = {info.name: info.version for info in infos if info.name in new or info.name in baseline.folded}
-            done = {name: journal for name, journal in read.items() if not journal.intact or name in folded}
-            _delete(objects, folded | {name: journal.version for name, journal in done.items()})
-            journals = sum(journal.intact for journal in done.values())
-            left = len(listed.journals) - len(done)
-            return Compaction(journals, damaged=len(done) - journals, left=left, written=True)
+        new = {name: found for name, found in read.items() if found.intact and name in counted}
+        there = {info.name for info in infos}
+        snapshot = encode_ordered(
+            partial(listing.uses, unless_gone_since=kept_since),
+            sums=_added(folded.sums, *(found.sums for found in new.values())),
+            compress=True,
+            folded={*new, *(folded.names & there)},
+        )
+        if objects.write(SNAPSHOT, snapshot, version=folded.version) is not None:
+            ours = listed.journals  # the snapshot may name anything, if others wrote it
+            done = {info.name: info.version for info in ours if info.name in new or info.name in folded.names}
+            damaged = {name: found.version for name, found in read.items() if not found.intact}
+            _delete(objects, done | damaged)
+            left = len(ours) - len(done) - len(damaged)
+            return Compaction(len(done), damaged=len(damaged), left=left, written=True)
         listed = None  # another process has folded some of these
     return Compaction(left=len(read))
+
+
+def _added(*sums: Mapping[str, float]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for each in sums:
+        total.update(each)
+    return dict(total)
 
 
 def _delete(objects: Bucket, folded: dict[str, str]) -> None:
@@ -187,28 +194,31 @@ def _delete(objects: Bucket, folded: dict[str, str]) -> None:
         log.debug("ejcache: folded journals were not deleted; the next pass does that: %s", exc, exc_info=True)
 
 
-def _note_snapshot(objects: Bucket, listing: NotedUses, now: float) -> tuple[str, bool]:
-    """Return the snapshot's version, and whether it may be overwritten."""
+def _note_snapshot(objects: Bucket, listing: NotedUses, folded: Folded, now: float) -> None:
+    """Note the uses of the snapshot, unless it is of a later version; raises _ChangedError if it is another one now."""
+    if folded.is_later:
+        return
     # In pieces: the snapshot of a large cache has many megabytes, and the job has other uses for its memory.
-    pieces = objects.read_pieces(SNAPSHOT, size=_SMALL_BYTES)
-    found: list[str] = []
+    pieces = objects.read_pieces(SNAPSHOT, size=max(_SMALL_BYTES, folded.header_size))
+    is_there = False
 
     def data() -> Iterator[bytes]:
+        nonlocal is_there
         for blob in pieces:
-            found.append(blob.version)
+            is_there = True
+            if blob.version != folded.version:
+                raise _ChangedError
             if blob.size > MAX_SNAPSHOT:
                 raise EntryCorruptError(f"larger than {MAX_SNAPSHOT} bytes")
             yield blob.data
 
     try:
         listing.note_uses(decode_pieces(data(), limit=MAX_SNAPSHOT), now=now)
-    except EntryVersionError:
-        return found[0], False
     except EntryCorruptError as exc:
-        if not found:
-            return ABSENT, True
-        log.warning("ejcache: %s is damaged, and a new one replaces it: %s", SNAPSHOT, exc)
-    return found[0], True
+        if is_there:
+            log.warning("ejcache: %s is damaged, and a new one replaces it: %s", SNAPSHOT, exc)
+    if is_there != (folded.version != ABSENT):
+        raise _ChangedError
 
 
 def _note_journals(

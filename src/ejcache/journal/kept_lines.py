@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import process_name
-from ejcache.journal.objects import RECORDS, USED, decode_record_lines, encode_journal
+from ejcache.journal.objects import JOURNALS, RECORDS, decode_record_lines, encode_journal
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class RecordKeeper:
     def write(self) -> None:
         """Write what was added, if anything was; raises StoreError if the storage fails."""
         if self._lines:
-            name = f"{USED}{self._day}/{RECORDS}{process_name()}"
+            name = f"{JOURNALS}{self._day}/{RECORDS}{process_name()}"
             self._objects.write(name, encode_journal({}, record=self._lines))
         self._lines, self._size = [], 0
 

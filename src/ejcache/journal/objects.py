@@ -1,12 +1,12 @@
-r"""The format of usage journals, and of the snapshot that they are compacted into; and the names of the journals.
+r"""The format of journals on shared storage, and of the snapshot that they are folded into; and the names of journals.
 
-    v1/used/<day>/<process name>-<n>     a usage journal: uses and sums since the one before; in the last one of a
-                                         process, its record
-    v1/used/<day>/records-<process name> a journal of nothing but the records of journals that this process has folded
+    v1/journal/<day>/<process name>-<n>      uses and sums since the journal before; in the last one of a process
+                                             its record
+    v1/journal/<day>/records-<process name>  one of nothing but the records of journals that this process has folded
 
     file    := header "\n" body record
     header  := canonical JSON: codec ("plain" or "zlib"), count, crc32 (of the body as stored), format, version; and, in
-               a journal that has any, sums: {counter: amount}, and record: the bytes of that
+               an object that has any, sums: {counter: amount}, folded (`snapshot`), and record: the bytes of that
     body    := line*, compressed as a whole if the codec is "zlib"
     line    := seconds "\t" times "\t" worth "\t" key "\n"    a `EntryUse`; lines are ordered by key
     seconds := of the last use, since the epoch, whole
@@ -34,17 +34,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
+JOURNALS: Final = "v1/journal/"
 VERSION: Final = 1
 MAX_JOURNAL: Final = 64 << 20
 """Bytes of one process's journal, as stored and after decompression."""
 MAX_SNAPSHOT: Final = 512 << 20
 """Bytes of the snapshot as stored."""
 
-_FORMAT: Final = "ejcache-used"
+_FORMAT: Final = "ejcache-journal"
 _CODECS: Final = ("plain", "zlib")
 _BEGINNING: Final = b'{"codec":"'
 _MAX_EXPANDED: Final = 1 << 30
 _MAX_HEADER: Final = 1 << 16
+MAX_SNAPSHOT_HEADER: Final = 4 << 20
+"""Bytes of a header; that of a snapshot names the journals which the last passes have folded."""
 _MAX_JOURNAL_USES: Final = 1_000_000
 _MAX_SNAPSHOT_USES: Final = 20_000_000
 _MAX_LINE: Final = 8192
@@ -75,6 +78,7 @@ def encode_ordered(
     sums: Mapping[str, float] | None = None,
     compress: bool = False,
     record_size: int = 0,
+    folded: Iterable[str] = (),
 ) -> bytes:
     """Encode any number of uses; only the result is held in memory.
 
@@ -84,6 +88,7 @@ def encode_ordered(
         sums: of counters.
         compress: use the codec "zlib".
         record_size: bytes of a record that follows.
+        folded: names of the journals that these uses and sums are of.
     """
     count = crc = 0
     for lines, part in _encode_lines(read(), compress=compress):
@@ -98,6 +103,8 @@ def encode_ordered(
     }
     if sums:
         header["sums"] = dict(sums)
+    if names := sorted(name.removeprefix(JOURNALS) for name in folded):
+        header["folded"] = names
     if record_size:
         header["record"] = record_size
     whole = io.BytesIO()
@@ -137,7 +144,7 @@ def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iter
         limit: bytes that it may have.
 
     Raises:
-        EntryCorruptError: it is truncated, changed, too large, or not a usage journal. This may be raised after some
+        EntryCorruptError: it is truncated, changed, too large, or not a journal. This may be raised after some
             uses, even after all of them; the caller must discard them.
         EntryVersionError: it is of a version that this code does not read.
     """
@@ -145,19 +152,19 @@ def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iter
     start = next(source, b"")
     if len(start) > limit:
         raise EntryCorruptError(f"larger than {limit} bytes")
-    end = start.find(b"\n", 0, _MAX_HEADER)
+    end = start.find(b"\n", 0, MAX_SNAPSHOT_HEADER if limit >= MAX_SNAPSHOT else _MAX_HEADER)
     try:
         header = json.loads(start[:end]) if end >= 0 else {}
         if header["format"] != _FORMAT:
-            raise EntryCorruptError("not a usage journal")
+            raise EntryCorruptError("not a journal")
         if header["version"] != VERSION:
             version = str(header["version"])[:40]
-            raise EntryVersionError(f"a usage journal of version {version}; this code reads {VERSION}")
+            raise EntryVersionError(f"a journal of version {version}; this code reads {VERSION}")
         if header["codec"] not in _CODECS:
-            raise EntryCorruptError("a usage journal of an unknown codec")
+            raise EntryCorruptError("a journal of an unknown codec")
         most_uses = _MAX_SNAPSHOT_USES if limit >= MAX_SNAPSHOT else _MAX_JOURNAL_USES
         if type(header["count"]) is not int or not 0 <= header["count"] <= most_uses:
-            raise EntryCorruptError(f"a usage journal has at most {most_uses} uses")
+            raise EntryCorruptError(f"a journal has at most {most_uses} uses")
         count = 0
         body = _check_sizes(_after(end + 1, [start], source), header["crc32"], limit)
         del start  # it is not held until the last piece
@@ -170,7 +177,7 @@ def decode_pieces(pieces: Iterable[bytes], *, limit: int = MAX_SNAPSHOT) -> Iter
         if count != header["count"]:
             raise EntryCorruptError(f"{count} uses, and the header says {str(header['count'])[:40]}")
     except (zlib.error, *MALFORMED) as exc:
-        raise EntryCorruptError(f"not a usage journal: {str(exc)[:200]}") from exc
+        raise EntryCorruptError(f"not a journal: {str(exc)[:200]}") from exc
 
 
 def decode_sums(data: bytes) -> dict[str, float]:
@@ -179,6 +186,23 @@ def decode_sums(data: bytes) -> dict[str, float]:
         return finite_sums(json.loads(data[: data.index(b"\n")])["sums"])
     except MALFORMED:
         return {}
+
+
+def decode_folded(data: bytes) -> tuple[dict[str, float], frozenset[str], bool]:
+    """Return what the header of a snapshot says, of which `data` is at least the beginning.
+
+    Returns:
+        The sums, the names of the journals that were folded, and whether it is of a later version, of which nothing
+        else is known. What is damaged or absurd counts as none.
+    """
+    try:
+        header = json.loads(data[: data.index(b"\n")])
+        if header["format"] == _FORMAT and header["version"] == VERSION:
+            names = frozenset(f"{JOURNALS}{name}" for name in header.get("folded", ()) if isinstance(name, str))
+            return finite_sums(header.get("sums", {})), names, False
+        return {}, frozenset(), header["format"] == _FORMAT
+    except MALFORMED:
+        return {}, frozenset(), False
 
 
 def finite_sums(sums: dict[object, object]) -> dict[str, float]:
@@ -223,7 +247,7 @@ def _check_sizes(pieces: Iterable[bytes | memoryview], crc32: object, limit: int
         for start in range(0, len(piece), _PIECE):
             yield memoryview(piece)[start : start + _PIECE]
     if crc != crc32:
-        raise EntryCorruptError("the checksum of the usage journal is wrong")
+        raise EntryCorruptError("the checksum of the journal is wrong")
 
 
 def _expand(pieces: Iterable[memoryview], most: int) -> Iterator[bytes]:
@@ -264,19 +288,18 @@ def _parse_line(line: str) -> tuple[str, EntryUse]:
     return check_key(key), EntryUse(float(int(seconds)), int(times), number)
 
 
-USED: Final = "v1/used/"
 RECORDS: Final = "records-"
 """Begins the last part of the names of journals that hold records of many processes."""
 
 
 def is_journal_name(name: str) -> bool:
-    """True if `name` is that of a usage journal; other files are neither read nor deleted."""
-    _, _, rest = name.removeprefix(USED).partition("/")
+    """True if `name` is that of a journal; other files are neither read nor deleted."""
+    _, _, rest = name.removeprefix(JOURNALS).partition("/")
     process, _, number = rest.rpartition("-")
     return number.isdecimal() and is_process_name(process)
 
 
 def is_records_name(name: str) -> bool:
     """True if `name` is that of a journal of nothing but records."""
-    _, _, rest = name.removeprefix(USED).partition("/")
+    _, _, rest = name.removeprefix(JOURNALS).partition("/")
     return rest.startswith(RECORDS) and is_process_name(rest.removeprefix(RECORDS))

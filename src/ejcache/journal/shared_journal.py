@@ -9,7 +9,6 @@ storage, or cannot reach it, leaves what it has to the next process of its host 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import Counter
@@ -18,17 +17,18 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
-from ejcache.journal.baseline import Baseline
 from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import (
-    USED,
+    JOURNALS,
     decode_record_lines,
     decode_sums,
     encode_journal,
     is_journal_name,
     is_records_name,
 )
+from ejcache.journal.snapshot import Folded
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
+from ejcache.util.log import log, warn_once
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -38,14 +38,13 @@ if TYPE_CHECKING:
     from ejcache.journal.unsent import UnsentUses
 
 
-log = logging.getLogger("ejcache")
 _NEGLIGIBLE: Final = 1e-9
 _START: Final = 1 << 16
 """Bytes of a journal that hold its sums."""
 _THREADS: Final = 8
 
 
-class Usage:
+class SharedJournal:
     """What this process uses and counts of one shared cache. Safe for threads; a forked child has its own.
 
     Args:
@@ -147,7 +146,7 @@ class Usage:
 
     def _next_name(self) -> str:
         self._number += 1
-        return f"{USED}{time.strftime('%Y-%m-%d', time.gmtime())}/{self._name}-{self._number - 1}"
+        return f"{JOURNALS}{time.strftime('%Y-%m-%d', time.gmtime())}/{self._name}-{self._number - 1}"
 
     def write_or_hand_over(self) -> None:
         """Write the last journal if this process can make a request; else leave it to the next process of this host."""
@@ -172,7 +171,7 @@ class Usage:
 
         A line may come twice: a pass that was killed has left it in a journal, and in what it has folded.
         """
-        names = (info.name for info in self._bucket.walk(USED))
+        names = (info.name for info in self._bucket.walk(JOURNALS))
         kept = (name for name in names if is_journal_name(name) or is_records_name(name))
         known = sorted(kept, key=_day, reverse=True)
         for blob in in_parallel(self._bucket.read, known[:most], threads=_THREADS):
@@ -204,12 +203,15 @@ class Usage:
             for usage in _everyone:
                 if usage._bucket.url == self._bucket.url:  # noqa: SLF001  # other stores of this process
                     usage.write()
-        # The baseline first. A journal that is folded after that is still listed, or is missed in this one read; it is
+        # The snapshot first. A journal that is folded after that is still listed, or is missed in this one read; it is
         # never counted twice.
-        baseline = Baseline.read(self._bucket)
-        names = (info.name for info in self._bucket.walk(USED))
-        journals = [name for name in names if is_journal_name(name) and name not in baseline.folded]
-        sums = Counter(baseline.sums)
+        folded = Folded.read(self._bucket)
+        if folded.is_later:
+            what = "what a later version of ejcache has folded is not in these numbers"
+            warn_once(("later snapshot", self._bucket.url), "ejcache: %s: %s", self._bucket.url, what)
+        names = (info.name for info in self._bucket.walk(JOURNALS))
+        journals = [name for name in names if is_journal_name(name) and name not in folded.names]
+        sums = Counter(folded.sums)
         for blob in in_parallel(lambda name: self._bucket.read(name, length=_START), journals, threads=_THREADS):
             sums.update(decode_sums(b"" if blob is None else blob.data))
         return {name: amount for name, amount in sums.items() if abs(amount) > _NEGLIGIBLE}
@@ -221,7 +223,7 @@ class Usage:
 
 
 def _day(name: str) -> str:
-    return name.removeprefix(USED).partition("/")[0]
+    return name.removeprefix(JOURNALS).partition("/")[0]
 
 
-_everyone: Final = AtExit(ExitPhase.COUNTERS, Usage.write_or_hand_over)
+_everyone: Final = AtExit(ExitPhase.COUNTERS, SharedJournal.write_or_hand_over)

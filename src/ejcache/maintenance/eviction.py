@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.base import ABSENT, Bucket
+from ejcache.bucket.base import Bucket
 from ejcache.bucket.object_names import (
     ENTRIES,
     TEMPORARY,
@@ -27,10 +27,10 @@ from ejcache.bucket.object_names import (
 )
 from ejcache.coordination.shared_leases import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
-from ejcache.journal.baseline import Baseline
 from ejcache.journal.fold import JournalListing, compact
 from ejcache.journal.kept_lines import merge_start_records
-from ejcache.journal.objects import USED, is_records_name
+from ejcache.journal.objects import JOURNALS, is_records_name
+from ejcache.journal.snapshot import Folded
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
@@ -324,7 +324,7 @@ class BucketScan(Scan):
         self._listing = Listing()
         self._abandoned: list[BlobInfo] = []
         self._records: list[BlobInfo] = []
-        listed = JournalListing(Baseline.read(objects) if compacts else Baseline({}, {}, ABSENT), [])
+        listed = JournalListing(Folded.read(objects), [])
         self._usage = listed.infos
         self._listing.add(self._list_entries())
         done = compact(
@@ -348,7 +348,7 @@ class BucketScan(Scan):
                     yield EntryInfo(key, info.size, info.created, info.created, info.version)
             elif is_records_name(name):
                 (self._abandoned if self._now - info.created > _RECORD_SECONDS else self._records).append(info)
-            elif name.startswith(USED):
+            elif name.startswith(JOURNALS):
                 self._usage.append(info)
             elif _is_leftover(name) and self._now - info.created > _ABANDONED_SECONDS:
                 self._abandoned.append(info)

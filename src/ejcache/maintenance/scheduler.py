@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.coordination.leases import LivenessDetector
 from ejcache.coordination.shared_leases import StoreLeases
 from ejcache.errors import StoreError
-from ejcache.journal.fold import SNAPSHOT
+from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.stores.shared.store import SharedStore
@@ -165,7 +165,7 @@ def attach(
     def default() -> EvictionPolicy | None:
         return EvictionPolicy(max_size=shared.max_size) if shared.max_size > 0 else None
 
-    usage = shared.usage
+    usage = shared.journal
     scheduler = MaintenanceScheduler(
         shared.bucket,
         StoreLeases(shared.bucket),

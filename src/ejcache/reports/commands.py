@@ -127,7 +127,7 @@ def _cache(directory: str | None) -> tuple[list[ListedEntry], list[bytes], tuple
             limit = target.url, target.max_size
             rows += list_entries(target)
             if isinstance(target.store, SharedStore):
-                others += target.store.usage.records(most=_MOST_STARTS)
+                others += target.store.journal.records(most=_MOST_STARTS)
     except NotAStoreError as exc:
         log.debug("ejcache: %s", exc)  # nothing is stored, or not any more
     except (StoreError, UsageError) as exc:

@@ -2,7 +2,7 @@
 
 `get` is one request. A `put` is one, or two if the answer to the first was lost. Neither lists anything. Eviction is a
 task of maintenance, which one process runs for all. A bucket keeps no access times, so maintenance reads journals of
-what each process used (`uses_and_counters`).
+what each process used (`journal/`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import StoreReadOnlyError
-from ejcache.journal.shared_journal import Usage
+from ejcache.journal.shared_journal import SharedJournal
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.util.store_keys import check_key, key_digest
 
@@ -38,7 +38,7 @@ class SharedStore(Store):
         unsent: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
 
     Attributes:
-        usage: what this process used and counted; nothing if the store is read-only.
+        journal: what this process used and counted; nothing if the store is read-only.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SharedStore(Store):
         self.url = bucket.url
         self.max_size = max_size
         self._read_only = read_only
-        self.usage = Usage(bucket, unsent=None if read_only else unsent)
+        self.journal = SharedJournal(bucket, unsent=None if read_only else unsent)
 
     @property
     def read_only(self) -> bool:  # type: ignore[override]
@@ -118,7 +118,7 @@ class SharedStore(Store):
         for info in self.bucket.walk(ENTRIES):
             key = key_of_name(info.name)
             if key is not None:
-                used = self.usage.last_used.get(key, 0.0)
+                used = self.journal.last_used.get(key, 0.0)
                 yield EntryInfo(key, info.size, info.created, max(info.created, used))
 
     def size(self) -> int:
@@ -155,32 +155,32 @@ class SharedStore(Store):
     def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
         """Note a use, for the next journal."""
         if not (local_only or self._read_only or self.bucket.refusal is not None):
-            self.usage.note(key, worth=worth)
+            self.journal.note(key, worth=worth)
 
     def note_worth(self, key: str, worth: float | None) -> None:
         """Note what one use of an entry that was just stored is worth, for the next journal."""
         if worth is not None and not self.read_only:
-            self.usage.note(key, times=0, worth=worth)
+            self.journal.note(key, times=0, worth=worth)
 
     def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
         """Add to the counters, in memory; `Usage` writes them from time to time. Lost in a read-only store."""
         if not self.read_only:
-            self.usage.add(amounts)
-            self.usage.record = record or self.usage.record
+            self.journal.add(amounts)
+            self.journal.record = record or self.journal.record
 
     def counters(self) -> dict[str, float]:
         """Return the counters of all processes, as far as they have written them."""
-        return self.usage.total(write=not self.read_only)
+        return self.journal.total(write=not self.read_only)
 
     def reset_counters(self) -> None:
         """Start counting from zero."""
         self._check_writable()
-        self.usage.reset()
+        self.journal.reset()
 
     def close(self) -> None:
         """Write what was used and counted, and release the connections; the next use opens them again."""
         if not self.read_only:
-            self.usage.write_or_hand_over()
+            self.journal.write_or_hand_over()
         self.bucket.close()
 
     def _check_writable(self) -> None:
