@@ -242,8 +242,11 @@ def _advice() -> dict[str, float]:
 def _at_most(n: int) -> Iterator[None]:
     """Fail the test if one function is compiled or loaded more than n times in this block, and say what to change."""
     from ejcache.advice.guard import CompilationCounts, described, known
+    from ejcache.jax_integration.forms import what_is_needed
     from ejcache.journal.recorder import recorder
 
+    if lacking := what_is_needed("max_compiles"):
+        pytest.fail(lacking, pytrace=False)
     beyond: dict[str, tuple[Any, int]] = {}
     end = recorder.watch(CompilationCounts(n, lambda program, times: beyond.update({program.name: (program, times)})))
     try:

@@ -104,7 +104,8 @@ def why(
         with what this host has compiled.
 
     Raises:
-        UsageError: `last` is less than 1, or `since` is not a duration.
+        UsageError: `last` is less than 1, or `since` is not a duration; or nothing is known of any miss, because the
+            installed JAX gets the thin form.
     """
     from ejcache.misses.explanation import explain_all
 
@@ -120,6 +121,11 @@ def why(
     with contextlib.ExitStack() as stack:
         known = functools.cache(functools.partial(_open_entries, stack=stack))
         found = explain_all(what, is_within, lambda record: known(record.url), most=last, named=_named)
+    if not found:
+        from ejcache.jax_integration.forms import what_is_needed
+
+        if lacking := what_is_needed("ejcache.why"):
+            raise UsageError(lacking)
     return [explanation for _, explanation in found]
 
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import re
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -96,20 +98,25 @@ def _problems(part: str) -> list[str]:
 
 def has_full_form(feature: str) -> bool:
     """True if this JAX gets the full form; if not, it is said once that `feature` needs it."""
-    choice = choose_form()
-    if choice.form is not Form.FULL:
-        warn_once(("form", feature), "ejcache: %s needs %s, and this is JAX %s", feature, NEEDED, choice.version)
-    return choice.form is Form.FULL
+    lacking = what_is_needed(feature)
+    if lacking:
+        warn_once(("form", feature), "ejcache: %s", lacking)
+    return not lacking
 
 
-def refuse(feature: str) -> NoReturn:
-    """Raise what a use of `feature` raises where the form is not the full one.
+def what_is_needed(feature: str) -> str:
+    """Say what `feature` needs, if the installed JAX gets another form than the full one; empty if not.
 
-    Raises:
-        UsageError: always.
+    JAX is not imported for this: where it is not, its version alone is asked.
     """
-    choice = choose_form()
-    raise UsageError(f"{feature} needs {NEEDED}, and this is JAX {choice.version}: {choice.why}")
+    if "jax" in sys.modules:
+        choice = choose_form()
+        return "" if choice.form is Form.FULL else f"{feature} needs {NEEDED}, and this is JAX {choice.version}"
+    try:
+        version = importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    return "" if is_proven(version) else f"{feature} needs {NEEDED}, and this is JAX {version}"
 
 
 def needing_full_form(module: str, name: str) -> Any:
@@ -118,7 +125,7 @@ def needing_full_form(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name)
 
     def refused(*_: object, **__: object) -> NoReturn:
-        refuse(f"ejcache.{name}")
+        raise UsageError(what_is_needed(f"ejcache.{name}"))
 
     refused.__name__ = refused.__qualname__ = name
     stand_in: Callable[..., NoReturn] = refused

@@ -149,6 +149,11 @@ def thin_key(jax_key: str, environment: str) -> str:
     return f"{named}{_THIN}{environment[:_ENVIRONMENT_DIGITS]}"
 
 
+def is_thin_key(key: str) -> bool:
+    """True if the thin form keeps an entry under `key`, which has no components."""
+    return re.fullmatch(rf".+{_THIN}[0-9a-f]{{{_ENVIRONMENT_DIGITS}}}", key) is not None
+
+
 def module_text_key(digest: str) -> str:
     """The key of a module's text, which is stored beside the entries under its digest; no hit ever reads it."""
     return f"{_MODULE_TEXT}{digest}"

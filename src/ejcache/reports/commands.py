@@ -19,6 +19,7 @@ from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
+from ejcache.jax_integration.forms import what_is_needed
 from ejcache.journal.recorder import read_starts
 from ejcache.misses.log import recall_programs
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
@@ -69,7 +70,8 @@ def report(
     if compare is not None:
         return _compare(compare, records, as_json=as_json)
     if not records:
-        raise NotFoundError("no start was recorded, or none of that time and cache")
+        nothing = "no start was recorded, or none of that time and cache"
+        raise NotFoundError("; ".join(filter(None, (nothing, what_is_needed("report")))))
     findings, smaller = set_smaller_apart(findings_of(records))
     found = build(
         records,

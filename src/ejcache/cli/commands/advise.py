@@ -15,6 +15,7 @@ from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
 from ejcache.cli.options import Json, argument, flag, option
 from ejcache.errors import NotFoundError, UsageError
+from ejcache.jax_integration.forms import what_is_needed
 from ejcache.journal.recorder import read_starts
 from ejcache.misses.log import recall_programs
 from ejcache.misses.program_text import SourceFiles
@@ -83,7 +84,8 @@ def findings(
     Raises NotFoundError if none began after `since`.
     """
     if not any(record.process.began >= since for record in records):
-        raise NotFoundError("no start was recorded" if not since else "the program compiled nothing with JAX")
+        nothing = "no start was recorded" if not since else "the program compiled nothing with JAX"
+        raise NotFoundError("; ".join(filter(None, (nothing, what_is_needed("advise")))))
     sources = SourceFiles(until=time.time())
     return findings_of(
         records,

@@ -12,6 +12,7 @@ from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning, option
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
+from ejcache.jax_integration.forms import what_is_needed
 from ejcache.reuse.log import latest_notes
 from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, plural
@@ -100,7 +101,7 @@ def _explain_misses(
         explained = _answers(caches, what, last=last, after=after)
         notes = [each for each in latest_notes(what) if caches.hold(each.url) and each.time >= (after or 0.0)]
     if not explained and not notes:
-        raise NotFoundError(_why_nothing(what, since))
+        raise NotFoundError("; ".join(filter(None, (_why_nothing(what, since), what_is_needed("why")))))
     changes = _changes([record for record, _ in explained])
     if as_json:
         fields = [
@@ -220,7 +221,7 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
 def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
     from ejcache.journal.line import STORED, ProgramRecord
-    from ejcache.keys.key import listed_name
+    from ejcache.keys.key import is_thin_key, listed_name
 
     known = None
     with contextlib.suppress(NotAStoreError):
@@ -229,7 +230,7 @@ def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
         return []
 
     def matching(wanted: str) -> list[str]:
-        return match((info.key for info in known.entries()), wanted, identify_key)[0]
+        return match((info.key for info in known.entries() if not is_thin_key(info.key)), wanted, identify_key)[0]
 
     found = matching(what) or matching(listed_name(what))
     identity = next(filter(None, map(known.identity, found)), None)
