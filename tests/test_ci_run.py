@@ -19,6 +19,10 @@ echo "$1 $2 $4" >> "$CALLS"
 [ "$1 $2" != "$FAILS" ]
 """
 PYTHON = """#!/usr/bin/env bash
+case "$1" in *each_jax*)
+  printf '=== 2 versions of JAX, 9 s\\nJAX 1: passed\\nJAX 2: left out\\n'
+  exit "$EACH_JAX" ;;
+esac
 case "$2" in *print*) echo %s ;; esac
 """
 
@@ -44,7 +48,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_ci(place: Path, **env: str) -> tuple[int, list[str], list[str]]:
     """The exit status, the last lines, and how `make` was called."""
-    done = run_program([".ci/run"], cwd=place, env={"WAITS": "", "FAILS": "", **env}, check=False)
+    done = run_program([".ci/run"], cwd=place, env={"WAITS": "", "FAILS": "", "EACH_JAX": "0", **env}, check=False)
     summary = done.stdout.partition(" interpreters, ")[2].splitlines()[1:]
     return done.returncode, summary, (place / "calls").read_text().splitlines()
 
@@ -61,7 +65,15 @@ def test_every_part_runs_the_newest_jax_first(place):
         "pytest PYTHON=python3 SELECT=not soak and not one_jax",
         f"pytest PYTHON={programs}/python3.13 SELECT=not soak and not one_python",
     ]
-    assert [": passed in " in line for line in summary] == [True] * 3
+    assert [": passed in " in line for line in summary[:3]] == [True] * 3
+    assert summary[3:] == ["JAX 1: passed", "JAX 2: left out"]
+
+
+def test_a_version_of_jax_that_fails_fails_the_run(place):
+    """Its lines are the last ones, with those that were left out."""
+    status, summary, _ = run_ci(place, EACH_JAX="1")
+    assert status == 1
+    assert summary[3:] == ["JAX 1: passed", "JAX 2: left out", "one JAX of each minor version: FAILED"]
 
 
 def test_parts_that_would_begin_too_late_are_left_out(place):
@@ -69,7 +81,7 @@ def test_parts_that_would_begin_too_late_are_left_out(place):
     assert status == 0
     assert len(calls) == 1
     assert "passed in" in summary[0]
-    assert [": left out, because " in line for line in summary[1:]] == [True, True]
+    assert [": left out, because " in line for line in summary[1:3]] == [True, True]
 
 
 def test_a_part_that_does_not_end_is_stopped_and_left_out(place):

@@ -15,6 +15,7 @@ Exits with 1 if a version fails, and with 0 where no environment can be made.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import os
@@ -27,11 +28,10 @@ import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from gcs_server.process import GcsServerProcess
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 OLDEST: Final = (0, 4, 38)
@@ -81,10 +81,13 @@ def released(python: str, *, pre: bool) -> list[str]:
 
 
 def ordered(version: str) -> tuple[int, ...]:
-    """Order releases by their numbers, and a pre-release before its release."""
-    numbers = re.match(r"[\d.]+", version)
-    parts = tuple(int(part) for part in numbers[0].strip(".").split(".")) if numbers else ()
-    return (*parts, *([0] * (4 - len(parts))), 0 if is_pre(version) else 1)
+    """Order releases by their numbers; before a release come its candidates, and before those the nightlies."""
+    found = re.match(r"([\d.]*\d)\.?([a-z]*)(\d*)", version)
+    if found is None:
+        return ()
+    numbers, kind, rest = found.groups()
+    parts = tuple(int(part) for part in numbers.split("."))
+    return (*parts, *([0] * (4 - len(parts))), {"": 2, "dev": 0}.get(kind, 1), int(rest or 0))
 
 
 def is_pre(version: str) -> bool:
@@ -194,6 +197,18 @@ def damage(directory: Path) -> int:
     return len(files)
 
 
+@contextlib.contextmanager
+def bucket_server(python: Path) -> Iterator[str]:
+    """A bucket on loopback, by a process of this environment; yields the address."""
+    command = [str(python), str(ROOT / "tools" / "gcs_server"), "--print-url", "--watch-stdin"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
 def check(python: Path, server: str) -> str:
     """Start the programs in every way; what was measured, in a line.
 
@@ -273,7 +288,7 @@ def main() -> int:
     if not versions:
         summary.append("JAX of other versions: left out, because the index cannot be asked")
     queue = in_turns(versions, arguments.day)
-    with GcsServerProcess() as server, ThreadPoolExecutor(1) as builder:
+    with ThreadPoolExecutor(1) as builder:
         # The next environment is made while one is in use.
         made = builder.submit(environment, queue[0], arguments.place, seconds=arguments.seconds) if queue else None
         for number, version in enumerate(queue):
@@ -290,7 +305,8 @@ def main() -> int:
                 continue
             started = time.monotonic()
             try:
-                said = check(python, server.url)
+                with bucket_server(python) as server:
+                    said = check(python, server)
                 summary.append(f"JAX {version.jax}: passed in {time.monotonic() - started:.0f} s: {said}")
             except (FailedError, subprocess.TimeoutExpired) as exc:
                 failed = True
