@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from buckets import GcsServer
+from capabilities import needs
+from jax.experimental.compilation_cache import compilation_cache
+from small_disk import on_small_disk
 
 import ejcache
+from ejcache import entry
 from ejcache.jax_integration import forms
 from ejcache.jax_integration.forms import ChosenForm, Form, is_proven
 
@@ -266,3 +272,176 @@ def test_what_needs_more_says_so(name, monkeypatch):
     with pytest.raises(ejcache.UsageError, match=r"needs JAX 0\.10 to 0\.12"):
         getattr(ejcache, name)(None)
     monkeypatch.delitem(vars(ejcache), name, raising=False)
+
+
+# -- damage, races and a full disk -------------------------------------------------------------------------------------
+
+
+def _truncated(data: bytes, _: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _flipped(data: bytes, _: bytes) -> bytes:
+    place = len(data) - 40
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def _foreign(_: bytes, other: bytes) -> bytes:
+    return other
+
+
+def _no_entry(_: bytes, __: bytes) -> bytes:
+    return b"not an entry"
+
+
+def _of_another_kind(data: bytes, _: bytes) -> bytes:
+    """Intact by its checksum, and no executable: JAX refuses it."""
+    header = entry.verify(data)
+    return entry.encode(header, b"no executable")
+
+
+@pytest.mark.usefixtures("thin")
+@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry:UserWarning")
+@pytest.mark.parametrize("damage", [_truncated, _flipped, _foreign, _no_entry, _of_another_kind])
+def test_damaged_entries_are_misses_and_healed(tmp_path, damage):
+    """The values are right, each is counted, and the next start hits what the one before has stored."""
+    place = str(tmp_path / "c")
+    with ejcache.enable(place, min_compile_seconds=0):
+        values = [compile_one(number) for number in (2.0, 3.0)]
+    with ejcache.open_store(place) as store:
+        keys = sorted(info.key for info in store.entries())
+        whole = {key: store.peek(key) for key in keys}
+        for key, other in zip(keys, [*keys[1:], keys[0]], strict=True):
+            store.replace(key, damage(whole[key], whole[other]))
+    with ejcache.enable(place, min_compile_seconds=0) as cache:
+        assert [compile_one(number) for number in (2.0, 3.0)] == values
+        stats = cache.stats()
+        assert stats.misses == stats.stores == len(keys)
+    with ejcache.enable(place, min_compile_seconds=0) as cache:
+        assert [compile_one(number) for number in (2.0, 3.0)] == values
+        assert cache.stats().misses == 0
+        assert cache.stats().hits >= len(keys)
+
+
+@pytest.mark.usefixtures("thin")
+def test_an_error_reaches_the_program_only_if_it_asks(tmp_path):
+    place = str(tmp_path / "c")
+    with ejcache.enable(place, min_compile_seconds=0):
+        compile_one()
+    with ejcache.open_store(place) as store:
+        for info in list(store.entries()):
+            store.replace(info.key, b"not an entry")
+    with ejcache.enable(place, min_compile_seconds=0, raise_errors=True), pytest.raises(ejcache.EntryError):
+        compile_one()
+
+
+@pytest.mark.usefixtures("thin")
+def test_contents_are_checked_as_in_jax(tmp_path):
+    """Another executable under the key of a program is JAX's own error, when the program is compiled to be compared."""
+    place = str(tmp_path / "c")
+    with ejcache.enable(place, min_compile_seconds=0):
+        compile_one()
+    with ejcache.open_store(place) as store:
+        keys = sorted(info.key for info in store.entries())
+        raw = {key: entry.decode(store.peek(key)).raw for key in keys}
+        for key, other in zip(keys, [*keys[1:], keys[0]], strict=True):
+            store.replace(key, entry.encode(entry.Header(key=key), raw[other]))
+    jax.config.update("jax_compilation_cache_check_contents", True)
+    jax.config.update("jax_raise_persistent_cache_errors", True)
+    with ejcache.enable(place, min_compile_seconds=0), pytest.raises(RuntimeError, match="inconsistency"):
+        compile_one()
+
+
+@pytest.mark.usefixtures("thin")
+def test_reset_cache_and_set_cache_dir(tmp_path):
+    """A directory that is set later is used once the cache was reset, as in JAX."""
+    first = ejcache.enable(tmp_path / "a", min_compile_seconds=0)
+    compile_one()
+    compilation_cache.set_cache_dir(str(tmp_path / "b"))
+    compile_one()
+    assert (first.stats().hits, first.stats().stores) == (first.stats().misses, first.stats().misses)
+    compilation_cache.reset_cache()
+    compile_one()
+    assert ejcache.active().url == str(tmp_path / "b")
+    assert ejcache.stats().stores == first.stats().stores
+
+
+@pytest.mark.usefixtures("thin")
+def test_a_limit_of_jax_is_ours(tmp_path):
+    """Entries are evicted, and with a limit of 0 nothing is kept, not even by JAX."""
+    jax.config.update("jax_compilation_cache_max_size", 6_000)
+    cache = ejcache.enable(tmp_path / "c", min_compile_seconds=0)
+    for number in range(2, 7):
+        compile_one(number)
+    assert cache.stats().stores > len(list(cache.entries())) > 0
+    assert sum(info.size for info in cache.entries()) <= 6_000
+    jax.config.update("jax_compilation_cache_max_size", 0)
+    compilation_cache.reset_cache()
+    compile_one(9)
+    assert ejcache.active() is None
+    assert not list(tmp_path.glob("**/*-cache"))
+
+
+def test_two_processes_and_one_that_is_killed(start, tmp_path, run_python):
+    """One of two that start together is killed while it stores; the other, and the next start, have equal values."""
+    killed = """
+        import os, signal
+        from ejcache.cache.policy import CachePolicy
+        write = CachePolicy.write
+        def then_die(*arguments, **named):
+            write(*arguments, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
+        CachePolicy.write = then_die
+    """
+    text = textwrap.dedent(PROGRAM.format(change=NEXT + textwrap.dedent(killed)))
+    with ThreadPoolExecutor(2) as pool:
+        died = pool.submit(run_python, text, str(tmp_path / "c"), check=False)
+        first, _ = pool.submit(start).result()
+    assert died.result().returncode == -9
+    second, _ = start()
+    assert second["values"] == first["values"]
+    assert (second["hits"], second["misses"]) == (first["hits"] + first["misses"], 0)
+
+
+def test_both_forms_in_one_cache(start):
+    """Neither takes an entry of the other, and both hit their own."""
+    for change in (NEXT, ""):
+        first, _ = start(change)
+        second, _ = start(change)
+        assert first["hits"] == second["misses"] == 0
+        assert first["values"] == second["values"]
+
+
+def test_a_bucket(start, tmp_path):
+    """Another host has what the first has published; a bucket that is down costs no value."""
+    with GcsServer() as server:
+        variables = {"STORAGE_EMULATOR_HOST": server.url}
+        url = "gs://bucket/prefix"
+        first, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "one")})
+        second, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "two")})
+    third, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "three")})
+    assert (second["hits"], second["misses"]) == (first["misses"], 0)
+    assert first["values"] == second["values"] == third["values"]
+
+
+@needs("mount")
+def test_a_full_disk(tmp_path):
+    """The values are right, and it is said once that nothing is stored."""
+    program = f"""
+import contextlib
+import jax
+{NEXT}
+with open("filler", "wb", buffering=0) as filler, contextlib.suppress(OSError):
+    while True:
+        filler.write(b"x" * 4096)
+import ejcache
+ejcache.enable("c", min_compile_seconds=0)
+big = jax.numpy.arange(200_000.0)
+print(float(jax.jit(lambda: (big * 2).sum())()))
+print(ejcache.stats().stores, ejcache.stats().errors > 0)
+"""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    lines = on_small_disk(disk, program).split()
+    assert float(lines[0]) == pytest.approx(4e10, rel=1e-3)
+    assert lines[2] == "True"
