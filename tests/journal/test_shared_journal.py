@@ -75,7 +75,6 @@ class TestUses:
         store.journal.write()
         store.note_used("b")
         store.get("c")
-        store.note_used("c", local_only=True)
         infos = {info.key: info for info in store.entries()}
         assert infos["c"].last_used == infos["c"].created
         assert infos["b"].last_used >= infos["a"].last_used >= infos["a"].created

@@ -171,12 +171,12 @@ def opened(tmp_path, shared):
 def test_what_is_kept_here(opened, shared):
     """An entry that is kept here is a hit on this host, also for its next process, and never uploaded."""
     store = opened()
-    assert store.put("k", b"value", local_only=True) is True
-    assert store.put("k", b"other", local_only=True) is False
+    assert store.put_here("k", b"value") is True
+    assert store.put_here("k", b"other") is False
     assert store.flush(60) is True
     assert opened().get("k") == b"value"
     assert shared.inner.contains("k") is False
-    store.replace("k", b"other", local_only=True)
+    store.put_here("k", b"other", replacing=True)
     assert opened().get("k") == b"other"
 
 
@@ -197,10 +197,10 @@ def test_uses_that_nobody_is_told_of(tmp_path, opened, shared):
     noted = []
     shared.note_used = lambda key, worth: noted.append((key, worth))
     store = opened()
-    store.put("here", b"value", local_only=True)
+    store.put_here("here", b"value")
     store.put("everywhere", b"value")
-    for key in ("here", "everywhere"):
-        store.note_used(key, 2.5, local_only=key == "here")
+    store.note_used_here("here", 2.5)
+    store.note_used("everywhere", 2.5)
     assert noted == [("everywhere", 2.5)]
 
 
@@ -217,7 +217,7 @@ def test_a_read_only_store(opened, tmp_path):
     """A job that may not write keeps no entries. It does note what is quick, so that it does not ask again."""
     store = opened(read_only=True)
     with pytest.raises(StoreReadOnlyError):
-        store.put("k", b"value", local_only=True)
+        store.put_here("k", b"value")
     store.note_local("k", 0.005)
     assert opened(read_only=True).local_note("k") == 0.005
 
@@ -228,14 +228,14 @@ def test_a_local_tier_that_fails(tmp_path, shared):
     store = TieredStore(local, shared, scratch=tmp_path / "scratch")
     local.fail("put", StoreUnavailableError("the disk is full"))
     with store, pytest.raises(StoreUnavailableError):
-        store.put("k", b"value", local_only=True)
+        store.put_here("k", b"value")
     assert shared.inner.contains("k") is False
 
 
 def test_without_a_disk(shared):
     """A local tier in memory has notes in memory."""
     with TieredStore(MemoryStore(), shared) as store:
-        store.put("k", b"value", local_only=True)
+        store.put_here("k", b"value")
         store.note_local("k", 0.05)
         assert store.local_note("k") == 0.05
     assert shared.inner.contains("k") is False

@@ -164,7 +164,7 @@ def test_local_hits_are_noted_for_the_journal(tmp_path):
     class Noting(MemoryStore):
         noted = []  # noqa: RUF012
 
-        def note_used(self, key, worth=None, *, local_only=False):
+        def note_used(self, key, worth=None):
             self.noted.append((key, worth))
 
     with TieredStore(MemoryStore(), Noting()) as store:

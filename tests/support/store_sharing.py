@@ -29,9 +29,9 @@ needs_fork = needs("fork")
 class PromptStore(SharedStore):
     """A shared store that writes each change of its counters at once, so that other processes see it."""
 
-    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
         """As `SharedStore` does, and written."""
-        super().add_counters(amounts, record=record)
+        super().add_counters(amounts)
         self.journal.write()
 
 

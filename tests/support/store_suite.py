@@ -476,7 +476,6 @@ class BoundTests(Suite):
             fill(store, "e")
             assert sorted(self.stored(tmp_path / "store")) == ["a", "c", "d", "e"]
             store.note_used("c", 2.5)
-            store.note_used("c", local_only=True)
             fill(store, "fg")
             assert sorted(self.stored(tmp_path / "store")) == ["c", "e", "f", "g"]
 

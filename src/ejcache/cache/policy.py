@@ -182,7 +182,8 @@ class CachePolicy:
             return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
         self.tally.add(bytes_read=len(data))
         # `worth_of_use`, without the call: every hit comes here.
-        store.note_used(key, max(LEAST_WORTH, found.header.compile_seconds), local_only=local_only)
+        note_used = store.note_used if tiers is None or not local_only else tiers.note_used_here
+        note_used(key, max(LEAST_WORTH, found.header.compile_seconds))
         return Lookup(found)
 
     def is_noted_as_quick(self, key: str, settings: Settings) -> bool:
@@ -271,14 +272,15 @@ class CachePolicy:
         """Create or replace an entry, on this host only if it is below the floor of what others get."""
         key, seconds = header.key, header.compile_seconds
         local_only, worth, created = self.is_local_only(seconds, settings), worth_of_use(seconds), True
-        if replacing:
-            store.replace(key, data, worth=worth, local_only=local_only)
-        else:
-            created = store.put(key, data, worth=worth, local_only=local_only)
         if local_only and (tiers := two_tiers(store)) is not None:
+            created = tiers.put_here(key, data, worth=worth, replacing=replacing)
             tiers.note_local(key, seconds)
             if created:
                 self.tally.add(kept_here=1, kept_here_seconds=seconds)
+        elif replacing:
+            store.replace(key, data, worth=worth)
+        else:
+            created = store.put(key, data, worth=worth)
         return created
 
     def is_local_only(self, compile_seconds: float, settings: Settings) -> bool:
@@ -538,7 +540,7 @@ class CachePolicy:
     def _leave_record(self, record: bytes) -> None:
         """Have the store take what this process tells of itself to shared storage, with the last counters."""
         if self._store is not None:
-            self._store.add_counters({}, record=record)
+            self._store.leave_record(record)
 
     def _note_place(self, url: str) -> None:
         """Name the directory that is used instead, if the one that was asked for is not (`stores.opening`)."""

@@ -11,7 +11,7 @@ r"""The format of journals on shared storage, and of the snapshot that they are 
     line    := seconds "\t" times "\t" worth "\t" key "\n"    a `EntryUse`; lines are ordered by key
     seconds := of the last use, since the epoch, whole
     worth   := a number with six digits, or nothing
-    record  := what processes tell of themselves (`Store.add_counters`): lines, compressed
+    record  := what processes tell of themselves (`Store.leave_record`): lines, compressed
 
 A key holds neither a tab nor a line break (`check_key`). Version 1 is the first; readers ignore unknown header fields.
 """

@@ -75,24 +75,22 @@ class Store(Closing):
         """Return the bytes under `key`, or their first `length`, or None; nothing is copied or counted."""
 
     @abstractmethod
-    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
+    def note_used(self, key: str, worth: float | None = None) -> None:
         """Note that the entry was used now, so that it is the most recently used; nothing in a read-only store.
 
         Args:
             key: of the entry; nothing happens if there is none.
             worth: what one use is worth (`EntryUse.worth`).
-            local_only: of a store with two tiers, tell only that of this host.
         """
 
     @abstractmethod
-    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:
+    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
         """Create the entry; False if there is one already.
 
         Args:
             key: of the entry.
             data: the entry.
-            worth: what one use is worth (`EntryUse.worth`).
-            local_only: of a store with two tiers, write to that of this host only.
+            worth: the number from which the order of eviction is made: what one use is worth (`EntryUse.worth`).
 
         Raises:
             StoreTooSmallError: `data` is larger than `max_size`; nothing was evicted.
@@ -101,7 +99,7 @@ class Store(Closing):
         """
 
     @abstractmethod
-    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:
+    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
         """Put, whether or not there is an entry; readers see the old or the new one, complete."""
 
     @abstractmethod
@@ -134,14 +132,8 @@ class Store(Closing):
         """
 
     @abstractmethod
-    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
-        """Add to the counters kept with the store, atomically against other processes; lost in a read-only store.
-
-        Args:
-            amounts: by counter.
-            record: what this process tells of itself, in place of what it has told before. A store that hosts share
-                keeps it for some time after the process has ended; others do not.
-        """
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
+        """Add to the counters kept with the store, atomically against other processes; lost in a read-only store."""
 
     @abstractmethod
     def counters(self) -> dict[str, float]:
@@ -190,6 +182,9 @@ class Store(Closing):
         """Return the damage of the store's own structures, one sentence each; with `fix` it is repaired."""
         return []
 
+    def leave_record(self, record: bytes) -> None:
+        """Keep what this process tells of itself, in place of what it has told before, for some time after its end."""
+
     def failed_tries(self) -> int:
         """Return the number of requests of this process that failed, got no answer, or were throttled."""
         return 0
@@ -217,6 +212,12 @@ class TwoTiers(Protocol):
             local_only: do not ask the shared tier.
             budget: what the shared tier is waited for is taken from it.
         """
+
+    def put_here(self, key: str, data: bytes, *, worth: float | None = None, replacing: bool = False) -> bool:
+        """Create the entry, or replace it, on this host only; False if there was one already. Raises as `Store.put`."""
+
+    def note_used_here(self, key: str, worth: float | None = None) -> None:
+        """Note that the entry was used now, and tell the shared tier nothing."""
 
     def note_local(self, key: str, number: float) -> None:
         """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""

@@ -20,6 +20,7 @@ class _MemoryEntry:
     data: bytes
     created: float
     last_used: float
+    worth: float | None
 
 
 @dataclass(slots=True)
@@ -77,29 +78,30 @@ class MemoryStore(Store):
             found = self._namespace.entries.get(key)
         return None if found is None else found.data[:length]
 
-    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:  # noqa: ARG002
-        """Make the entry the most recently used one, which is all that decides here."""
+    def note_used(self, key: str, worth: float | None = None) -> None:
+        """Make the entry the most recently used one, which is all that decides here; listings have the worth."""
         check_key(key)
         with _lock:
             found = self._namespace.entries.get(key)
             if found is not None and not self.read_only:
                 found.last_used = time.time()
+                found.worth = found.worth if worth is None else worth
                 self._namespace.entries.move_to_end(key)
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:  # noqa: ARG002
+    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
         """Create the entry; False if there is one already.
 
         Raises:
             StoreTooSmallError: `data` is larger than `max_size`; nothing was evicted.
             StoreReadOnlyError: the store is read-only.
         """
-        return self._write(key, data, replace=False)
+        return self._write(key, data, worth, replace=False)
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:  # noqa: ARG002
+    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
         """Put `data` under `key` whether or not there is an entry; raises as `put` does, and then the old one stays."""
-        self._write(key, data, replace=True)
+        self._write(key, data, worth, replace=True)
 
-    def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
+    def _write(self, key: str, data: bytes, worth: float | None, *, replace: bool) -> bool:
         check_key(key)
         self._check_write(data)
         with _lock:
@@ -111,7 +113,7 @@ class MemoryStore(Store):
             while namespace.entries and 0 <= self.max_size < namespace.total + len(data):
                 namespace.drop(next(iter(namespace.entries)))
             now = time.time()
-            namespace.entries[key] = _MemoryEntry(data, created=now, last_used=now)
+            namespace.entries[key] = _MemoryEntry(data, created=now, last_used=now, worth=worth)
             namespace.total += len(data)
             return True
 
@@ -139,7 +141,7 @@ class MemoryStore(Store):
         """Yield every entry as it was when the iteration began."""
         with _lock:
             infos = [
-                EntryInfo(key, len(found.data), found.created, found.last_used)
+                EntryInfo(key, len(found.data), found.created, found.last_used, worth=found.worth)
                 for key, found in self._namespace.entries.items()
             ]
         yield from infos
@@ -164,7 +166,7 @@ class MemoryStore(Store):
             self._namespace.drop(key)
             return True
 
-    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:  # noqa: ARG002
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters of this name; lost in a read-only store."""
         if self.read_only:
             return

@@ -110,7 +110,7 @@ class LocalStore(Store):
         """
         return self._read(key, None)
 
-    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:  # noqa: ARG002
+    def note_used(self, key: str, worth: float | None = None) -> None:  # noqa: ARG002 (it was put with one)
         """Note a use of an entry that was read a moment ago; it keeps the worth that it was put with."""
         self._manager.note_use(key, time.time())
 
@@ -171,7 +171,7 @@ class LocalStore(Store):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:  # noqa: ARG002
+    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
         """Create the entry and evict others until the limit holds; False if there is one already.
 
         Raises:
@@ -185,7 +185,7 @@ class LocalStore(Store):
         # There is a row. `contains` deletes it if it is damaged.
         return not self.contains(key) and self._write(key, data, worth, replace=False)
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:  # noqa: ARG002
+    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
         """Store `data` under `key`, in place of any entry there; raises as `put` does, and changes nothing then."""
         self._write(check_key(key), data, worth, replace=True)
 
@@ -235,7 +235,7 @@ class LocalStore(Store):
         self._check_writable()
         return restore(self, self._layout, key_of)
 
-    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:  # noqa: ARG002
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters kept with the store, in one transaction.
 
         They are lost in a read-only store, and in one whose directory was removed: counters alone do not make it again.

@@ -84,7 +84,7 @@ class SharedStore(Store):
         """True if `get` would find an entry; one request."""
         return self.bucket.stat(entry_name(check_key(key))) is not None
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:  # noqa: ARG002
+    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
         """Create the entry; False if there is one already. One request, or two if an answer was lost.
 
         Raises:
@@ -100,7 +100,7 @@ class SharedStore(Store):
             self.note_worth(key, worth)
         return created
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:  # noqa: ARG002
+    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
         """Put `data` under `key` whether or not there is an entry; raises as `put` does."""
         check_key(key)
         self._check_write(data)
@@ -152,9 +152,9 @@ class SharedStore(Store):
         for info in kept[:-_QUARANTINED_COPIES]:
             self.bucket.delete(info.name)
 
-    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
+    def note_used(self, key: str, worth: float | None = None) -> None:
         """Note a use, for the next journal."""
-        if not (local_only or self._read_only or self.bucket.refusal is not None):
+        if not self.read_only:
             self.journal.note(key, worth=worth)
 
     def note_worth(self, key: str, worth: float | None) -> None:
@@ -162,11 +162,15 @@ class SharedStore(Store):
         if worth is not None and not self.read_only:
             self.journal.note(key, times=0, worth=worth)
 
-    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters, in memory; `Usage` writes them from time to time. Lost in a read-only store."""
         if not self.read_only:
             self.journal.add(amounts)
-            self.journal.record = record or self.journal.record
+
+    def leave_record(self, record: bytes) -> None:
+        """Leave what this process tells of itself, in place of what it has told before, for its last journal."""
+        if not self.read_only:
+            self.journal.record = record
 
     def counters(self) -> dict[str, float]:
         """Return the counters of all processes, as far as they have written them."""

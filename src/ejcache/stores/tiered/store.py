@@ -144,11 +144,15 @@ class TieredStore(Store):
             return data, verified[0] if verified else None
         return data, None
 
-    def note_used(self, key: str, worth: float | None = None, *, local_only: bool = False) -> None:
-        """Note a use in both tiers, or in that of this host. No tier is asked."""
+    def note_used(self, key: str, worth: float | None = None) -> None:
+        """Note a use in both tiers. No tier is asked."""
         self.local.note_used(key, worth)
-        if not (local_only or self.read_only):
+        if not self.read_only:
             self.shared.note_used(key, worth)
+
+    def note_used_here(self, key: str, worth: float | None = None) -> None:
+        """Note a use in the tier of this host."""
+        self.local.note_used(key, worth)
 
     def _get_local(self, key: str, *counted: str) -> bytes | None:
         with contextlib.suppress(StoreError):
@@ -257,21 +261,26 @@ class TieredStore(Store):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> bool:
+    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
         """Create the entry in the local tier now and in the shared one later; False if the local tier has one.
-
-        With `local_only`, it is never uploaded.
 
         Raises:
             StoreTooSmallError: `data` is larger than the shared tier's limit.
             StoreReadOnlyError: the store is read-only.
             StoreError: the local tier failed, and there is no memory left to keep the entry for the shared one.
         """
-        return self._write(key, data, PUT, worth=worth, local_only=local_only)
+        return self._write(key, data, PUT, worth)
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None, local_only: bool = False) -> None:
+    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
         """Put `data` under `key` in the local tier now and in the shared one later; raises as `put` does."""
-        self._write(key, data, REPLACE, worth=worth, local_only=local_only)
+        self._write(key, data, REPLACE, worth)
+
+    def put_here(self, key: str, data: bytes, *, worth: float | None = None, replacing: bool = False) -> bool:
+        """Put or replace the entry in the local tier; it is never uploaded. Raises as `put` does."""
+        check_key(key)
+        self._check_writable()
+        self._wake()
+        return self._write_local(key, data, REPLACE if replacing else PUT, worth)
 
     def note_local(self, key: str, number: float) -> None:
         """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""
@@ -282,15 +291,10 @@ class TieredStore(Store):
         """The number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
         return self._notes.number(key)
 
-    def _write(self, key: str, data: bytes, how: str, *, worth: float | None, local_only: bool) -> bool:
+    def _write(self, key: str, data: bytes, how: str, worth: float | None) -> bool:
         check_key(key)
-        if local_only:
-            self._check_writable()
-        else:
-            self._check_write(data)
+        self._check_write(data)
         self._wake()
-        if local_only:
-            return self._write_local(key, data, how, worth)
         if self._only_reads:
             self._shared.count("refused")
             return self._write_local(key, data, how, worth)
@@ -383,7 +387,12 @@ class TieredStore(Store):
 
     # -- counters --------------------------------------------------------------------------------------------------
 
-    def add_counters(self, amounts: Mapping[str, float], *, record: bytes = b"") -> None:
+    def leave_record(self, record: bytes) -> None:
+        """Leave what this process tells of itself for its last journal."""
+        if not self.read_only:
+            self.shared.leave_record(record)
+
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters kept with each tier; what the local one does not take gets there with the next ones."""
         if self.read_only:
             return
@@ -395,7 +404,7 @@ class TieredStore(Store):
             self._for_local.put_back(waiting)
         with contextlib.suppress(StoreError):
             # Asks nobody: they are written later, by this process or another one.
-            self.shared.add_counters(amounts, record=record)
+            self.shared.add_counters(amounts)
 
     def counters(self) -> dict[str, float]:
         """The counters kept with the shared tier; with the local one while the shared one cannot be asked."""
