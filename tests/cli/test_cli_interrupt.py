@@ -71,6 +71,14 @@ HANGING = """
     while True:
         CDLL(None).sigsuspend(bytes([255] * 128))  # all signals are blocked in this thread
 """
+LOSING = """
+    import os, signal, sys, weakref
+    class Thing: pass
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: (signal.raise_signal(signal.SIGINT), list(range(1000))))
+    del thing  # Python prints the KeyboardInterrupt of such a callback, and goes on
+    print("went on", file=sys.stderr)
+"""
 MOMENTS = 30
 COMMANDS = {
     "tune": ["tune", "--force", "--dir", "tuned", "prog.py"],
@@ -178,6 +186,17 @@ def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
 
     assert command.end() == 130
     assert command.left() == []
+
+
+def test_an_interrupt_that_python_loses_counts(tmp_path):
+    """In the callback of a weak reference, as when garbage is collected: the command ends with 130 all the same."""
+    (tmp_path / "losing.py").write_text(textwrap.dedent(LOSING))
+    command = Command(tmp_path, "tune", "--dir", "tuned", "--module", "losing.py", "--calls", ".")
+    said = command.process.communicate()[0]
+
+    assert "Exception ignored in" in said
+    assert "went on" in said
+    assert command.process.returncode == 130
 
 
 @needs("linux")  # /proc says what is left

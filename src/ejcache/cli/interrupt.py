@@ -32,13 +32,19 @@ _watch: _Watch | None = None
 
 
 class _Watch:
-    """A thread that waits for Ctrl-C, and ends the process if the main thread has not after `GRACE_SECONDS`."""
+    """A thread that waits for Ctrl-C, and ends the process if the main thread has not after `GRACE_SECONDS`.
+
+    Attributes:
+        was_interrupted: Ctrl-C has come, even if Python has lost the KeyboardInterrupt, as in the callback of a weak
+            reference.
+    """
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._stopped = threading.Event()
+        self.was_interrupted = False
         start_daemon(self._wait, name="ejcache-interrupt")
 
     def stop(self) -> None:
@@ -53,6 +59,7 @@ class _Watch:
             if self._stopped.is_set():
                 return
             if signal.SIGINT in numbers:
+                self.was_interrupted = True
                 time.sleep(GRACE_SECONDS)  # the main thread ends the process, if it can
                 _end_now()
 
@@ -61,6 +68,8 @@ def watch_no_longer() -> None:
     """Leave Ctrl-C to the program that this process is about to start or to become."""
     if _watch is not None:
         _watch.stop()
+        if _watch.was_interrupted:
+            raise KeyboardInterrupt
 
 
 def main() -> int:
@@ -74,7 +83,7 @@ def main() -> int:
         from ejcache.util.lifecycle import run_exit_phases
 
         status = command_line()
-        if status == INTERRUPTED:
+        if status == INTERRUPTED or (_watch is not None and _watch.was_interrupted):
             _end_in_order()
         run_exit_phases()  # not by `atexit`, where an interrupt of an upload would be printed and leave the status
     except KeyboardInterrupt:
