@@ -82,9 +82,6 @@ plain JAX in the same directory stay.
 
 0: nothing is damaged, or `--fix` repaired all of it. 1: something is damaged, or could not be repaired. Intact entries
 of a format that this version does not read are counted and left alone.
-
-With `--reuse`, 1 means that two traces of a function differ, or that the program failed
-([reuse.md](reuse.md)).
 """
 
 

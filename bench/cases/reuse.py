@@ -116,10 +116,9 @@ def _start(
     context: Context, who: str, blocks: int, work: float, home: Path, *, is_known: bool = True
 ) -> dict[str, Any]:
     env = {
-        "EJCACHE_REUSE_LOWERING": "1" if who == REUSED else "0",
+        "WORD": "bench" if who == REUSED else "",
         "EJCACHE_REUSE_CHECK_ONE_IN": "0",
         "EJCACHE_REUSE_FLOOR": "0",
-        "EJCACHE_REUSE_IGNORE": "*results.json",  # which another case may write meanwhile
         "EJCACHE_PRELOAD": "1",
     }
     seconds, printed = context.start("-m", "bench.programs.reuse", blocks, work, home=home, env=env)

@@ -57,12 +57,12 @@ CASES: dict[str, tuple[Trouble, ...]] = {
     "reuse-ranks": (
         NOTHING,
         Trouble("rank 1 is without ejcache", 2.0, {"WITHOUT": "1"}),
-        Trouble("rank 1 has other inputs", 0.2, own={1: {"CHANGED": ""}}),
+        Trouble("rank 1 has another word", 0.2, own={1: {"WORD": ""}}),
         Trouble("rank 0 was drawn to compare", 0.2, own={0: {"EJCACHE_REUSE_CHECK_ONE_IN": "1"}}),
-        Trouble("rank 1 has other inputs, and traces run a program of all", 2.0, {"INSIDE": "1"}, {1: {"CHANGED": ""}}),
+        Trouble("rank 1 has another word, and traces run a program of all", 2.0, {"INSIDE": "1"}, {1: {"WORD": ""}}),
     ),
 }
-"""`CHANGED` is another word in each job."""
+"""An empty `WORD` is another one in each job."""
 
 
 def _measure(troubles: tuple[Trouble, ...], context: Context, outcome: Outcome) -> None:
@@ -108,12 +108,11 @@ def _job(home: Path, who: str, blocks: int, trouble: Trouble) -> tuple[float, li
             "WORLD_SIZE": str(RANKS),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
-            "EJCACHE_REUSE_LOWERING": "1" if who == REUSED else "0",
+            "WORD": f"bench {(trouble.env or {}).get('INSIDE')}" if who == REUSED else "",
             "EJCACHE_REUSE_CHECK_ONE_IN": "0",
             "EJCACHE_REUSE_FLOOR": "0",
-            "EJCACHE_REUSE_IGNORE": "env:LATE,env:DIES,env:WITHOUT,*results.json",
             **(trouble.env or {}),
-            **own,
+            **(own if who == REUSED else {}),
         }
         command = [sys.executable, "-m", "bench.programs.reuse_ranks", str(blocks)]
         children.append(

@@ -1,6 +1,6 @@
 """python -m bench.programs.reuse SIZE WORK: one step of `SIZE` blocks after WORK seconds of other work.
 
-`EJCACHE_REUSE_LOWERING` says whether the step may be reused. The answer has how often it was traced; the processor time
+With the variable `WORD` the step may be reused. The answer has how often it was traced; the processor time
 of the main thread from the call until its key was made, how much of it went into the question whether the step can be
 reused, and into imports; the seconds of each phase, as `bench.programs.start_up` has them; and when this process ended
 by the machine's monotonic clock.
@@ -14,6 +14,7 @@ began = time.perf_counter()
 
 import _frozen_importlib  # noqa: E402 (all imports are timed; importlib's own, whatever Python has not loaded yet)
 import json  # noqa: E402
+import os  # noqa: E402
 import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
@@ -38,7 +39,7 @@ def main() -> None:
     arguments = blocks.arguments(size)
     imported = time.perf_counter()
     ejcache.enable("cache", min_compile_seconds=0)
-    step = ejcache.ejit(train_step)
+    step = ejcache.ejit(train_step, reuse_lowering=os.environ.get("WORD") or None)
     phases.watch_compiler()
     enabled = time.perf_counter()
     jax.devices()
@@ -80,11 +81,11 @@ def _watch_reuse(phases: Phases) -> dict[str, float]:
     from jax._src import compiler
 
     found: dict[str, float] = {}
-    if ejcache.current_settings().reuse_lowering:
+    if os.environ.get("WORD"):
         from ejcache.reuse.calls import ReusingCalls
 
         phases.watch(ReusingCalls, "_ask", "question")
-        phases.watch(ReusingCalls, "_load", "read and build")
+        phases.watch(ReusingCalls, "_answer", "read and build")
     phases.watch(_frozen_importlib, "_find_and_load", "imports")
     make_key = compiler._get_cache_key  # where JAX makes a key
 

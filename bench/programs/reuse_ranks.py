@@ -2,12 +2,13 @@
 
 `RANK` and `WORLD_SIZE` say which rank this is, `MASTER_ADDR` and `MASTER_PORT` where the job meets. Of rank 1, `LATE`
 is the seconds that it comes later than the others to the step, `DIES` kills it there, and `WITHOUT` leaves it without
-ejcache. `INSIDE` lets each trace run a program of all ranks. The clock begins when all ranks have met; the first line
-says when that was, by the machine's monotonic clock.
+ejcache. `WORD` is that of the step, without which it is not reused. `INSIDE` lets each trace run a program of all
+ranks. The clock begins when all ranks have met; the first line says when that was, by the machine's monotonic clock.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -33,7 +34,7 @@ def main() -> None:
     jit: Any = jax.jit
     if not (os.environ.get("WITHOUT") and is_odd):
         ejcache.enable("cache", min_compile_seconds=0)
-        jit = ejcache.ejit
+        jit = functools.partial(ejcache.ejit, reuse_lowering=os.environ.get("WORD") or None)
     mesh = Mesh(np.array(jax.devices()), ("data",))
     rows, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
     ones = _placed(np.ones(len(jax.devices()), np.float32), rows)

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._version import __version__ as __version__
-from ejcache.settings import start as _start  # noqa: F401  # what it notes may change later
 
 if TYPE_CHECKING:
     from ejcache.advice.guard import warn_recompiles
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.warm_start import warm
     from ejcache.journal.recorder import on_event
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
+    from ejcache.reuse.sources import code_digest
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
@@ -62,6 +62,7 @@ __all__ = [
     "active",
     "autotuned",
     "clear",
+    "code_digest",
     "current_settings",
     "disable",
     "disabled",
@@ -99,6 +100,7 @@ _MODULES: Final = {
     "jax_integration.no_compile_blocks": ("forbid_compile",),
     "jax_integration.warm_start": ("warm",),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
+    "reuse.sources": ("code_digest",),
     "settings.table": ("Settings",),
     "stores.base": ("EntryInfo", "Store"),
     "stores.opening": ("open_store",),

@@ -94,7 +94,7 @@ def test_ejit_has_the_options_of_jit():
     assert set(JitOptions.__annotations__) == parameters
     own = [name for name in EjitOptions.__annotations__ if name not in JitOptions.__annotations__]
     shown = inspect.signature(ejcache.ejit)
-    assert own == ["reuse_lowering", "name"]
+    assert own == ["reuse_lowering"]
     of_jax = shown.replace(parameters=[each for each in shown.parameters.values() if each.name not in own])
     assert of_jax == inspect.signature(jax.jit)
 

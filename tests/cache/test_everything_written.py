@@ -54,7 +54,6 @@ def world(tmp_path_factory):
         "WRITTEN": str(place / "written"),
         "PYTHONPATH": str(place / "hook"),
         "EJCACHE_AUTOTUNE_RECORD": "1",
-        "EJCACHE_REUSE_LOWERING": "1",
     }
 
     def run(*arguments, cache="local"):

@@ -7,11 +7,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from forking import Forked
-from helpers import ROOT, run_program
+from helpers import ROOT
 from notice_boards import NoticeBoard
 
-from ejcache.jax_integration.ranks.agreement import REUSE_SETTING, RankAgreement
+from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.reuse.votes import Vote
 
@@ -21,7 +20,6 @@ from pod import run_pod
 
 PROGRAM = """
 import hashlib, json, os, time
-os.environ["PYTHONHASHSEED"] = "0"  # forks of one process share its seed, and where none is set only another one proves
 import jax, jax.numpy as jnp, numpy as np
 import ejcache
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -30,7 +28,7 @@ rank, size = jax.process_index(), jax.process_count()
 if os.environ.get("LATE") == str(rank):
     time.sleep(float(os.environ["SECONDS"]))
 traced = []
-reuse = {} if os.environ.get("REUSE", "yes") == "yes" else False  # a mapping, since the ranks of a test are forks
+reuse = os.environ.get("REUSE", "yes") != "no" and ("word", os.environ.get("WORD"))
 devices = np.array(jax.devices()).reshape(size, -1)
 mesh = Mesh(devices, ("data", "model"))
 data, model = NamedSharding(mesh, P("data")), NamedSharding(mesh, P(None, "model"))
@@ -69,7 +67,6 @@ def job(tmp_path):
     program.write_text(PROGRAM)
 
     def run(processes=2, check=True, **environment):
-        run_program([sys.executable, "-c", "pass"])  # what was just written is older than what starts now
         variables = {
             "EJCACHE_REUSE_FLOOR": "0", "EJCACHE_REUSE_CHECK_ONE_IN": "0", "XDG_CACHE_HOME": str(tmp_path / "home"),
             **{name: value for name, value in environment.items() if not callable(value)},
@@ -81,9 +78,8 @@ def job(tmp_path):
             cache=lambda _: str(tmp_path / "cache"),
             env=lambda rank: {
                 **variables,
-                **{name: value(rank) for name, value in environment.items() if callable(value)},
+                **{name: given for name, value in environment.items() if callable(value) and (given := value(rank))},
             },
-            start=Forked,
         )
         for each in ranks:
             assert not check or each.returncode == 0, each.stderr
@@ -104,14 +100,15 @@ def test_the_third_start_of_a_job_traces_nothing(job, processes):
 
 
 @pytest.mark.soak
-def test_a_rank_that_must_trace(job):
-    """One rank has no record, and a trace runs a program of all ranks: all trace, and nobody waits for ever."""
+def test_ranks_with_different_words(job):
+    """A trace runs a program of all ranks: all trace, and nobody waits for ever."""
     for _ in range(2):
         traced = job(INSIDE="1")[0]["traced"]
     assert [rank["traced"] for rank in job(INSIDE="1")] == [[], []]
-    said = job(INSIDE="1", CHANGED=str)  # CHANGED is the rank, and another one than before on each
+    said = job(INSIDE="1", WORD=str)  # another one on each rank, and no record
     assert [rank["traced"] for rank in said] == [traced] * 2
-    said = job(INSIDE="1", CHANGED=lambda rank: str(rank) if rank else "")
+    said = job(INSIDE="1", WORD=lambda rank: str(rank) if rank else None)  # rank 0 has a record
+    assert [rank["traced"] for rank in said] == [traced[1:], traced]
     assert len({rank["loss"] for rank in said}) == 1
 
 
@@ -120,10 +117,7 @@ def test_a_rank_that_comes_late(job):
     """The others wait for it, and reuse with it."""
     for _ in range(2):
         job()
-    assert [rank["traced"] for rank in job(LATE="1", SECONDS="4", EJCACHE_REUSE_IGNORE="env:LATE,env:SECONDS")] == [
-        [],
-        [],
-    ]
+    assert [rank["traced"] for rank in job(LATE="1", SECONDS="4")] == [[], []]
 
 
 # -- simulated ranks -------------------------------------------------------------------------------------------------
@@ -144,12 +138,12 @@ def ranks_on(board, count, *, patience=60.0, present=None):
     ]
 
 
-def cast(agreements, says, *, count=None, by_setting=False):
+def cast(agreements, says, *, count=None):
     """What each rank does that votes so: a program is a yes, and None is a no."""
     count = len(agreements) if count is None else count
 
     def one(agreement):
-        vote = Vote(agreement, "step", tuple(range(count)), by_setting=by_setting)
+        vote = Vote(agreement, "step", tuple(range(count)))
         program = says[agreement.rank]
         if program is None:
             vote.trace()
@@ -211,13 +205,3 @@ def test_a_dead_rank_makes_the_others_trace(dead):
     assert cast(alive, [ONE] * 3, count=3) == [False] * 2
     # A dead rank that only comes late follows what was decided without it.
     assert cast([agreements[dead]], [ONE] * 3, count=3) == [False]
-
-
-def test_a_rank_whose_setting_is_off_makes_the_others_trace():
-    """It has said so when it had a backend, so nobody waits for its vote."""
-    board = NoticeBoard()
-    agreements = ranks_on(board, 2)
-    for each in agreements:
-        each.publish(*REUSE_SETTING, each.rank == 0)
-    assert cast(agreements[:1], [ONE] * 2, count=2, by_setting=True) == [False]
-    assert max(board.asked) <= 1_000

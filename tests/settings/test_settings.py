@@ -195,9 +195,6 @@ def test_empty_xla_caches_are_none_as_in_jax():
         ("dir", 7),
         ("xla_caches", "some"),
         ("enabled", "maybe"),
-        ("reuse_ignore", "--lr,runname"),
-        ("reuse_ignore", ["WANDB_NAME"]),
-        ("reuse_ignore", "env:"),
     ],
 )
 def test_a_bad_value_in_a_call_names_setting_value_and_what_is_accepted(name, value):
@@ -212,12 +209,10 @@ def test_a_bad_value_in_a_call_names_setting_value_and_what_is_accepted(name, va
 
 
 def test_values_with_several_spellings():
-    """JAX's users write -1 for no floor; a path, in a report or to be ignored, cannot be a misspelt word."""
+    """JAX's users write -1 for no floor; a path cannot be a misspelt word."""
     assert parse(setting_named("min_compile_seconds"), -1) == 0.0
     for where in ("LINE", "1", "off", "./out", "report.json", "~/report"):
         assert parse(setting_named("report"), where) == where
-    ignored = "--run-name", "-r", "env:WANDB_*", "metrics.csv", "conf/*", "./train", "run?"
-    assert parse(setting_named("reuse_ignore"), ", ".join(ignored)) == ignored
 
 
 def test_every_setting_has_a_variable_of_its_name():

@@ -3,7 +3,8 @@
 `left_out` and `left_out_seconds` are the compilations below a floor, `kept_here` and `kept_here_seconds` those that a
 shared cache keeps on one host only; the seconds are those of compiling. `preload_loaded`, `preload_hits` and
 `preload_unused` are executables that were loaded before anybody asked for them, `preload_bytes` is their serialised
-size, and `preload_seconds` the time of loading that no hit had to wait for.
+size, and `preload_seconds` the time of loading that no hit had to wait for. `not_traced` is the functions that took the
+lowered program of an earlier start.
 
 `about` are lookups of the thin form, whose seconds are about right.
 
@@ -216,6 +217,7 @@ class Stats(NamedTuple):
             "left_out_seconds": seconds("left_out_seconds"),
             "kept_here": count("kept_here"),
             "kept_here_seconds": seconds("kept_here_seconds"),
+            "not_traced": count("not_traced"),
             "load_seconds": seconds("load_seconds"),
             "bytes_read": count("bytes_read"),
             "bytes_written": count("bytes_written"),

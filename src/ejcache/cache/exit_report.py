@@ -154,6 +154,8 @@ def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> s
         parts.append(f"{sum(stats.skipped.values()):,} not stored" + _reasons(stats.skipped))
     if stats.errors:
         parts.append(plural(stats.errors, "error"))
+    if not_traced := int(stats.amounts.get("not_traced", 0)):
+        parts.append(f"{plural(not_traced, 'function')} not traced")
     within = "" if processes == 1 else f" in {processes} processes"
     line = f"ejcache: saved {stats.saved_of_total}{within}: {', '.join(parts)} ({', '.join(places)})"
     left_out = float(stats.amounts.get("left_out_seconds", 0.0))

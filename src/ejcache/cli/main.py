@@ -109,7 +109,7 @@ COMMANDS: Final = {
     "verify": Command(
         "ejcache.cli.commands.verify:verify",
         "Check every entry, and repair.",
-        ("verify", "verify --fix", "verify --reuse train.py --steps 1"),
+        ("verify", "verify --fix"),
     ),
     "clear": Command(
         "ejcache.cli.commands.clear:clear",
@@ -348,7 +348,7 @@ def _rearrange(arguments: list[str]) -> list[str]:
 
 def _runs_a_program(arguments: list[str]) -> bool:
     """True if the command has a program behind its own options."""
-    return arguments[:1] in (["run"], ["tune"]) or (arguments[:1] == ["verify"] and "--reuse" in arguments)
+    return arguments[:1] in (["run"], ["tune"])
 
 
 class _MessagePrinter(logging.Handler):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: TC003 (`typing.get_type_hints` of the options)
+from collections.abc import Callable, Iterable, Sequence  # noqa: TC003 (`typing.get_type_hints` of the options)
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import jax
 
-from ejcache.jax_integration.activate import current_settings, enable_by_default
+from ejcache.jax_integration.activate import enable_by_default
 from ejcache.jax_integration.forms import has_full_form
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 
@@ -37,10 +37,9 @@ class JitOptions(TypedDict, total=False):
 
 
 class EjitOptions(JitOptions, total=False):
-    """The keywords of `@ejit`: those of `jax.jit`, and those of `reuse`."""
+    """The keywords of `@ejit`: those of `jax.jit`, and the word of `reuse`."""
 
-    reuse_lowering: bool | Mapping[str, Any] | None
-    name: str | None
+    reuse_lowering: Any
 
 
 _REUSE: Final = "ejcache.reuse.calls"
@@ -88,38 +87,32 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     Args:
         fun: the function. Without it, `ejit` returns a decorator.
-        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`, and two that
-            docs/reuse.md describes:
-            reuse_lowering: take the lowered program of an earlier process that was started from the same inputs,
-                instead of tracing the function. A mapping declares what else it depends on: callables, which are asked
-                at each new signature, and paths, whose content counts. By default, what the setting says.
-            name: tells functions apart that `reuse_lowering` would take for one.
+        options: any parameter of `jax.jit`; also `func`, which is ejkernel's name for `fun`, and:
+            reuse_lowering: a word for all that the function reads besides its arguments, or a function that returns
+                one. A restart whose word, code and call are those of earlier starts takes their lowered program
+                instead of tracing the function (docs/reuse.md).
 
     Raises:
         TypeError: the installed `jax.jit` does not have such an option.
-        UsageError: `reuse_lowering` is something else.
+        UsageError: `reuse_lowering` is no word.
     """
     fun = options.pop("func", fun)
     if fun is None:
         return functools.partial(ejit, **options)
     enable_by_default()
-    wanted = options.get("reuse_lowering")
-    asked = (current_settings().reuse_lowering if wanted is None else wanted) is not False  # an empty mapping asks
-    if asked and has_full_form("ejit(reuse_lowering=…)"):
-        reusing = import_module(_REUSE).reusing_jit(fun, options)
-        if reusing is not None:
-            return reusing
-    options = {name: value for name, value in options.items() if name not in _OWN}
-    return jax.jit(fun, **options)
+    word = options.pop(_WORD, None)
+    if word is None or word is False or not has_full_form("ejit(reuse_lowering=…)"):
+        return jax.jit(fun, **options)
+    return import_module(_REUSE).reusing_jit(fun, word, options)
 
 
-_OWN: Final = {"reuse_lowering": None, "name": None}
+_WORD: Final = "reuse_lowering"
 
 
 def _signature() -> inspect.Signature:
-    added = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_OWN[name]) for name in _OWN]
     of_jax = inspect.signature(jax.jit)
-    return of_jax.replace(parameters=[*of_jax.parameters.values(), *added])
+    word = inspect.Parameter(_WORD, inspect.Parameter.KEYWORD_ONLY, default=None)
+    return of_jax.replace(parameters=[*of_jax.parameters.values(), word])
 
 
 vars(ejit)["__signature__"] = _signature()

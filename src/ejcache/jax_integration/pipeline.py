@@ -110,11 +110,7 @@ class Compiler:
             submit(self._greet_ranks)  # in the background: JAX holds its lock, and the service may be slow
 
     def _greet_ranks(self) -> None:
-        from ejcache.jax_integration.ranks.agreement import REUSE_SETTING
-
-        agreement = self._agreement()
-        if agreement is not None:
-            agreement.publish(*REUSE_SETTING, self.settings().reuse_lowering)
+        self._agreement()
 
     # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
 

@@ -159,7 +159,7 @@ class ReuseNote(NamedTuple):
         function: module and qualified name.
         did: `recorded`, `proven`, `compared`, `reused`, `traced`, `plain` or `wrong`.
         sentence: why, for a person.
-        advice: the line that would make the difference not count, or other advice.
+        parts: of what was asked, by what a person calls them: a short digest of each.
         url: the cache.
         process: its number.
         time: seconds since the epoch.
@@ -168,14 +168,14 @@ class ReuseNote(NamedTuple):
     function: str = ""
     did: str = ""
     sentence: str = ""
-    advice: str = ""
+    parts: Mapping[str, str] = _NOTHING
     url: str = ""
     process: int = 0
     time: float = 0.0
 
     @property
     def words(self) -> str:
-        """`traced, because the variable FOO changed`."""
+        """`traced and recorded, because nothing was recorded for this word, code and call`."""
         return f"{_DID.get(self.did, self.did)}, because {self.sentence}"
 
 

@@ -177,15 +177,14 @@ def run_profile_key(*identity: str) -> str:
     return f"{_RUN_PROFILE}{_digest({str(place): part for place, part in enumerate(identity)}, _LOGICAL_DIGITS)}"
 
 
-def reuse_record_key(main: str, *identity: str) -> str:
-    """The key of what restarts of a main module may reuse.
+def reuse_record_key(name: str, digest: str) -> str:
+    """The key of what restarts may reuse of a function.
 
     Args:
-        main: the name of its file, for listings.
-        identity: what tells it and its machine from others.
+        name: of the function, for listings.
+        digest: of what the record answers.
     """
-    digest = _digest({str(place): part for place, part in enumerate((main, *identity))}, _LOGICAL_DIGITS)
-    return f"{_REUSE_RECORD}{listed_name(main)}-{digest}"
+    return f"{_REUSE_RECORD}{listed_name(name)}-{digest[:_LOGICAL_DIGITS]}"
 
 
 def reuse_module_key(digest: str) -> str:

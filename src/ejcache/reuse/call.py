@@ -24,15 +24,15 @@ from ejcache.jax_integration.seam.reuse.lowering import (
     is_unspecified,
 )
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.reuse.values import kind_name, lenient_text, plain_text
+from ejcache.reuse.values import Place, class_name, kind_name, plain_data
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
     from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
 
 
-def call_text(call: ParsedCall, places: DevicePlaces) -> str:
-    """Return the text of a call.
+def call_texts(call: ParsedCall, places: DevicePlaces) -> dict[str, str]:
+    """Return the text of a call, by what a person calls its parts.
 
     Raises:
         RefusedError: a part of it cannot be written.
@@ -40,16 +40,14 @@ def call_text(call: ParsedCall, places: DevicePlaces) -> str:
     settings = {name: _jax_text(value, places, f"JAX's {name}") for name, value in sorted(trace_settings().items())}
     options = {name: _jax_text(value, places, f"the option {name}") for name, value in sorted(call.options.items())}
     shapes: dict[Any, str] = {}
-    return json.dumps(
-        {
-            "leaves": [_leaf_text(leaf, places, shapes) for leaf in call.leaves],
-            "trees": [tree_text(tree) for tree in call.trees],
-            "names": list(call.names),
-            "statics": [*call.static_positions, *call.static_names, *map(lenient_text, call.statics)],
-            "options": options,
-            "settings": settings,
-        }
-    )
+    arguments = [[_leaf_text(leaf, places, shapes) for leaf in call.leaves], *map(tree_text, call.trees), *call.names]
+    statics = [plain_data(each, Place.STATIC, "a static argument") for each in call.statics]
+    return {
+        "the arguments": json.dumps(arguments),
+        "the static arguments": json.dumps([*call.static_positions, *call.static_names, *statics]),
+        "the options of jit": json.dumps(options),
+        "JAX's settings": json.dumps(settings),
+    }
 
 
 def tree_text(tree: Any) -> str:
@@ -59,7 +57,7 @@ def tree_text(tree: Any) -> str:
         return "*"
     kind, data = node
     below = ", ".join(map(tree_text, tree.children()))
-    return f"{kind.__module__}:{kind.__qualname__}[{lenient_text(data)}]({below})"
+    return f"{class_name(kind)}[{json.dumps(plain_data(data, Place.NODE, 'a node'))}]({below})"
 
 
 def _leaf_text(leaf: Any, places: DevicePlaces, shapes: dict[Any, str]) -> str:
@@ -112,7 +110,4 @@ def _jax_text(value: Any, places: DevicePlaces, where: str) -> str:
         return f"tree {tree_text(value)}"
     if type(value) in {tuple, list}:
         return f"({', '.join(_jax_text(each, places, where) for each in value)})"
-    try:
-        return plain_text(value)
-    except RefusedError as exc:
-        raise RefusedError(f"{where} is {kind_name(value)}, which is known by no content") from exc
+    return json.dumps(plain_data(value, Place.STATIC, where))

@@ -9,68 +9,79 @@ A failure of ours is reported, and the call is traced as usual. An exception of 
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
-import shlex
+import threading
 import time
-from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
 from ejcache.errors import StoreError
-from ejcache.jax_integration.activate import compiler_in_use, current_settings
+from ejcache.jax_integration.activate import compiler_in_use
 from ejcache.jax_integration.lowering.module_digest import digest_is_known, digest_module
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.keys.key import reuse_module_key
-from ejcache.reuse.call import call_text
-from ejcache.reuse.declared import check_declared, declared_texts
-from ejcache.reuse.inputs import known_starts
+from ejcache.keys.key import reuse_module_key, reuse_record_key
+from ejcache.reuse.call import call_texts
+from ejcache.reuse.functions import know
 from ejcache.reuse.log import note
-from ejcache.reuse.process import ANSWERED, ProcessInputs, number, proven_by_this, read_ahead, same_program, stay_plain
-from ejcache.reuse.records import LARGEST_MODULE, RecordedFunction, read_module, witness, write_module
+from ejcache.reuse.namesakes import Namesake
+from ejcache.reuse.process import checks_one_in, distributions, is_drawn, machine, number, why_packages_changed
+from ejcache.reuse.records import (
+    LARGEST_MODULE,
+    ReuseRecord,
+    TurnedOff,
+    is_independent,
+    is_same_program,
+    read_module,
+    read_record,
+    remove_record,
+    witness,
+    write_module,
+    write_record,
+)
 from ejcache.reuse.trees import TreeCodec
+from ejcache.reuse.values import digest_of
 from ejcache.reuse.votes import vote_on
-from ejcache.util.locks import ForkLock
+from ejcache.reuse.word import Word
 from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
     from concurrent.futures import Future
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
+    from ejcache.reuse.functions import KnownFunction
     from ejcache.reuse.votes import Vote
     from ejcache.settings.table import Settings
 
 _QUICK_SECONDS: Final = 0.05
 """A function that is traced and lowered in less stays plain: to ask about it takes about as long."""
-_AHEAD_SECONDS: Final = 1.0
-"""The first question waits so long for the work ahead, at most."""
 
 
-def reusing_jit(fun: Any, options: dict[str, Any]) -> Any | None:
-    """The reusing function of `fun`, or None if it is to be plain. Takes the options of this room out of `options`.
+def reusing_jit(fun: Any, wanted: Any, options: dict[str, Any]) -> Any:
+    """Return the reusing function of `fun`, or a plain one where this JAX is not known.
+
+    Args:
+        fun: the function.
+        wanted: its word, or a function that returns it.
+        options: of `jax.jit`.
 
     Raises:
-        UsageError: `reuse_lowering` is neither a boolean nor a mapping of names to callables and paths.
+        UsageError: `wanted` is no word.
     """
-    wanted, name = options.pop("reuse_lowering", None), options.pop("name", None)
-    declared = None if wanted is None else check_declared(wanted)
-    if wanted is False or (wanted is None and not current_settings().reuse_lowering):
-        return None
+    word = Word(wanted)
     jitted = jax.jit(fun, **options)
     problems = [*seam.mismatches(), *lowering.mismatches()]
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
     _work_ahead()
-    calls = ReusingCalls(jitted, name or function_name(fun), declared, by_setting=wanted is None)
-    return seam.reusing_function(jitted, calls.miss)
+    return seam.reusing_function(jitted, ReusingCalls(jitted, fun, word).miss)
 
 
 @functools.cache
@@ -80,16 +91,8 @@ def _work_ahead() -> Future[None]:
 
 
 def _make_ready() -> None:
-    read_ahead()
+    distributions()
     lowering.make_context_ahead()
-
-
-def function_name(fun: Any) -> str:
-    """Module and qualified name of a function, or of the class of another callable."""
-    while not isinstance(getattr(fun, "__qualname__", None), str) and hasattr(fun, "func"):
-        fun = fun.func  # of a partial
-    named = fun if isinstance(getattr(fun, "__qualname__", None), str) else type(fun)
-    return f"{named.__module__}.{named.__qualname__}"
 
 
 class _Use(NamedTuple):
@@ -100,30 +103,27 @@ class _Use(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """A call of this function, and what this process and earlier ones know of it.
+    """A call of this function with its word.
 
     Attributes:
-        digest: of all that counts of the call.
+        key: of the record that answers it.
+        word: digest of the word.
+        off_key: of the record that says that this name, code and word are off.
+        parts: a short digest of each part, by what a person calls it.
         call: its arguments, as JAX sees them.
-        inputs: of this process.
-        has_read_inputs: True if this call has read them.
         use: the cache and the settings.
         backend: the PJRT client.
         vote: of the ranks that the call spans.
     """
 
-    digest: str
+    key: str
+    word: str
+    off_key: str
+    parts: Mapping[str, str]
     call: ParsedCall
-    inputs: ProcessInputs
-    has_read_inputs: bool
     use: _Use
     backend: Any
     vote: Vote
-
-
-_lock: Final = ForkLock()
-_inputs: Final[dict[int, tuple[CachePolicy, ProcessInputs | str]]] = {}
-"""By the cache: the inputs, or why they cannot be read."""
 
 
 class ReusingCalls:
@@ -131,61 +131,55 @@ class ReusingCalls:
 
     Args:
         jitted: the function, as `jax.jit` made it.
-        name: module and qualified name, or what the user calls it.
-        declared: what the user declares; None if that is nothing.
-        by_setting: True if the function asks because of the setting.
+        fun: the function itself.
+        word: for all that it reads besides its arguments.
     """
 
-    def __init__(self, jitted: Any, name: str, declared: dict[str, Any] | None, *, by_setting: bool = False) -> None:
-        self.name = name
+    def __init__(self, jitted: Any, fun: Any, word: Word) -> None:
         self._jitted = jitted
-        self._declared = declared
-        self._by_setting = by_setting
+        self._word = word
+        self._known: KnownFunction = know(fun)
+        self._namesake = Namesake(self._known, fun, word)
         self._plain = seam.plain_miss(jitted)
         self._is_served = True  # False where JAX's dispatch never serves it, and asks at each call
+        self._is_counted = False
+        self._is_slow = False  # once it took long to trace; JAX remembers a trace for other calls of equal types
+        self._asking: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Module and qualified name of the function."""
+        return self._known.name
 
     def miss(self, *args: Any, **kwargs: Any) -> Any:
         """Do as JAX's own `cache_miss`: return the results, data for the C++ dispatch, and whether to forget it."""
         if seam.is_traced() or not self._is_served:
             return self._plain(*args, **kwargs)
         use = self._use()
-        vote = vote_on(self._jitted, self.name, args, kwargs, by_setting=self._by_setting)
+        vote = vote_on(self._jitted, self.name, args, kwargs)
         question = None if use is None else self._ask(use, vote, args, kwargs)
         if question is None:
             vote.trace()
             result = self._plain(*args, **kwargs)
             self._is_served = use is None or result[1] is not None
             return result
-        asked = question.inputs.asked
-        with question.inputs.lock:
-            before = asked.get(question.digest)
-            if before is None:
-                asked[question.digest] = self
-        if before is None:
-            try:
-                return self._answer(question, args, kwargs)
-            finally:
-                asked[question.digest] = ANSWERED
-        if before is not self:
-            return self._asked_before(question, args, kwargs)
-        question.vote.trace()
-        return self._plain(*args, **kwargs)  # another thread calls this function at this moment
-
-    def _answer(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Reuse or trace, for a question that this process asks for the first time."""
-        known = question.inputs.function(question.digest)
-        if known is not None and known.quick:
-            question.vote.trace()
-            self._say_quick(question.use)
+        with self._lock:
+            is_first = question.key not in self._asking
+            self._asking.add(question.key)
+        if not is_first:  # another thread asks the same at this moment
+            vote.trace()
             return self._plain(*args, **kwargs)
-        if question.inputs.is_reusing and known is not None and known.is_ready:
-            found = self._load(question, known)
-            if found is not None:
-                computation, tree = found
-                with digest_is_known(lowering.module_of(computation), known.content):
-                    return lowering.run(computation, tree, question.call)
-        question.vote.trace()
-        return self._trace(question, args, kwargs)
+        try:
+            found = self._answer(question)
+            if found is None:
+                vote.trace()
+                return self._trace(question, args, kwargs)
+            computation, tree, content = found
+            with digest_is_known(lowering.module_of(computation), content):
+                return lowering.run(computation, tree, question.call)
+        finally:
+            self._asking.discard(question.key)
 
     # -- the question ------------------------------------------------------------------------------------------------
 
@@ -198,77 +192,85 @@ class ReusingCalls:
         return None if policy is None else _Use(policy, settings)
 
     def _ask(self, use: _Use, vote: Vote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Question | None:
-        """Ask the records about a call; None if it is to be a plain call. Raises what a declared callable raises."""
+        """Ask the word, and take the call apart; None if it is to be a plain call. Raises what the word raises."""
         try:
-            declared = declared_texts(self._declared) if self._declared else {}
-        except RefusedError as exc:
-            self._say(use, "plain", exc.reason)
-            return None
+            word = self._word.ask()
         except BaseException:
             vote.trace()
             raise
         try:
-            reason = vote.why_impossible or ("" if self._declared is not None else known_starts.why_unknown())
-            if reason:
-                stay_plain(reason)
-                return None
             call = seam.parse_call(self._jitted, args, kwargs)
-            backend = _backend_of(call)
-            why = seam.why_plain(call)
-            inputs, has_read = (why, False) if why else _inputs_of(use, backend)
-            if isinstance(inputs, str):
-                self._say(use, "plain", inputs)
-                return None
-            since = inputs.changed_environment(), inputs.changed_search_path()
-            choices = use.settings.autotune_policy, use.settings.autotune_dir
-            about = [self.name, call_text(call, lowering.DevicePlaces(backend)), declared, since, choices]
-            digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
-            return _Question(digest, call, inputs, has_read, use, backend, vote)
+            reason = (
+                self._known.why_changed()
+                or why_packages_changed()
+                or vote.why_impossible
+                or seam.why_plain(call)
+                or self._namesake.why_trace(word)
+            )
+            if not reason:
+                return self._question(use, vote, call, word)
+            self._stay_plain(use, reason)
         except RefusedError as exc:
-            self._say(use, "plain", exc.reason)
+            self._stay_plain(use, exc.reason)
         except Exception as exc:
             use.policy.report_failure("ask whether a program can be reused", exc, use.settings, program=self.name)
         return None
 
+    def _question(self, use: _Use, vote: Vote, call: ParsedCall, word: str) -> _Question:
+        backend = _backend_of(call)
+        texts = {
+            "the word": word,
+            "the code of the function, or the source of its module": self._known.code,
+            **call_texts(call, lowering.DevicePlaces(backend)),
+            "an installed distribution": distributions(),
+            "the devices, the ranks, or the versions of Python and JAX": machine(backend),
+            "a setting of autotuning": [use.settings.autotune_policy, use.settings.autotune_dir],
+        }
+        parts = {what: digest_of(text)[:16] for what, text in texts.items()}
+        about = [self.name, texts]
+        off = digest_of([self.name, self._known.code, word])
+        keys = [reuse_record_key(self.name, digest) for digest in (digest_of(about), off)]
+        return _Question(keys[0], word, keys[1], parts, call, use, backend, vote)
+
     # -- the answers -------------------------------------------------------------------------------------------------
 
-    def _load(self, question: _Question, known: RecordedFunction) -> tuple[Any, Any] | None:
-        """The program of a record, and the tree of its results; None if it must be traced after all."""
+    def _answer(self, question: _Question) -> tuple[Any, Any, Any] | None:
+        """The program of a record, the tree of its results, and what is known of its module; None to trace."""
         policy, settings = question.use
-        inputs = question.inputs
         try:
-            why = inputs.why_changed(is_just_read=question.has_read_inputs)
-            module = None if why else read_module(known.module, policy, settings)
-            if module is not None:
-                tree = TreeCodec(question.call).decode_tree(known.tree)
-                computation = lowering.decode_program(known.program, module, question.backend)
-                if question.vote.all_reuse(_compiled(known)):
-                    ProcessInputs.has_reused = True
-                    self._say(question.use, "reused", "a process with the same inputs has traced it")
-                    return computation, tree
-                self._say(question.use, "traced", "another rank traces it, has another program, or did not answer")
+            off = submit(lambda: read_record(question.off_key, policy, settings))
+            record = read_record(question.key, policy, settings)
+            if isinstance(off.result(), TurnedOff) or not isinstance(record, ReuseRecord):
                 return None
-            self._say(question.use, "traced", why or "its module is not in the cache any more, or damaged")
+            if record.proven is None or is_drawn():
+                return None
+            module = read_module(record.module, policy, settings)
+            if module is None:
+                self._say(question, "traced", "its module is not in the cache any more, or damaged")
+                return None
+            tree = TreeCodec(question.call).decode_tree(record.tree)
+            computation = lowering.decode_program(record.program, module, question.backend)
+            if not question.vote.all_reuse(_compiled(record, question.word)):
+                self._say(question, "traced", "another rank traces it, has another word or program, or did not answer")
+                return None
         except RefusedError as exc:
-            self._say(question.use, "traced", exc.reason)
+            self._say(question, "traced", exc.reason)
         except StoreError as exc:
             policy.report_failure("read a lowered program", exc, settings, program=self.name)
         except Exception as exc:
-            self._say(question.use, "traced", f"its record is of no use: {exc}")
-        if not inputs.has_reused:
-            inputs.is_reusing = False
+            self._say(question, "traced", f"its record is of no use: {exc}")
+        else:
+            self._note_reuse(question)
+            return computation, tree, record.content
         return None
 
-    def _asked_before(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Trace a second time for one question: whatever differs between the two is in no record."""
-        question.vote.trace()
-        why = f"{self.name} was traced twice for one question, and only its own words could tell the two apart"
-        try:
-            question.inputs.switch_off(why, question=question.digest)
-        except Exception as exc:
-            question.use.policy.report_failure("write a record of reuse", exc, question.use.settings, program=self.name)
-        self._say(question.use, "plain", why, 'ejit(…, name="…") gives each its own')
-        return self._plain(*args, **kwargs)
+    def _note_reuse(self, question: _Question) -> None:
+        self._is_slow = True
+        self._namesake.note_reuse(question.word, functools.partial(self._turn_off, question))
+        self._say(question, "reused", "earlier starts with this word, code and call have traced it")
+        if not self._is_counted:
+            self._is_counted = True
+            question.use.policy.tally.add(not_traced=1)
 
     def _trace(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         began = time.perf_counter()
@@ -290,22 +292,24 @@ class ReusingCalls:
                     "record a lowered program", exc, question.use.settings, program=self.name
                 )
         if refused:
-            self._say(question.use, "plain", refused)
+            self._stay_plain(question.use, refused)
         return result
 
     def _learn(self, question: _Question, lowered: lowering.Lowered, result: Any, seconds: float) -> str:
         """Record or prove what a trace gave; returns why the function stays plain, or nothing."""
-        inputs = question.inputs
+        policy, settings = question.use
         self._is_served = result[1] is not None
-        if seconds < number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS):
-            inputs.learn(question.digest, lambda _: RecordedFunction(self.name, quick=True))
-            self._say_quick(question.use)
+        off, record = (read_record(key, policy, settings) for key in (question.off_key, question.key))
+        if isinstance(off, TurnedOff):
+            return off.off
+        self._is_slow |= isinstance(record, ReuseRecord) or seconds >= number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS)
+        if not self._is_slow:
+            self._say(question, "plain", f"to trace it takes less than {_QUICK_SECONDS} s")
             return ""
-        if lowered.has_arrays and self._declared is None:
+        if lowered.has_arrays:
             return "arrays of JAX are baked into its program, such as weights; give them as arguments"
         if not self._is_served:
             return "JAX's own dispatch does not serve it: it has effects, or its results are not plain arrays"
-        policy, settings = question.use
         program, module = lowering.encode_program(lowered)
         if not question.vote.spans(lowering.DevicePlaces(question.backend).at(program["devices"])):
             return "its program spans processes of which its arguments say nothing"
@@ -316,65 +320,64 @@ class ReusingCalls:
             return "the tree of its results would be read otherwise than it is"
         program = json.loads(json.dumps(program))
         content = digest_module(lowered.module)
-        said: list[tuple[str, str]] = []
-
-        def learnt(known: RecordedFunction | None) -> RecordedFunction:
-            if known is None or known.quick:
-                said.append(("recorded", inputs.missed or "nothing was recorded for these inputs"))
-                digest = write_module(module, policy, settings)
-                if not digest:
-                    raise RefusedError("its module could not be stored")
-                return RecordedFunction(self.name, False, program, tree, digest, content, witness())
-            if not same_program(known, program, tree, content.digest):
-                why = f"two traces of {self.name} with the same inputs gave different programs"
-                said.append(("wrong", why))
-                return known._replace(off=why)
-            proven = proven_by_this(known)
-            if proven.proven != known.proven:
-                said.append(("proven", "an earlier start has recorded the same program"))
-            elif proven.proven:
-                said.append(("compared", inputs.missed or "this process reuses nothing"))
-            else:
-                said.append(("compared", "only a process with another hash seed can prove it"))
-            if policy.contains(reuse_module_key(proven.module), settings):
-                return proven
-            return proven._replace(module=write_module(module, policy, settings) or proven.module)
-
-        inputs.learn(question.digest, learnt)
-        for did, sentence in said or [
-            ("traced", inputs.why_changed() or "a program was reused before in this process")
-        ]:
-            self._say(question.use, did, sentence, _line_that_ignores(inputs.advice, settings.reuse_ignore))
-            if did == "wrong":
-                policy.warn(
-                    f"reuse:{self.name}",
-                    f"{sentence}, so nothing is reused with these inputs: declare what it depends on (docs/reuse.md)",
-                )
+        if not isinstance(record, ReuseRecord):
+            digest = write_module(module, policy, settings)
+            now = ReuseRecord(self.name, program, tree, digest, content, witness())
+            if not digest or not write_record(question.key, now, policy, settings):
+                return "its program could not be stored"
+            self._say(question, "recorded", "nothing was recorded for this word, code and call")
+        elif is_same_program(record, program, tree, content.digest):
+            self._agree(question, record, module)
+        else:
+            self._turn_off(question, f"two traces of {self.name} with the same word, code and call gave other programs")
         return ""
 
-    def _say_quick(self, use: _Use) -> None:
-        if not self._by_setting:  # of all the functions that have not asked themselves, most are quick
-            self._say(use, "plain", f"to trace it takes less than {_QUICK_SECONDS} s")
+    def _agree(self, question: _Question, record: ReuseRecord, module: bytes) -> None:
+        """Prove a record by a trace that gave the same program, if it can, and store its module if it is gone."""
+        policy, settings = question.use
+        now = record
+        if record.proven is not None:
+            drawn = is_drawn() and f"one start in {checks_one_in()} traces everything and compares"
+            self._say(question, "compared", drawn or "it was not reused")
+        elif is_independent(record.recorded):
+            now = record._replace(proven=witness())
+            self._say(question, "proven", "an earlier start has recorded the same program")
+        else:
+            self._say(question, "compared", "only another process with another hash seed can prove it")
+        if not policy.contains(reuse_module_key(record.module), settings):
+            now = now._replace(module=write_module(module, policy, settings) or now.module)
+        if now != record:
+            write_record(question.key, now, policy, settings)
 
-    def _say(self, use: _Use, did: str, sentence: str, advice: str = "") -> None:
+    def _turn_off(self, question: _Question, why: str) -> None:
+        """Never reuse this name, code and word again, and say so loudly."""
+        policy, settings = question.use
+        self._say(question, "wrong", why)
+        policy.warn(
+            f"reuse:{question.off_key}",
+            f"{why}, so the word does not stand for all that it reads: it is traced until `ejcache clear`, or until it "
+            "has another word (docs/reuse.md)",
+        )
+        try:
+            write_record(question.off_key, TurnedOff(why), policy, settings)
+            remove_record(question.key, policy, settings)
+        except StoreError as exc:
+            policy.report_failure("remove a record of reuse", exc, settings, program=self.name)
+
+    def _stay_plain(self, use: _Use, why: str) -> None:
+        """Remember, and say once in a process, why this function is traced although it has a word."""
+        note(self.name, "plain", why, url=use.policy.url)
+        warn_once(("reuse", self.name, why), "ejcache: %s has a word, and is traced: %s", self.name, why)
+
+    def _say(self, question: _Question, did: str, sentence: str) -> None:
         """Remember what was done, for `ejcache why`."""
-        note(self.name, did, sentence, advice, url=use.policy.url)
+        note(self.name, did, sentence, question.parts, url=question.use.policy.url)
 
 
-def _line_that_ignores(item: str, ignored: Sequence[str]) -> str:
-    """Say which line makes an item not count, with those that do not count already: it sets them all."""
-    if not item or item in ignored:
-        return ""
-    setting = f"reuse_ignore={','.join((*ignored, item))}"
-    return f"if no program depends on it: ejcache config set {shlex.quote(setting)}"
-
-
-def _compiled(known: RecordedFunction) -> dict[str, Any]:
-    """Describe the program that a rank would compile, which must be the same on all ranks of a vote."""
-    return {
-        "content": known.content.digest,
-        **{name: known.program[name] for name in ("devices", "options", "platforms")},
-    }
+def _compiled(record: ReuseRecord, word: str) -> dict[str, Any]:
+    """Describe the program that a rank would compile, and for which word: equal on all ranks of a vote that reuse."""
+    names = ("devices", "options", "platforms")
+    return {"word": word, "content": record.content.digest, **{name: record.program[name] for name in names}}
 
 
 def _backend_of(call: ParsedCall) -> Any:
@@ -384,21 +387,3 @@ def _backend_of(call: ParsedCall) -> Any:
             return next(iter(leaf.sharding.device_set)).client
     device = jax.config.jax_default_device
     return device.client if isinstance(device, jax.Device) else jax.devices()[0].client
-
-
-def _inputs_of(use: _Use, backend: Any) -> tuple[ProcessInputs | str, bool]:
-    """The inputs, or why they cannot be read, and True if this call has read them."""
-    with _lock:
-        known = _inputs.get(id(use.policy))
-        is_new = known is None
-        if known is None:
-            found: ProcessInputs | str
-            try:
-                # Both at once would do a part of the work twice. A forked child does not have the thread.
-                wait([_work_ahead()], timeout=_AHEAD_SECONDS)
-                found = ProcessInputs(use.policy, use.settings, backend)
-            except RefusedError as exc:
-                stay_plain(exc.reason)
-                found = exc.reason
-            known = _inputs[id(use.policy)] = (use.policy, found)
-        return known[1], is_new

@@ -10,17 +10,26 @@ from ejcache.journal.line import ReuseNote, decode_line
 from ejcache.journal.recorder import START_LOG, recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+_NOTHING: Final[Mapping[str, str]] = {}
 _said: Final[set[tuple[str, ...]]] = set()
 
 
-def note(function: str, did: str, sentence: str, advice: str = "", *, url: str) -> None:
-    """Remember what was done, once in a process; what cannot be written is not remembered."""
-    about = (function, did, sentence, url)
+def note(function: str, did: str, sentence: str, parts: Mapping[str, str] = _NOTHING, *, url: str) -> None:
+    """Remember what was done, once in a process; what cannot be written is not remembered.
+
+    Args:
+        function: its name.
+        did: see `ReuseNote`.
+        sentence: why.
+        parts: of the question, by what a person calls them: a short digest of each.
+        url: the cache.
+    """
+    about = (function, did, sentence, url, *parts.values())
     if about not in _said:
         _said.add(about)
-        recorder.add_reuse(ReuseNote(function, did, sentence, advice, url, os.getpid(), time.time()))
+        recorder.add_reuse(ReuseNote(function, did, sentence, parts, url, os.getpid(), time.time()))
 
 
 def read_notes() -> Iterator[ReuseNote]:
@@ -46,3 +55,14 @@ def latest_notes(what: str | None = None) -> list[ReuseNote]:
         if wanted is None or each.function in wanted or each.function.endswith(tuple(f".{name}" for name in wanted)):
             found.setdefault(each.function, each)
     return list(found.values())
+
+
+def changed_parts(note: ReuseNote) -> list[str]:
+    """Name the parts of a question that differ from the nearest one of another process, that was asked before it."""
+    earlier = [
+        each.parts
+        for each in read_notes()
+        if each.function == note.function and each.process != note.process and each.time < note.time and each.parts
+    ]
+    differing = [[name for name, digest in note.parts.items() if parts.get(name) != digest] for parts in earlier]
+    return min(differing, key=len, default=[])

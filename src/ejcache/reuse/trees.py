@@ -2,17 +2,19 @@
 
     tree  := [node, …]                              the children of a node before it, as JAX keeps them
     node  := 0                                      a leaf
-           | [number of children, class, data]      class and data are values
+           | [number of children, class, data]      data is a value
+    class := ["name", "module:qualified.name"]      a class of a loaded module
+           | ["ref", number]
     value := null | true | false | number below 2**53 | text
            | ["literal", text]                      what Python writes so: 0.5, 1j, b"x", a large number
            | ["tuple", value, …] | ["list", value, …] | ["set", value, …] | ["frozenset", value, …]
            | ["dict", [value, value], …]
-           | ["name", "module:qualified.name"]      a class, a function or another object of an imported module
            | ["ref", number]                        an object that the arguments of the call hold
            | ["tuple of", class, value, …]          a named tuple
 
 Results often have parts of the arguments in their structure, such as the optimiser in a training state. A record says
-where in the arguments these are. Reading imports nothing and runs no code of any class but comparisons.
+where in the arguments these are. Reading imports nothing and runs no code of any class but comparisons. A class is one
+that JAX knows as a node, or a named tuple; data is never anything that could be called, unless the arguments hold it.
 """
 
 from __future__ import annotations
@@ -126,7 +128,16 @@ class TreeCodec:
         if node is None:
             return [0]
         kind, data = node
-        return [*found, [len(tree.children()), self._encode(kind, f"the class of {where}"), self._encode(data, where)]]
+        return [*found, [len(tree.children()), self._encode_class(kind, where), self._encode(data, where)]]
+
+    def _encode_class(self, kind: type, where: str) -> list[Any]:
+        name = "types:NoneType" if kind is NoneType else name_of(kind)
+        if name is not None:
+            return ["name", name]
+        number = self._number_of(kind)
+        if number is None:
+            raise RefusedError(f"the class of {where} is found under no name, and in no argument")
+        return ["ref", number]
 
     def _encode(self, value: Any, where: str) -> Any:
         kind = type(value)
@@ -140,14 +151,11 @@ class TreeCodec:
             return [_CONTAINERS[kind], *(sorted(parts, key=json.dumps) if kind in {set, frozenset} else parts)]
         if kind is dict:
             return ["dict", *([self._encode(key, where), self._encode(each, where)] for key, each in value.items())]
-        name = name_of(value)
-        if name is not None:
-            return ["name", name]
         number = self._number_of(value)
         if number is not None:
             return ["ref", number]
-        if isinstance(value, tuple) and hasattr(kind, "_fields"):
-            return ["tuple of", self._encode(kind, where), *(self._encode(each, where) for each in value)]
+        if isinstance(value, tuple) and hasattr(kind, "_fields") and not callable(value):
+            return ["tuple of", self._encode_class(kind, where), *(self._encode(each, where) for each in value)]
         raise RefusedError(f"{where} holds {kind_name(value)}, which is in no argument")
 
     def _number_of(self, value: Any) -> int | None:
@@ -183,8 +191,8 @@ class TreeCodec:
             children = done[len(done) - count :]
             del done[len(done) - count :]
             depth = 1 + max((below for _, below in children), default=0)
-            cls, held = self._decode(kind), self._decode(data)
-            if depth > _DEEPEST_TREE or not isinstance(cls, type) or not _fits(cls, held, count):
+            cls, held = self._decode_class(kind), self._decode(data)
+            if depth > _DEEPEST_TREE or not _fits(cls, held, count):
                 raise ValueError("a node with another number of children than its class has")
             try:
                 tree = make_tree((cls, held), [child for child, _ in children])
@@ -194,6 +202,15 @@ class TreeCodec:
             done.append((tree, depth))
         ((tree, _),) = done
         return tree
+
+    def _decode_class(self, value: Any) -> type:
+        tag, content = value
+        found = named(content) if tag == "name" and type(content) is str else self._decode(value)
+        if found is MISSING:
+            raise RefusedError(f"there is no {content:.200}")
+        if not isinstance(found, type):
+            raise RefusedError("the class of a node is none")
+        return found
 
     def _decode(self, value: Any) -> Any:
         if value is None or type(value) in {bool, str, int}:
@@ -206,17 +223,14 @@ class TreeCodec:
                 return _literal(text)
             case "dict", _:
                 return {self._decode(key): self._decode(each) for key, each in rest}
-            case "name", [str(name)]:
-                found = named(name)
-                if found is MISSING:
-                    raise RefusedError(f"there is no {name:.200}")
-                return found
             case "ref", [int(number)] if number >= 0:
                 return self._objects[number]
             case "tuple of", [kind, *values]:
-                cls = self._decode(kind)
-                if isinstance(cls, type) and issubclass(cls, tuple) and _fits(cls, None, len(values)):
-                    return tuple.__new__(cls, map(self._decode, values))
+                cls = self._decode_class(kind)
+                if issubclass(cls, tuple) and hasattr(cls, "_fields") and _fits(cls, None, len(values)):
+                    found = tuple.__new__(cls, map(self._decode, values))
+                    if not callable(found):
+                        return found
         raise ValueError(f"the data of a node is no {tag!r:.20}")
 
 

@@ -1,7 +1,7 @@
-"""Plain values as text, equal in every process, and other objects by their type and qualified name.
+"""Values as plain data that is equal in every process: plain values and dataclasses by value, functions by bytecode.
 
 A number counts by its bits: 1 and True, 0.0 and -0.0, and two NaNs of other bits are different. The order of a set does
-not count. A dataclass counts by its fields where it is frozen, and an enumeration by its member.
+not count. What counts of any other object depends on where it is, see `Place`.
 """
 
 from __future__ import annotations
@@ -10,53 +10,74 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import json
 import struct
 import sys
 import types
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from typing import Any, Final
 
 import jax
 import numpy as np
 
+from ejcache.jax_integration.seam.reuse.calls import key_type_name
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 _DEEPEST: Final = 50
-_LARGEST: Final = 16 << 20
-"""Bytes of an array that a declared value holds."""
 _CONTAINERS: Final[dict[type, str]] = {tuple: "tuple", list: "list", set: "set", frozenset: "frozenset"}
+_PATHS: Final = frozenset({PosixPath, PurePosixPath, WindowsPath, PureWindowsPath})
+_PYTHON_TYPES: Final = frozenset({bool, int, float, complex})
+"""Classes that NumPy and JAX take for a type of elements."""
+_WRAPPERS: Final = ("functools", "jax", "jaxlib")
+"""Libraries whose objects stand for the function that they wrap, and hold nothing else that a program depends on."""
+
+
+class Place(enum.Enum):
+    """Where a value is, which decides what counts of an object that is neither plain nor a dataclass."""
+
+    WORD = "word"
+    """Nothing can: it is refused."""
+    STATIC = "static"
+    """Functions by name and bytecode; anything else is refused."""
+    NODE = "node"
+    """Functions by name and bytecode, anything else by its class."""
+
+
+class NotPlainError(RefusedError):
+    """A value holds an object that has no content which could be compared.
+
+    Args:
+        where: in the value, as Python writes it.
+        value: the object.
+        what: what it is; by default its class.
+    """
+
+    def __init__(self, where: str, value: object, what: str = "") -> None:
+        super().__init__(f"{where} is {what or kind_name(value)}")
+        self.value = value
 
 
 def kind_name(value: object) -> str:
     """Return the type of a value, as messages show it: "an _io.TextIOWrapper"."""
-    kind = type(value)
-    text = (
-        kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    if isinstance(value, jax.Array):
+        return "an array of JAX"
+    text = class_name(type(value)).removeprefix("builtins:").removeprefix("__main__:").replace(":", ".")
     return f"{'an' if text.lstrip('_')[:1].lower() in tuple('aeiou') else 'a'} {text}"
 
 
-def plain_text(value: object) -> str:
-    """Return the text of a value that is plain all through.
-
-    Raises:
-        RefusedError: it is not, or holds itself.
-    """
-    return _text(value, _refuse, 0)
+def class_name(kind: type) -> str:
+    """Return the module and qualified name of a class."""
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
-def lenient_text(value: object) -> str:
-    """Return the text of any object: plain values by value, and others by their type and qualified name."""
-    return _text(value, _by_name, 0)
+def digest_of(content: Any) -> str:
+    """Return a digest of plain data."""
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _refuse(value: object) -> str:
-    raise RefusedError(f"it holds {kind_name(value)}, which is not a plain value")
+# -- names -----------------------------------------------------------------------------------------------------------
 
 
 def name_of(value: object) -> str | None:
@@ -90,95 +111,144 @@ def named(name: str) -> Any:
     return found
 
 
-def _by_name(value: object) -> str:
-    kind = type(value)
-    text = f"{kind.__module__}:{kind.__qualname__}"
-    if isinstance(value, functools.partial):
-        return f"{text}({lenient_text(value.func)}, {lenient_text(value.args)}, {lenient_text(value.keywords)})"
-    if isinstance(value, types.MethodType):
-        return f"{text}({lenient_text(value.__func__)})"
-    return f"{text} {_own_name(value)}"
+# -- values ----------------------------------------------------------------------------------------------------------
 
 
-def _own_name(value: object) -> str:
-    """The qualified name that an object has of its own, as functions and what JAX makes of them do; empty if none."""
-    try:
-        names = [getattr(value, each, None) for each in ("__module__", "__qualname__", "__name__")]
-    except Exception:
-        return ""  # anything can happen in an attribute of a user's class
-    module, qualified, name = (each if isinstance(each, str) else "" for each in names)
-    return f"{module}:{qualified or name}" if qualified or name else ""
+def plain_data(value: Any, place: Place, where: str, depth: int = 0) -> Any:
+    """Return what counts of a value, as data for JSON.
 
+    Args:
+        value: any object.
+        place: where it is.
+        where: how an error names it.
+        depth: how deep it lies in another one.
 
-def _text(value: Any, other: Callable[[object], str], depth: int) -> str:
-    kind = type(value)
+    Raises:
+        NotPlainError: it holds what cannot be compared, or is nested too deeply.
+    """
+    kind: Any = type(value)
+    depth += 1
     if depth > _DEEPEST:
-        raise RefusedError("it is nested too deeply")
-    if value is None or kind in {bool, int, str, bytes}:
-        return f"{kind.__name__} {value!r}"
+        raise NotPlainError(where, value, "nested too deeply")
+    if value is None or kind is bool or kind is str:
+        return value
+    if kind is int:
+        return ["int", f"{value:x}"]
+    if kind is bytes:
+        return ["bytes", value.hex()]
     if kind is float:
-        return f"float {struct.pack('<d', value).hex()}"
+        return ["float", struct.pack("<d", value).hex()]
     if kind is complex:
-        return f"complex {struct.pack('<dd', value.real, value.imag).hex()}"
-    if isinstance(value, enum.Enum):
-        return f"enum {kind.__module__}:{kind.__qualname__}.{value.name} {_text(value.value, _by_name, depth + 1)}"
+        return ["complex", struct.pack("<dd", value.real, value.imag).hex()]
     if kind in _CONTAINERS:
-        parts = [_text(each, other, depth + 1) for each in value]
-        return f"{_CONTAINERS[kind]}({', '.join(sorted(parts) if kind in {set, frozenset} else parts)})"
+        parts = [plain_data(each, place, f"{where}[{number}]", depth) for number, each in enumerate(value)]
+        return [_CONTAINERS[kind], sorted(parts, key=json.dumps) if kind in {set, frozenset} else parts]
     if kind is dict:
-        items = (f"{_text(k, other, depth + 1)}: {_text(v, other, depth + 1)}" for k, v in value.items())
-        return f"dict({', '.join(items)})"
-    if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return f"{kind.__module__}:{kind.__qualname__}({', '.join(_text(e, other, depth + 1) for e in value)})"
-    if isinstance(value, np.dtype):
-        return f"dtype {_dtype_text(value)}"
+        return ["dict", [_item(key, each, place, where, depth) for key, each in value.items()]]
+    if isinstance(value, enum.Enum):
+        return ["enum", class_name(kind), value.name, plain_data(value.value, Place.NODE, where, depth)]
     if isinstance(value, np.generic) and not value.dtype.hasobject:
-        return f"numpy {_dtype_text(value.dtype)} {value.tobytes().hex()}"
-    if isinstance(value, (int, float, complex, str, bytes, Decimal, Fraction)):
-        return f"{kind.__module__}:{kind.__qualname__} {_number_or_text(value)}"
-    if kind in {range, slice}:
-        bounds = (value.start, value.stop, value.step)
-        return f"{kind.__name__}({', '.join(_text(each, other, depth + 1) for each in bounds)})"
-    if isinstance(value, PurePath):
-        return f"path {value!s}"
-    if (kind is np.ndarray or isinstance(value, jax.Array)) and other is _refuse:
-        return _array_text(value)
-    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        fields = [f"{f.name}={_text(getattr(value, f.name, MISSING), other, depth + 1)}" for f in _fields(kind)]
-        return f"{kind.__module__}:{kind.__qualname__}({', '.join(fields)})"
-    return other(value)
+        return ["numpy", _dtype_name(value.dtype), value.tobytes().hex()]
+    if kind in {Decimal, Fraction}:
+        return [kind.__name__, repr(value)]
+    if kind in _PATHS:
+        return ["path", kind.__name__, str(value)]
+    dtype = _dtype_of(value)
+    if dtype is not None:
+        return ["dtype", *dtype]
+    if _is_named_tuple(value):
+        parts = [_field(value, name, place, where, depth) for name in kind._fields]
+        return ["named tuple", class_name(kind), parts]
+    if "__dataclass_fields__" in vars(kind):  # of a subclass, nobody says which attributes count
+        parts = [_field(value, each.name, place, where, depth) for each in dataclasses.fields(kind)]
+        return ["dataclass", class_name(kind), parts, _hidden(value, place, where, depth)]
+    if place is Place.WORD:
+        raise NotPlainError(where, value)
+    return _object_data(value, place, where, depth)
 
 
-def _number_or_text(value: Any) -> str:
-    """The value of a number or text whose class is not Python's own, whatever that class shows of it."""
-    for kind in (int, float, complex, str, bytes):  # what a subclass shows may be anything
-        if isinstance(value, kind):
-            return kind.__repr__(value)
-    return repr(value)
+def _item(key: Any, value: Any, place: Place, where: str, depth: int) -> list[Any]:
+    inner = f"{where}[{key!r:.80}]" if isinstance(key, (str, int)) else f"{where}[…]"
+    return [plain_data(key, place, f"a key of {where}", depth), plain_data(value, place, inner, depth)]
 
 
-def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
+def _field(value: Any, name: str, place: Place, where: str, depth: int) -> list[Any]:
+    found = getattr(value, name, MISSING)
+    return [name, "missing" if found is MISSING else plain_data(found, place, f"{where}.{name}", depth)]
 
 
-def _array_text(value: Any) -> str:
-    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
-        return f"keys {value.dtype} {_array_text(jax.random.key_data(value))}"
-    try:
-        array = np.asarray(value)
-    except RuntimeError as exc:  # it was donated, or other processes have parts of it
-        raise RefusedError(f"it holds an array that cannot be read: {exc}") from exc
-    if array.nbytes > _LARGEST:
-        raise RefusedError(f"it holds an array of {array.nbytes:,} bytes, and at most {_LARGEST:,} are read")
-    if array.dtype.kind == "T":
-        content = repr(array.tolist()).encode("utf-8", "surrogatepass")  # NumPy keeps long texts beside the array
-    elif array.dtype.hasobject:
-        raise RefusedError("it holds an array of objects")
-    else:
-        content = np.ascontiguousarray(array).tobytes()
-    return f"array {_dtype_text(array.dtype)} {array.shape} {hashlib.sha256(content).hexdigest()}"
+def _hidden(value: Any, place: Place, where: str, depth: int) -> list[Any]:
+    """What an argument's dataclass holds besides its fields; of a word, only the fields count."""
+    if place is Place.WORD:
+        return []
+    fields = {each.name for each in dataclasses.fields(value)}
+    names = sorted(set(getattr(value, "__dict__", ())) - fields)
+    return [_field(value, name, place, where, depth) for name in names]
 
 
-def _dtype_text(dtype: np.dtype[Any]) -> str:
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(type(value), "_fields") and not getattr(value, "__dict__", None)
+
+
+def _dtype_of(value: Any) -> tuple[str, str] | None:
+    """The class and the name of a type of elements, as an object or as the class of its numbers; None for others."""
+    if isinstance(value, np.dtype):
+        return "dtype", _dtype_name(value)
+    if isinstance(value, type):
+        if value in _PYTHON_TYPES or issubclass(value, np.generic):
+            return "class", class_name(value)
+        of_jax = getattr(value, "dtype", None)
+        return ("jax", _dtype_name(of_jax)) if isinstance(of_jax, np.dtype) else None
+    of_keys = key_type_name(value)
+    return None if of_keys is None else ("key", of_keys)
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str:
     """Its bytes, and its name, which tells one type of eight bits from another and has the names of fields."""
     return f"{dtype.str} {dtype}"
+
+
+# -- functions and other objects -------------------------------------------------------------------------------------
+
+
+def _object_data(value: Any, place: Place, where: str, depth: int) -> Any:
+    kind = type(value)
+    if kind in {range, slice}:
+        bounds = (value.start, value.stop, value.step)
+        return [kind.__name__, [plain_data(each, place, where, depth) for each in bounds]]
+    if value is Ellipsis:
+        return ["..."]
+    if isinstance(value, types.FunctionType):
+        return ["function", value.__module__, value.__qualname__, code_digest_of(value.__code__)]
+    if isinstance(value, types.MethodType):
+        bound = (value.__func__, value.__self__)
+        return ["method", [plain_data(each, place, where, depth) for each in bound]]
+    if isinstance(value, functools.partial):
+        given = (value.func, value.args, value.keywords)
+        return ["partial", class_name(kind), [plain_data(each, place, where, depth) for each in given]]
+    if callable(value) and not isinstance(value, type):
+        wrapped = getattr(value, "__wrapped__", None)
+        if wrapped is not None and kind.__module__.partition(".")[0] in _WRAPPERS:
+            return ["wrapped", class_name(kind), plain_data(wrapped, place, where, depth)]
+        name = name_of(value) if isinstance(value, (np.ufunc, jax.numpy.ufunc, types.BuiltinFunctionType)) else None
+        if name is not None:
+            return ["named", name]
+    if place is Place.STATIC:
+        raise NotPlainError(where, value)
+    return ["class", class_name(kind), class_name(value) if isinstance(value, type) else ""]
+
+
+@functools.lru_cache(maxsize=1024)
+def code_digest_of(code: types.CodeType) -> str:
+    """Return a digest of the bytecode of a function and of those that are defined in it, without lines and files."""
+    return digest_of(_code_data(code))
+
+
+def _code_data(code: types.CodeType) -> list[Any]:
+    constants = [
+        _code_data(each) if isinstance(each, types.CodeType) else plain_data(each, Place.NODE, "a constant")
+        for each in code.co_consts
+    ]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    return [code.co_qualname, code.co_code.hex(), code.co_exceptiontable.hex(), constants, names, counts]

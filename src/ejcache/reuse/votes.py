@@ -11,21 +11,18 @@ draws one start in twenty: its no is everybody's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from ejcache.jax_integration.lowering.key import short_digest
-from ejcache.jax_integration.ranks.agreement import REUSE_SETTING, agreement_of_job
+from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam.reuse.calls import placed_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ejcache.jax_integration.ranks.agreement import RankAgreement
-
-_SETTING_SECONDS: Final = 1.0
-"""How long a rank waits for what another one says of its settings, which it does when it has a backend."""
 
 
 def ranks_of(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
@@ -40,7 +37,6 @@ class Vote:
         agreement: of the ranks; None if nobody else is asked.
         name: of the function.
         ranks: those that take part.
-        by_setting: True if the function asks for reuse because of the setting, which may differ between ranks.
         why_impossible: why these ranks cannot vote, as the end of a sentence; empty if they can.
 
     Attributes:
@@ -53,14 +49,12 @@ class Vote:
         name: str,
         ranks: tuple[int, ...],
         *,
-        by_setting: bool = False,
         why_impossible: str = "",
     ) -> None:
         self.why_impossible = why_impossible
         self._agreement = agreement
         self._name = name
         self._ranks = ranks
-        self._by_setting = by_setting
         self._is_open = agreement is not None
         self._topic = "" if agreement is None else agreement.topic(f"reuse/{name}/{short_digest(repr(ranks))}")
 
@@ -79,9 +73,6 @@ class Vote:
         agreement = self._agreement
         if agreement is None:
             return True
-        if self._by_setting and not all(_has_setting(agreement, rank) for rank in self._ranks):
-            self.trace()
-            return False
         self._is_open = False
         decision = agreement.decide(
             self._topic,
@@ -97,11 +88,7 @@ class Vote:
         return {device.process_index for device in devices} <= {jax.process_index(), *self._ranks}
 
 
-def _has_setting(agreement: RankAgreement, rank: int) -> bool:
-    return rank == agreement.rank or agreement.published_by(rank, *REUSE_SETTING, timeout=_SETTING_SECONDS) is True
-
-
-def vote_on(jitted: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, by_setting: bool) -> Vote:
+def vote_on(jitted: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Vote:
     """Return the vote of the ranks that a call spans. Where it is of this process alone, nobody else is asked."""
     ranks = ranks_of(jitted, args, kwargs) if jax.process_count() > 1 else ()
     if not set(ranks) - {jax.process_index()}:
@@ -109,4 +96,4 @@ def vote_on(jitted: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
     agreement = agreement_of_job()
     if agreement is None or agreement.rank not in ranks:
         return Vote(None, name, ranks, why_impossible="the ranks of the job have no service on which they could vote")
-    return Vote(agreement, name, ranks, by_setting=by_setting)
+    return Vote(agreement, name, ranks)

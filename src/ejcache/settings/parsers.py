@@ -194,20 +194,6 @@ def xla_caches(value: Any) -> str:
     raise ValueError(text)
 
 
-def inputs_that_do_not_count(value: Any) -> tuple[str, ...]:
-    """Parse items of `reuse_ignore`, which commas separate. A word alone would be the name of an argument or variable.
-
-    It would match no file: those that count have an ending, and for one that has none there is `./NAME`.
-    """
-    parts = value.split(",") if isinstance(value, str) else [os.fspath(part) for part in value]
-    items = tuple(part.strip() for part in parts if part.strip())
-    for item in items:
-        is_variable = item.startswith("env:") and item != "env:"
-        if not (is_variable or item.startswith("-") or any(letter in item for letter in "/.*?[")):
-            raise ValueError(item)
-    return items
-
-
 def word(value: Any) -> str:
     return text(value) or ""
 

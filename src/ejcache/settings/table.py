@@ -15,7 +15,7 @@ from ejcache.settings.parsers import Origin, Setting, Value, declared_settings, 
 from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from os import PathLike
     from typing import Literal, TypedDict
 
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
         untested_schemes: bool
         preload: bool
         report: str | PathLike[str] | None
-        reuse_lowering: bool
-        reuse_ignore: str | Sequence[str | PathLike[str]]
         autotune_dir: str | PathLike[str] | None
         autotune_policy: Literal["autotune", "heuristics", "error"]
         autotune_record: bool | str | PathLike[str]
@@ -196,15 +194,6 @@ class Settings:
         True, "load what the last runs of this program used in the background, before the program asks for it"
     )
     report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
-    reuse_lowering: bool = setting(
-        False, "experimental: restarts from the same inputs take the lowered programs of @ejit instead of tracing"
-    )
-    reuse_ignore: tuple[str, ...] = setting(
-        (),
-        "inputs that reuse_lowering does not compare",
-        parse=read.inputs_that_do_not_count,
-        accepted="arguments (--run-name), env:PATTERN, globs of files (log.csv, conf/*, ./NAME), separated by commas",
-    )
     autotune_dir: str | None = setting(
         None,
         "where tuned configurations are stored (unset: in the cache)",

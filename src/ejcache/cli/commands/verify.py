@@ -1,17 +1,14 @@
-"""`ejcache verify`: checks that every entry is intact, or that a program traces the same three times."""
+"""`ejcache verify`: checks that every entry is intact."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
-from ejcache.cli.commands.run import BEFORE_A_PROGRAM
 from ejcache.cli.listing import Totals
-from ejcache.cli.options import Dir, Json, argument, flag
-from ejcache.cli.programs.verify_reuse import verify_reuse
-from ejcache.errors import UsageError
+from ejcache.cli.options import Dir, Json, flag
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
@@ -21,21 +18,10 @@ if TYPE_CHECKING:
     from ejcache.maintenance.audit import Audit
 
 
-REGISTRATION: Final = {"verify": BEFORE_A_PROGRAM}
-"""How the application registers commands, by their names."""
-
-
 def verify(
-    program: Annotated[
-        list[str] | None,
-        argument("[PROGRAM ARGS]", "With --reuse: a script, -m MODULE, or a command, as after `ejcache run`."),
-    ] = None,
     directory: Dir = None,
     fix: Annotated[
         bool, flag("--fix", "Quarantine damaged entries, and take intact ones back in from quarantine.")
-    ] = False,
-    reuse: Annotated[
-        bool, flag("--reuse", "Run PROGRAM three times, with three hash seeds, and compare what it traces.")
     ] = False,
     as_json: Json = False,
 ) -> int:
@@ -44,17 +30,7 @@ def verify(
     Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. What quarantine kept of a
     local cache, and is intact, comes back in with --fix; so do the entries of another cache that was copied into its
     directory.
-
-    With --reuse, no entry is read. PROGRAM runs three times with reuse_lowering, its output on stderr, and traces
-    everything. Exits with 1 if two traces of a function with the same inputs differ, if no two runs had the same
-    inputs, or if the program fails.
     """
-    if reuse:
-        if fix:
-            raise UsageError("--fix repairs entries, and --reuse reads none: give one of them")
-        return verify_reuse(program or [], directory, as_json=as_json)
-    if program:
-        raise UsageError(f"{program[0]} is for verify --reuse, which runs a program")
     with open_cache(directory, write=fix) as cache, output.progress("verifying", None, quiet=as_json) as advance:
         restored = _take_back(cache) if fix else 0
         audits = list(_audits(cache, fix=fix, advance=advance))

@@ -13,7 +13,7 @@ from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.jax_integration.forms import what_is_needed
-from ejcache.reuse.log import latest_notes
+from ejcache.reuse.log import changed_parts, latest_notes
 from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, plural
 
@@ -245,8 +245,7 @@ def _note_lines(note: ReuseNote) -> list[str]:
     """Make the lines about one function that asks for reuse."""
     sentence = output.wrapped_lines(f"{note.function} was {note.words}.")
     rows = [("when", output.ago(note.time, now=time.time())), ("cache", note.url)]
-    if note.advice:
-        rows.insert(0, ("advice", note.advice))
+    rows[:0] = [("changed", part) for part in (changed_parts(note) if note.did == "recorded" else ())]
     return [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
 
 

@@ -51,8 +51,6 @@ all ranks of a job make their backends together."""
 _PRESENT: Final = "ejcache/present"
 LANGUAGE: Final = 2
 """A number for what ranks tell each other. Raise it when a field of that changes its name or its meaning."""
-REUSE_SETTING: Final = ("ejcache/reuse", "setting")
-"""Where each rank publishes whether its setting `reuse_lowering` is on."""
 
 
 class RankAgreement:

@@ -1,1 +1,0 @@
-"""What a process was started from: its command line, environment, project, packages and machine."""

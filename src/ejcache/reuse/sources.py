@@ -1,0 +1,168 @@
+"""The files of a function's source: what is in them, and whether they were changed after this process began.
+
+A function was made from its file as it was when Python read it. Nobody can say what that was, but a file that is older
+than the process is still the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+from ejcache.errors import UsageError
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TICK: Final = 0.01
+"""Seconds by which a process can have begun later than `_BEGAN` says: Linux tells it in hundredths of a second."""
+_FORKED_AND_NOT_STARTED: Final = 0x40
+"""A flag that Linux sets for a process that was forked, and takes away when it starts a program (PF_FORKNOEXEC)."""
+_FLAGS: Final = 6
+"""The place of a field in `/proc/self/stat`, counted from the state of the process: the third of proc(5)."""
+_STARTED: Final = 19
+"""The same of another one."""
+
+
+def _began() -> float | None:
+    """Find when this process began, in seconds since the epoch, or when this module was imported if nobody says it.
+
+    None in a process that was forked before that: it has the modules of one that began earlier.
+    """
+    if sys.platform != "linux":
+        return time.time()
+    try:
+        # The name of the program, in brackets before them, may hold spaces and brackets.
+        fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+        if int(fields[_FLAGS]) & _FORKED_AND_NOT_STARTED:
+            return None
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_STARTED]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return time.time() - age
+
+
+_BEGAN: Final = _began()
+
+
+def why_unknown() -> str:
+    """Say why nobody knows what is younger than this process, as the end of a sentence; empty if it is known."""
+    return "" if _BEGAN is not None else "the process was forked before it made a function with a word"
+
+
+def is_younger_than_process(status: os.stat_result) -> bool:
+    """True if a file was written, renamed or changed after this process began.
+
+    Of a file with several names only what is in it counts: installers link the files of one package into many
+    environments, and each link changes the file's status.
+    """
+    began = (_BEGAN or 0.0) + _TICK
+    return status.st_mtime > began or (status.st_nlink == 1 and status.st_ctime > began)
+
+
+class SourceFile(NamedTuple):
+    """A file, as it was when the function was made.
+
+    Attributes:
+        path: as Python has it.
+        digest: of its content.
+        status: its identity, size and times.
+    """
+
+    path: str
+    digest: str
+    status: tuple[int, ...]
+
+    def why_changed(self) -> str:
+        """Say that the file may differ from what Python read, as the end of a sentence; empty if it cannot."""
+        try:
+            now = os.stat(self.path)  # noqa: PTH116
+        except OSError:
+            return f"{self.path} is gone"
+        is_same = _identity(now) == self.status and not is_younger_than_process(now)
+        return "" if is_same else f"{self.path} was modified after the process began"
+
+
+def read_source(path: str) -> SourceFile | None:
+    """Read a file of source; None if there is none."""
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            return SourceFile(path, hashlib.sha256(file.read()).hexdigest(), _identity(status))
+    except (OSError, ValueError):  # a name such as "<string>" or one with a zero byte
+        return None
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    changed = status.st_ctime_ns if status.st_nlink == 1 else 0
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, changed
+
+
+# -- for a word ------------------------------------------------------------------------------------------------------
+
+
+def code_digest(*modules_or_paths: ModuleType | str | os.PathLike[str]) -> str:
+    """Return a digest of Python source, for the word of `reuse_lowering`.
+
+    Args:
+        modules_or_paths: modules, packages, `.py` files and directories. Of a package and of a directory every `.py`
+            below it counts, by its relative path and its content.
+
+    Raises:
+        UsageError: one of them has no Python source, or it cannot be read.
+    """
+    found = hashlib.sha256()
+    for each in modules_or_paths:
+        places = _places_of(each)
+        files = [file for place in places for file in _files_below(place)]
+        if not files:
+            raise UsageError(f"code_digest: {each!r} has no Python source: {_WHAT_TO_GIVE}")
+        found.update(b"%d\n" % len(files))
+        for name, path in files:
+            try:
+                content = path.read_bytes()
+            except OSError as exc:
+                raise UsageError(f"code_digest: {path} cannot be read: {exc.strerror}") from exc
+            encoded = os.fsencode(name)
+            found.update(b"%d %d\n" % (len(encoded), len(content)) + encoded + content)
+    if not modules_or_paths:
+        raise UsageError(f"code_digest: {_WHAT_TO_GIVE}")
+    return found.hexdigest()
+
+
+_WHAT_TO_GIVE: Final = "give modules, packages, .py files, or directories that have some"
+
+
+def _places_of(given: object) -> list[Path]:
+    if isinstance(given, ModuleType):
+        directories = getattr(given, "__path__", None)
+        file = getattr(given, "__file__", None)
+        return [Path(each) for each in directories or ([file] if isinstance(file, str) else [])]
+    if isinstance(given, (str, os.PathLike)):
+        return [Path(os.fsdecode(given))]
+    return []
+
+
+def _files_below(place: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of source below a directory, or the file itself, with their relative paths, in a fixed order."""
+    if place.suffix == ".py" and place.is_file():
+        yield place.name, place
+        return
+    seen: set[str] = set()
+    for directory, names, files in os.walk(place, followlinks=True):
+        where = os.path.realpath(directory)
+        names[:] = [] if where in seen else sorted(names)
+        seen.add(where)
+        for name in sorted(files):
+            if name.endswith(".py"):
+                path = Path(directory, name)
+                yield path.relative_to(place).as_posix(), path
