@@ -25,6 +25,7 @@ _GROUPS: Final = {
         "forbid_compile",
         "warm",
         "target",
+        "code_digest",
         "key_of",
         "would_hit",
         "autotuned",

@@ -22,7 +22,7 @@ import pytest
 import ejcache
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.reuse.values import Place, plain_data
+from ejcache.reuse.values import ValuePlace, plain_data
 from ejcache.reuse.word import Word
 
 
@@ -184,7 +184,7 @@ def f(x):
 
 
 def static(value):
-    return plain_data(value, Place.STATIC, "a static argument")
+    return plain_data(value, ValuePlace.STATIC, "a static argument")
 
 
 def test_static_arguments_count_by_value():
@@ -214,7 +214,7 @@ def test_other_static_arguments_trace(value):
     """Nobody can compare them; in a node of a tree they count by their class."""
     with pytest.raises(RefusedError, match="a static argument"):
         static(value)
-    assert plain_data(value, Place.NODE, "a node") == plain_data(value, Place.NODE, "a node")
+    assert plain_data(value, ValuePlace.NODE, "a node") == plain_data(value, ValuePlace.NODE, "a node")
 
 
 def test_bytecode_counts_without_lines():

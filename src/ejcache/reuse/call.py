@@ -24,7 +24,7 @@ from ejcache.jax_integration.seam.reuse.lowering import (
     is_unspecified,
 )
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.reuse.values import Place, class_name, kind_name, plain_data
+from ejcache.reuse.values import ValuePlace, class_name, kind_name, plain_data
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
@@ -41,7 +41,7 @@ def call_texts(call: ParsedCall, places: DevicePlaces) -> dict[str, str]:
     options = {name: _jax_text(value, places, f"the option {name}") for name, value in sorted(call.options.items())}
     shapes: dict[Any, str] = {}
     arguments = [[_leaf_text(leaf, places, shapes) for leaf in call.leaves], *map(tree_text, call.trees), *call.names]
-    statics = [plain_data(each, Place.STATIC, "a static argument") for each in call.statics]
+    statics = [plain_data(each, ValuePlace.STATIC, "a static argument") for each in call.statics]
     return {
         "the arguments": json.dumps(arguments),
         "the static arguments": json.dumps([*call.static_positions, *call.static_names, *statics]),
@@ -57,7 +57,7 @@ def tree_text(tree: Any) -> str:
         return "*"
     kind, data = node
     below = ", ".join(map(tree_text, tree.children()))
-    return f"{class_name(kind)}[{json.dumps(plain_data(data, Place.NODE, 'a node'))}]({below})"
+    return f"{class_name(kind)}[{json.dumps(plain_data(data, ValuePlace.NODE, 'a node'))}]({below})"
 
 
 def _leaf_text(leaf: Any, places: DevicePlaces, shapes: dict[Any, str]) -> str:
@@ -110,4 +110,4 @@ def _jax_text(value: Any, places: DevicePlaces, where: str) -> str:
         return f"tree {tree_text(value)}"
     if type(value) in {tuple, list}:
         return f"({', '.join(_jax_text(each, places, where) for each in value)})"
-    return json.dumps(plain_data(value, Place.STATIC, where))
+    return json.dumps(plain_data(value, ValuePlace.WORD, where))

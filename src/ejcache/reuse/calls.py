@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,6 +44,7 @@ from ejcache.reuse.trees import TreeCodec
 from ejcache.reuse.values import digest_of
 from ejcache.reuse.votes import vote_on
 from ejcache.reuse.word import Word
+from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
 from ejcache.util.tuples import NamedTuple
@@ -145,7 +145,7 @@ class ReusingCalls:
         self._is_counted = False
         self._is_slow = False  # once it took long to trace; JAX remembers a trace for other calls of equal types
         self._asking: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ import types
 from typing import Any, Final
 
 from ejcache.reuse.sources import SourceFile, read_source, why_unknown
-from ejcache.reuse.values import Place, class_name, code_digest_of, digest_of, plain_data
+from ejcache.reuse.values import ValuePlace, class_name, code_digest_of, digest_of, plain_data
 from ejcache.util.tuples import NamedTuple
 
 _MOST: Final = 64
@@ -71,12 +71,12 @@ def know(fun: Any) -> KnownFunction:
 def _about(fun: Any) -> list[Any]:
     if not isinstance(fun, types.FunctionType):
         return [class_name(type(fun))]
-    held = [plain_data(each, Place.NODE, "a closure") for each in _held_by_jax(fun) if not callable(each)]
+    held = [plain_data(each, ValuePlace.NODE, "a closure") for each in _held_by_jax(fun) if not callable(each)]
     return [code_digest_of(fun.__code__), held]
 
 
 def _held_by_jax(fun: types.FunctionType) -> list[Any]:
-    """What is in the closure of a function of JAX's."""
+    """List what is in the closure of a function of JAX."""
     is_of_jax = str(fun.__globals__.get("__name__")).partition(".")[0] == "jax"
     found: list[Any] = []
     for cell in (fun.__closure__ or ()) if is_of_jax else ():

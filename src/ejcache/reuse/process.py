@@ -65,7 +65,8 @@ def machine(backend: Any) -> list[Any]:
         ]
         for device in backend.devices()
     ]
-    versions = (sys.version, platform.machine(), jax.__version__, jaxlib.__version__, KEY_FORMAT)
+    python = (sys.version, sys.flags.optimize, platform.machine())
+    versions = (*python, jax.__version__, jaxlib.__version__, KEY_FORMAT)
     return [devices, jax.process_index(), jax.process_count(), str(backend.platform_version), list(map(str, versions))]
 
 

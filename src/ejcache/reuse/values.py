@@ -1,7 +1,7 @@
 """Values as plain data that is equal in every process: plain values and dataclasses by value, functions by bytecode.
 
 A number counts by its bits: 1 and True, 0.0 and -0.0, and two NaNs of other bits are different. The order of a set does
-not count. What counts of any other object depends on where it is, see `Place`.
+not count. What counts of any other object depends on where it is, see `ValuePlace`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WRAPPERS: Final = ("functools", "jax", "jaxlib")
 """Libraries whose objects stand for the function that they wrap, and hold nothing else that a program depends on."""
 
 
-class Place(enum.Enum):
+class ValuePlace(enum.Enum):
     """Where a value is, which decides what counts of an object that is neither plain nor a dataclass."""
 
     WORD = "word"
@@ -114,7 +114,7 @@ def named(name: str) -> Any:
 # -- values ----------------------------------------------------------------------------------------------------------
 
 
-def plain_data(value: Any, place: Place, where: str, depth: int = 0) -> Any:
+def plain_data(value: Any, place: ValuePlace, where: str, depth: int = 0) -> Any:
     """Return what counts of a value, as data for JSON.
 
     Args:
@@ -146,7 +146,7 @@ def plain_data(value: Any, place: Place, where: str, depth: int = 0) -> Any:
     if kind is dict:
         return ["dict", [_item(key, each, place, where, depth) for key, each in value.items()]]
     if isinstance(value, enum.Enum):
-        return ["enum", class_name(kind), value.name, plain_data(value.value, Place.NODE, where, depth)]
+        return ["enum", class_name(kind), value.name, plain_data(value.value, ValuePlace.NODE, where, depth)]
     if isinstance(value, np.generic) and not value.dtype.hasobject:
         return ["numpy", _dtype_name(value.dtype), value.tobytes().hex()]
     if kind in {Decimal, Fraction}:
@@ -162,24 +162,24 @@ def plain_data(value: Any, place: Place, where: str, depth: int = 0) -> Any:
     if "__dataclass_fields__" in vars(kind):  # of a subclass, nobody says which attributes count
         parts = [_field(value, each.name, place, where, depth) for each in dataclasses.fields(kind)]
         return ["dataclass", class_name(kind), parts, _hidden(value, place, where, depth)]
-    if place is Place.WORD:
+    if place is ValuePlace.WORD:
         raise NotPlainError(where, value)
     return _object_data(value, place, where, depth)
 
 
-def _item(key: Any, value: Any, place: Place, where: str, depth: int) -> list[Any]:
+def _item(key: Any, value: Any, place: ValuePlace, where: str, depth: int) -> list[Any]:
     inner = f"{where}[{key!r:.80}]" if isinstance(key, (str, int)) else f"{where}[…]"
     return [plain_data(key, place, f"a key of {where}", depth), plain_data(value, place, inner, depth)]
 
 
-def _field(value: Any, name: str, place: Place, where: str, depth: int) -> list[Any]:
+def _field(value: Any, name: str, place: ValuePlace, where: str, depth: int) -> list[Any]:
     found = getattr(value, name, MISSING)
     return [name, "missing" if found is MISSING else plain_data(found, place, f"{where}.{name}", depth)]
 
 
-def _hidden(value: Any, place: Place, where: str, depth: int) -> list[Any]:
-    """What an argument's dataclass holds besides its fields; of a word, only the fields count."""
-    if place is Place.WORD:
+def _hidden(value: Any, place: ValuePlace, where: str, depth: int) -> list[Any]:
+    """List what the dataclass of an argument holds besides its fields; of a word, only the fields count."""
+    if place is ValuePlace.WORD:
         return []
     fields = {each.name for each in dataclasses.fields(value)}
     names = sorted(set(getattr(value, "__dict__", ())) - fields)
@@ -211,7 +211,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 # -- functions and other objects -------------------------------------------------------------------------------------
 
 
-def _object_data(value: Any, place: Place, where: str, depth: int) -> Any:
+def _object_data(value: Any, place: ValuePlace, where: str, depth: int) -> Any:
     kind = type(value)
     if kind in {range, slice}:
         bounds = (value.start, value.stop, value.step)
@@ -233,7 +233,7 @@ def _object_data(value: Any, place: Place, where: str, depth: int) -> Any:
         name = name_of(value) if isinstance(value, (np.ufunc, jax.numpy.ufunc, types.BuiltinFunctionType)) else None
         if name is not None:
             return ["named", name]
-    if place is Place.STATIC:
+    if place is ValuePlace.STATIC:
         raise NotPlainError(where, value)
     return ["class", class_name(kind), class_name(value) if isinstance(value, type) else ""]
 
@@ -246,7 +246,7 @@ def code_digest_of(code: types.CodeType) -> str:
 
 def _code_data(code: types.CodeType) -> list[Any]:
     constants = [
-        _code_data(each) if isinstance(each, types.CodeType) else plain_data(each, Place.NODE, "a constant")
+        _code_data(each) if isinstance(each, types.CodeType) else plain_data(each, ValuePlace.NODE, "a constant")
         for each in code.co_consts
     ]
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from ejcache.errors import UsageError
-from ejcache.reuse.values import NotPlainError, Place, digest_of, plain_data
+from ejcache.reuse.values import NotPlainError, ValuePlace, digest_of, plain_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,7 @@ def _digest(value: Any) -> str:
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     root = type(value).__name__.lower() if is_dataclass else "word"
     try:
-        return digest_of(plain_data(value, Place.WORD, root))
+        return digest_of(plain_data(value, ValuePlace.WORD, root))
     except NotPlainError as exc:
         raise UsageError(
             f"ejit: reuse_lowering: {exc.reason}, which cannot be compared: {_advice(exc.value)}"
