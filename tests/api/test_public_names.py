@@ -84,7 +84,8 @@ def test_no_module_has_the_name_of_a_public_function():
 def test_enable_names_every_setting():
     """`help(ejcache.enable)` and editors that inspect it show a keyword for each setting."""
     parameters = inspect.signature(ejcache.enable).parameters
-    assert set(parameters) == {"url"} | {setting.name for setting in SETTINGS} - {"dir"}
+    assert next(iter(parameters)) == "dir"
+    assert set(parameters) == {setting.name for setting in SETTINGS}
     assert all(p.annotation is not inspect.Parameter.empty for p in parameters.values())
 
 
@@ -111,3 +112,10 @@ def test_a_variable_that_jax_refuses(run_python):
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ejcache.errors.JaxImportError: JAX_COMPILATION_CACHE_MAX_SIZE cannot be '10GB'")
     assert "(write 10000000000)" in last
+
+
+@pytest.mark.parametrize("name", ["clear", "enable", "entries", "prune", "stats", "verify", "why"])
+def test_the_place_of_a_cache_has_one_name(name):
+    parameters = inspect.signature(getattr(ejcache, name)).parameters
+    assert "dir" in parameters
+    assert "url" not in parameters

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ejcache.errors import SettingError
 
     class SettingOptions(TypedDict, total=False):
-        """Keywords of `ejcache.enable` besides `url`, `max_size` and `read_only`."""
+        """Keywords of `ejcache.enable` besides `dir`, `max_size` and `read_only`."""
 
         enabled: bool
         min_compile_seconds: float
