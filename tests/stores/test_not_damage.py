@@ -144,11 +144,14 @@ from functools import partial
 from ejcache.errors import StoreError
 from ejcache.stores.local import writer
 from ejcache.stores.local.store import LocalStore
+from ejcache.util.log import log
 
 filled, place, error, first, last, step = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 with LocalStore(filled) as store:
     data = {info.key: store.peek(info.key) for info in store.entries()}
 assert len(data) == 10
+said = []
+log.warning = lambda *about: said.append(about)  # of damage; warn_once says what failed
 failed = 0
 rounds = [(percent, early) for percent in range(first, last, step) for early in (False, True)]
 for seed, (percent, early) in enumerate(rounds):
@@ -187,7 +190,9 @@ for seed, (percent, early) in enumerate(rounds):
         assert not {"local_rebuilds", "local_damaged_rows"} & set(counters), counters
         assert store.check() == [], (error, percent, seed)
     assert not os.path.exists(f"{path}/v1/quarantine")
+    assert os.listdir(f"{path}/v1/local/present") == []
     shutil.rmtree(path)
+assert said == [], said
 print(failed)
 """
 )
@@ -206,17 +211,28 @@ def test_an_intact_cache_where_calls_fail(intact, tmp_path, run_python, preloade
     assert int(done.stdout) > 500
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["SQLITE_ERROR", "SQLITE_IOERR_READ", "SQLITE_IOERR_CORRUPTFS", "SQLITE_SCHEMA", "SQLITE_TOOBIG", "SQLITE_NOMEM"],
-)
+CODES = [
+    "CORRUPT",
+    "NOTADB",
+    "ERROR",
+    "IOERR_READ",
+    "IOERR_CORRUPTFS",
+    "SCHEMA",
+    "TOOBIG",
+    "CONSTRAINT",
+    "INTERRUPT",
+    "NOMEM",
+]
+
+
+@pytest.mark.parametrize("code", CODES)
 def test_an_error_that_proves_no_damage(intact, tmp_path, monkeypatch, code):
     """An error that an intact index can raise, too, costs that call and nothing else."""
     path = shutil.copytree(intact[0], tmp_path / "cache")
 
     def fail(*_arguments, **_named):
         exc = sqlite3.OperationalError("as SQLite says it")
-        exc.sqlite_errorcode = getattr(sqlite3, code)
+        exc.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{code}")
         raise exc
 
     with LocalStore(path) as store, monkeypatch.context() as context:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.cost_order import WEIGHT, age_of, has_turns, order_by_cost
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
-from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage
+from ejcache.stores.local.sqlite_errors import DamageError, SqliteFailure, classify
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
 from ejcache.util.tuples import NamedTuple
@@ -222,7 +222,7 @@ class EntryIndex:
             self._sql(f"PRAGMA {pragma}")
         names = {name for (name,) in self._sql("SELECT name FROM sqlite_master").fetchall()}
         if not names >= _REQUIRED:
-            raise damage(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
+            raise DamageError(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
         self.total()
         if self.options.worth is not None and not self.read_only and "Cache_turn" not in names:
             self._sql("BEGIN IMMEDIATE")  # who opens the index tries again if another process is writing

@@ -4,9 +4,9 @@ An index and its value files are one generation. A damaged generation is moved t
 counters, as far as they can be read, and its value files, each of which has its key in it (`ejcache.entry`). Entries in
 rows of the index are lost.
 
-Damage is what proves damage: that SQLite calls the index malformed or no database, or that it is not there. Whatever
-else goes wrong (a disk or a memory that fails, a limit of the process, a file that is none of ours) leaves every file
-where it is, and is an error: the program goes on without this cache.
+Damage is what proves damage: that SQLite calls a copy of the index malformed or no database, or that it is not there.
+Whatever else goes wrong (a disk or a memory that fails, a limit of the process, a file that is none of ours) leaves
+every file where it is, and is an error: the program goes on without this cache.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import sqlite3
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
 from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modification_time, remove_trees
-from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, damage, is_full, translate
+from ejcache.stores.local.sqlite_errors import DamageError, SqliteFailure, classify, is_full, is_malformed, translate
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
-from ejcache.util.files import file_mode, make_below, read_regular
+from ejcache.util.files import file_mode, make_below, open_regular, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from ejcache.stores.local.layout import Layout
 
@@ -41,6 +42,8 @@ REBUILDS: Final = "local_rebuilds"
 _HEADER: Final = b"SQLite format 3\0"
 _START_OF_ENTRY: Final = 64 << 10
 """An entry whose header is longer is not found again."""
+_COPIES: Final = 3
+"""How often an index is copied that changes meanwhile."""
 _FINDING_SECONDS: Final = 2.0
 """How long other processes wait while value files are read. What is not found by then is lost."""
 
@@ -113,7 +116,7 @@ class Generations:
             try:
                 return EntryIndex(generations[0], mode="ro")
             except sqlite3.OperationalError as exc:
-                if classify(exc) is SqliteFailure.DAMAGED:
+                if classify(exc) is SqliteFailure.SUSPECT:
                     raise
         return EntryIndex(generations[0])
 
@@ -185,17 +188,9 @@ class Generations:
 
     def is_damaged(self, generation: Path, exc: sqlite3.Error | UnicodeError) -> bool:
         """True if `exc`, raised by the index of `generation`, proves that it is damaged, or if SQLite's check does."""
-        kind = classify(exc)
-        if kind is not SqliteFailure.SUSPECT:
-            return kind is SqliteFailure.DAMAGED
-        try:
-            index = EntryIndex(generation, mode="ro")
-            try:
-                return bool(index.integrity_problems())
-            finally:
-                index.connection.close()
-        except (sqlite3.Error, UnicodeError) as failure:
-            return classify(failure) is SqliteFailure.DAMAGED
+        if isinstance(exc, DamageError):
+            return True
+        return classify(exc) is SqliteFailure.SUSPECT and _is_copy_damaged(generation / INDEX)
 
     def _sweep(self, index: EntryIndex) -> None:
         """Delete what processes left behind that died, if any did."""
@@ -331,14 +326,60 @@ def _key_of(path: Path) -> str | None:
     return None
 
 
+def _is_copy_damaged(path: Path) -> bool:
+    """True if SQLite finds damage in a copy of the index at `path`; False if it finds none, or there is no whole copy.
+
+    A disk that fails fails here, and not in SQLite.
+    """
+    import tempfile  # by what is damaged only
+
+    with contextlib.suppress(OSError), tempfile.TemporaryDirectory(prefix="ejcache-") as place:
+        if not _copy(path, Path(place)):
+            return False
+        index = None
+        try:
+            index = EntryIndex(Path(place), mode="ro")
+            return bool(index.integrity_problems())
+        except UnicodeError:
+            return True  # it has a name that is no text
+        except sqlite3.Error as exc:
+            return is_malformed(exc)
+        finally:
+            if index is not None:
+                index.connection.close()
+    return False
+
+
+def _copy(path: Path, place: Path) -> bool:
+    """Copy an index and its log, which other processes may be writing; False if they do so all the time."""
+    files = [path, path.with_name(f"{path.name}-wal")]
+    for _ in range(_COPIES):
+        before = list(map(_stamp, files))
+        for file, stamp in zip(files, before, strict=True):
+            if stamp is not None:
+                with open(open_regular(file), "rb") as source, (place / file.name).open("wb") as target:  # noqa: PTH123
+                    shutil.copyfileobj(source, target)
+        if list(map(_stamp, files)) == before:
+            return True
+    return False
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        about = path.lstat()
+    except FileNotFoundError:
+        return None
+    return (about.st_ino, about.st_size, about.st_mtime_ns)
+
+
 def _check_header(path: Path) -> None:
     """Look at what SQLite would make of the file, before it opens it: a database without tables of an empty file."""
     try:
         header = read_regular(path, max_size=len(_HEADER), length=len(_HEADER))
     except FileNotFoundError as exc:
-        raise damage(str(exc)) from exc
+        raise DamageError(str(exc)) from exc
     if header != _HEADER:
-        raise damage("it does not begin as a database does")
+        raise DamageError("it does not begin as a database does")
     if not os.access(path, os.W_OK):
         raise StoreReadOnlyError(f"{path} cannot be written by this user")
 

@@ -21,10 +21,9 @@ class SqliteFailure(Enum):
 
     BUSY = auto()
     """Another process is using it: try again until the deadline."""
-    DAMAGED = auto()
-    """SQLite calls the index malformed, or no database. It is damaged, if a new connection reports it too."""
     SUSPECT = auto()
-    """What damage can lead to, and other things, too: SQLite is asked to check the index before it counts as damage."""
+    """The index may be damaged: SQLite checks a copy before that counts as true. It also says of a page that the disk
+    does not give that the index is malformed (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT in its vdbe.c)."""
     MOVED = auto()
     """The index was moved or removed while it was open: open the one that is there now."""
     READ_ONLY = auto()
@@ -35,8 +34,8 @@ class SqliteFailure(Enum):
     """The disk or the memory is failing, or the call was wrong: try once more, then raise."""
 
 
-_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_SUSPECT: Final = frozenset(
+_MALFORMED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SUSPECT: Final = _MALFORMED | frozenset(
     {
         sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA,
         sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT,
@@ -51,11 +50,16 @@ _FULL: Final = frozenset(
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 
 
-def damage(message: str) -> sqlite3.DatabaseError:
-    """Return an error like the one that SQLite raises for a damaged index."""
-    exc = sqlite3.DatabaseError(message)
-    exc.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return exc
+class DamageError(sqlite3.DatabaseError):
+    """The index is proven to be damaged; as the error that SQLite raises for one."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
+def is_malformed(exc: sqlite3.Error) -> bool:
+    """True if SQLite calls the database malformed, or none."""
+    code: int | None = getattr(exc, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _MALFORMED
 
 
 def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
@@ -69,8 +73,6 @@ def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
     if code is None:
         return SqliteFailure.FAILED
     primary = code & 0xFF
-    if primary in _DAMAGED:
-        return SqliteFailure.DAMAGED
     if primary in _SUSPECT or code == sqlite3.SQLITE_IOERR_SHORT_READ:
         return SqliteFailure.SUSPECT
     if code == sqlite3.SQLITE_READONLY_DBMOVED or primary == sqlite3.SQLITE_CANTOPEN:
