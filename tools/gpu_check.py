@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,18 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
 
     import ejcache
 
+    if wanted.get("no_directory"):
+        from ejcache.jax_integration.xla_options import XlaCaches
+
+        give = XlaCaches.paths
+
+        def paths(self: Any, backend: Any) -> dict[str, str]:
+            given = give(self, backend)
+            for path in given.values():
+                shutil.rmtree(Path(path).parent, ignore_errors=True)
+            return given
+
+        XlaCaches.paths = paths  # type: ignore[method-assign]
     rehearse = wanted["rehearse"]
     seen: dict[str, Any] = {"compiled": [], "profiled": [], "paths": ["", ""]}
     compile_here, real = compiler.backend_compile_and_load, profiler._profiler  # noqa: SLF001
@@ -337,6 +350,18 @@ def xla_caches_in_a_directory(check: Check) -> str:
     return xla_results(check, check.url("xla"))
 
 
+def a_load_needs_no_directory(check: Check) -> str:
+    """An executable loads although the directory in its options, of XLA's own caches, does not exist."""
+    url = check.url("no-directory")
+    first = check.run(url=url, xla_caches="all")
+    second = check.run(url=url, xla_caches="all", no_directory=True)
+    assert first["compiled"] == ["plain"], first
+    assert second["compiled"] == [], second
+    assert second["stats"]["hits"] >= 1, second
+    assert abs(first["sum"] - second["sum"]) <= 1e-3 * abs(first["sum"]), (first["sum"], second["sum"])
+    return "loaded: nothing has to be made for a hit"
+
+
 def xla_caches_in_a_bucket(check: Check) -> str:
     """A gs:// URL does not abort XLA, and results go through it."""
     sys.path.insert(0, str(TOOLS))
@@ -456,6 +481,7 @@ LINES: list[Callable[[Check], str]] = [
     optimised_is_expected,
     profile_is_reused,
     xla_caches_in_a_directory,
+    a_load_needs_no_directory,
     xla_caches_in_a_bucket,
     processes_at_once,
     directory_is_no_part_of_the_key,

@@ -14,7 +14,8 @@ from buckets import GcsServerProcess, gcs_bucket
 from forking import Forked
 from helpers import SUPPORT, local_documents
 
-from ejcache.jax_integration.xla_caches import AUTOTUNE, KERNELS, Mirror, XlaFiles, merge_kernels
+from ejcache.jax_integration.xla_caches import Mirror, XlaFiles, merge_kernels
+from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, OwnDirectory
 from ejcache.keys.protobuf import Field, join, split
 from ejcache.stores.documents import Documents
 
@@ -64,6 +65,59 @@ def kernels(*names, version=3, **fingerprints):
 
 def names_in(data):
     return [split(field.value)[0].value.decode() for field in split(data) if field.number == 1]
+
+
+HIT = """
+    import os, sys
+    from pathlib import Path
+    import jax
+    import ejcache
+    from ejcache.jax_integration import pipeline
+    pipeline._PLATFORMS_WITH_CACHES = frozenset({"cpu"})
+    listed = []
+    sys.addaudithook(lambda event, args: listed.append(str(args[0])) if event in ("os.listdir", "os.scandir") else None)
+    cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+    jax.jit(lambda x: x + 1).lower(1.0).compile()
+    hits, looked = cache.stats().hits, any("v1/xla/" in path for path in listed)
+    (own,) = (path for path in Path(sys.argv[1], "v1/xla-processes").glob("*/*-*") if path.is_dir())
+    def files():
+        return sum(len(files) for _, _, files in os.walk(own))
+    print(hits, files(), looked)
+    print("ejcache.jax_integration.xla_caches" in sys.modules, "ejcache.bucket.base" in sys.modules)
+    if len(sys.argv) > 2:
+        jax.jit(lambda x: x + 2).lower(1.0).compile()
+        print(files())
+"""
+
+
+def test_a_hit_fetches_nothing(run_python, tmp_path):
+    """What is stored is fetched when something compiles; a hit has the path of an empty directory."""
+    cache = tmp_path / "cache"
+    assert run_python(HIT, str(cache)).stdout.splitlines()[0].startswith("0 0 ")
+    (environment,) = (path.name for path in (cache / "v1/xla-processes").iterdir())
+    files = XlaFiles(local_documents(cache), environment)
+    (tmp_path / "own" / AUTOTUNE).mkdir(parents=True)
+    for n in range(30):
+        (tmp_path / "own" / AUTOTUNE / f"result{n}").write_bytes(os.urandom(50))
+    assert files.push(tmp_path / "own", known=set()) == 30
+    said = run_python(HIT, str(cache), "compile").stdout.splitlines()
+    assert said == ["1 0 False", "False False", "30"]
+    assert [path.name for path in (cache / "v1/xla-processes" / environment).iterdir()] == ["present"]
+
+
+def test_a_directory_that_xla_used_without_us(tmp_path):
+    """If XLA wrote into a directory that nothing was fetched for, the next process that compiles stores that."""
+    own = OwnDirectory(tmp_path / "processes")
+    (own.path / AUTOTUNE / "result").write_bytes(b"result")
+    own.close()
+    os.utime(own.path, (0, 0))
+    mirror = Mirror(XlaFiles(local_documents(tmp_path / "store"), "e"), OwnDirectory(tmp_path / "processes"))
+    assert mirror.fill() == 1
+    mirror.close()
+    assert [path.name for path in (tmp_path / "processes").iterdir()] == ["present"]
+    unused = OwnDirectory(tmp_path / "processes")
+    unused.close()
+    assert not unused.path.exists()
 
 
 @pytest.mark.parametrize("spelled", ["{}", "file://{}"])
@@ -117,11 +171,12 @@ from pathlib import Path
 from buckets import gcs_bucket
 from ejcache.jax_integration.xla_caches import Mirror
 from ejcache.jax_integration.xla_caches import XlaFiles
+from ejcache.jax_integration.xla_directories import OwnDirectory
 from ejcache.stores.documents import Documents
 from test_xla_caches import kernels
 
 me, root, url = sys.argv[1:]
-mirror = Mirror(XlaFiles(Documents(gcs_bucket(url, deadline=60.0)), "e"), Path(root), exit_seconds=60.0)
+mirror = Mirror(XlaFiles(Documents(gcs_bucket(url, deadline=60.0)), "e"), OwnDirectory(Path(root)), exit_seconds=60.0)
 mirror.fill()
 results = mirror.directory / {AUTOTUNE!r}
 (results / "tmp").mkdir()
@@ -157,7 +212,7 @@ def test_eight_processes_lose_nothing(tmp_path):
             worker.communicate(timeout=120)
             assert worker.returncode == 0
 
-        mirror = Mirror(XlaFiles(Documents(gcs_bucket(server.url)), "e"), tmp_path / "mine")
+        mirror = Mirror(XlaFiles(Documents(gcs_bucket(server.url)), "e"), OwnDirectory(tmp_path / "mine"))
         assert mirror.fill() == 8 * 5 + 5 + 1
         for n in range(5):
             for me in range(8):
@@ -173,7 +228,7 @@ def test_eight_processes_lose_nothing(tmp_path):
 
 def mirror_of(tmp_path, name="mine", *, documents=None, **options):
     files = XlaFiles(documents or local_documents(tmp_path / "store"), "e")
-    return Mirror(files, tmp_path / name, **options)
+    return Mirror(files, OwnDirectory(tmp_path / name), **options)
 
 
 def fill(mirror, **results):
@@ -334,7 +389,7 @@ def test_another_compiler_has_other_files(tmp_path):
     mirror = mirror_of(tmp_path, documents=documents)
     fill(mirror, a="1")
     mirror.close()
-    other = Mirror(XlaFiles(documents, "f"), tmp_path / "other")
+    other = Mirror(XlaFiles(documents, "f"), OwnDirectory(tmp_path / "other"))
     assert other.fill() == 0
     other.close()
 
@@ -349,7 +404,7 @@ def test_a_link_where_a_directory_of_ours_is_expected(link, tmp_path):
     (cache / link).parent.mkdir(parents=True)
     (cache / link).symlink_to(home)
     with pytest.raises(OSError, match="symbolic link"):
-        Mirror(XlaFiles(local_documents(tmp_path / "store"), "env"), cache, "v1/xla-processes/env")
+        OwnDirectory(cache, "v1/xla-processes/env")
     assert sorted(path.name for path in home.iterdir()) == ["1-0123456789ab", "projects"]
 
 
@@ -365,7 +420,7 @@ def test_only_directories_of_killed_processes_are_removed(tmp_path):
     for path in (root / "notes", left):
         os.utime(path, (0, 0))
     files = XlaFiles(local_documents(tmp_path / "store"), "env")
-    mirror = Mirror(files, tmp_path, "processes")
+    mirror = Mirror(files, OwnDirectory(tmp_path, "processes"))
     assert mirror.fill() == 1
     mirror.close()
     assert sorted(path.name for path in root.iterdir()) == ["13-0123456789ab", "notes", "present"]

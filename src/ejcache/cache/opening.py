@@ -133,12 +133,14 @@ class XlaCacheLocation(NamedTuple):
     """Where XLA's own caches are.
 
     Attributes:
-        documents: what all processes share.
+        location: of the cache.
+        shared: hosts share it.
         root: a local directory, which may be reached through links.
         below: the directory below it for what each process has of its own; it may not exist yet.
     """
 
-    documents: Documents
+    location: Location
+    shared: bool
     root: Path
     below: str
 
@@ -149,24 +151,33 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
     Raises:
         UsageError: `url` names no store.
     """
-    from ejcache.bucket.files import FileBucket
-    from ejcache.stores.documents import Documents
-    from ejcache.stores.tier_directory import find_local_tier
-
     location = usable_location(Location.parse(url), settings)
     if location.kind is LocationKind.MEMORY:
         return None
     shared = detect_shared_storage(location)
-    bucket: Bucket
-    if shared:
-        bucket = open_bucket(location, settings=settings, deadline=_XLA_SECONDS)
-    else:
-        bucket = FileBucket(location.path, local=True, documents=True)
-    documents = Documents(bucket, read_only=settings.read_only)
     if not shared and not settings.read_only:
-        return XlaCacheLocation(documents, Path(location.path), "v1/xla-processes")
+        return XlaCacheLocation(location, shared, Path(location.path), "v1/xla-processes")
+    from ejcache.stores.tier_directory import find_local_tier
+
     place = find_local_tier(location, settings)
-    return None if place is None else XlaCacheLocation(documents, place, "xla")
+    return None if place is None else XlaCacheLocation(location, shared, place, "xla")
+
+
+def open_xla_documents(place: XlaCacheLocation, settings: Settings) -> Documents:
+    """Open what all processes share of XLA's own caches.
+
+    Raises:
+        UsageError: the cache is at a URL that names no store.
+    """
+    from ejcache.bucket.files import FileBucket
+    from ejcache.stores.documents import Documents
+
+    bucket: Bucket
+    if place.shared:
+        bucket = open_bucket(place.location, settings=settings, deadline=_XLA_SECONDS)
+    else:
+        bucket = FileBucket(place.location.path, local=True, documents=True)
+    return Documents(bucket, read_only=settings.read_only)
 
 
 def _verify(key: str, data: bytes) -> object:

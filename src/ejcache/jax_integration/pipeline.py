@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
     from ejcache.jax_integration.publishing import Publisher
     from ejcache.jax_integration.ranks.agreement import RankAgreement
-    from ejcache.jax_integration.xla_caches import XlaCaches
+    from ejcache.jax_integration.xla_options import XlaCaches
     from ejcache.settings.table import Settings
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class Compiler:
 
     @cached_property
     def _xla_caches(self) -> XlaCaches:
-        from ejcache.jax_integration.xla_caches import XlaCaches
+        from ejcache.jax_integration.xla_options import XlaCaches
 
         return XlaCaches(settings=self.settings, report_failure=self._report_failure)
 
@@ -167,6 +167,7 @@ class Compiler:
     def _keyless(self, request: KeyRequest, reason: Skip) -> KeyText | None:
         """No key, so that JAX compiles the program itself, unless this thread may not compile."""
         refuse_if_forbidden(seam.module_name(request.module), reason)
+        self._fill_xla_caches(request.backend)
         return None
 
     def _answer(self, asked: list[Compilation], request: KeyRequest) -> None:
@@ -301,6 +302,7 @@ class Compiler:
         """Compile after a miss, and store the result."""
         compilation = _compilation_of(key)
         if compilation is None:
+            self._fill_xla_caches(program.placement.backend)
             return seam.compile_executable(program)
         _choose_compiled(compilation, program)
         return self._compile_once(compilation, program)
@@ -389,6 +391,7 @@ class Compiler:
         from ejcache.jax_integration.progress import progress_of
 
         self._refuse_if_forbidden(compilation, program)
+        self._fill_xla_caches(program.placement.backend)
         started = time.monotonic()
         with progress_of(program.name):
             if compilation.devices_absent:
@@ -463,6 +466,11 @@ class Compiler:
         if backend is None or str(backend.platform) not in _PLATFORMS_WITH_CACHES:
             return {}
         return self._try("find a directory for XLA's own caches", lambda: self._xla_caches.paths(backend), {})
+
+    def _fill_xla_caches(self, backend: Any) -> None:
+        """Before XLA compiles: let it find what its own caches have stored, if it was told where they are."""
+        if "_xla_caches" in vars(self):
+            self._try("fetch what XLA's own caches hold", partial(self._xla_caches.fill, backend), None)
 
     def stored_bytes(self, executable: Any) -> bytes | None:
         """Return the bytes that an executable was loaded from, or None."""

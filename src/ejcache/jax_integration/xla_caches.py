@@ -1,8 +1,7 @@
-"""XLA's own caches with any cache URL: from a store into a private directory of one process, and back.
+"""The files of XLA's own caches: from a store into the private directory of a process, and back.
 
-XLA does not understand URLs (given one it aborts the process), and processes that share a directory disturb each other.
-So each process that compiles for a GPU has a private directory. It is filled before the first compilation, and new
-files in it are stored in the background. If a process is killed, the next process of the same cache stores its files.
+The directory (`xla_directories`) is filled before the first compilation, and new files in it are stored in the
+background. If a process is killed, the next process of the same cache that compiles stores its files.
 
     v1/xla/<environment>/xla_gpu_per_fusion_autotune_cache_dir/[<device>/]<name>   one result of autotuning
     v1/xla/<environment>/xla_gpu_kernel_cache_file                                 all compiled kernels
@@ -27,41 +26,30 @@ twice. Source: openxla/xla, xla/service/gpu/kernel_reuse_cache.proto and .cc.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import stat
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.cache.opening import find_xla_caches
-from ejcache.errors import EntryError, InvalidKeyError, StoreError, UsageError
-from ejcache.jax_integration.lowering.key import compiler_environment
+from ejcache.errors import EntryError, InvalidKeyError, StoreError
+from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, PRESENT
 from ejcache.keys.protobuf import BYTES, join, split
 from ejcache.stores.documents import check_path
-from ejcache.util.files import (
-    UnsafeFileError,
-    directory_below,
-    is_temporary,
-    make_below,
-    read_regular,
-    remove_below,
-    write_atomically,
-)
-from ejcache.util.lifecycle import AtExit, ExitPhase
-from ejcache.util.locks import Presence, is_token, living
+from ejcache.util.files import directory_below, is_temporary, make_below, read_regular, remove_below, write_atomically
+from ejcache.util.locks import is_token, living
 from ejcache.util.log import log
 from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from ejcache.jax_integration.xla_directories import OwnDirectory
     from ejcache.keys.protobuf import Field
-    from ejcache.settings.table import Settings
     from ejcache.stores.documents import Documents
 
 
@@ -70,104 +58,34 @@ _LEFT_SECONDS: Final = 60.0
 """A directory without a living owner that is younger than this may belong to a process that is just starting."""
 
 
-class XlaCaches:
-    """The private directories of this process, one for each cache and compiler.
-
-    Args:
-        settings: returns the current settings.
-        report_failure: counts and logs an error.
-    """
-
-    def __init__(self, *, settings: Callable[[], Settings], report_failure: Callable[[str, Exception], None]) -> None:
-        self._settings = settings
-        self._report_failure = report_failure
-        self._mirrors: dict[tuple[str, str], Mirror | None] = {}
-        self._lock = threading.RLock()
-        self._process = os.getpid()
-
-    def paths(self, backend: Any) -> dict[str, str]:
-        """The values of XLA's options for a compilation by `backend`, by name; empty for no cache."""
-        settings = self._settings()
-        names = _names(settings.xla_caches)
-        if not names or settings.disabled_reason:
-            return {}
-        mirror = self._mirror(str(settings.dir), backend, settings)
-        return {} if mirror is None else {name: str(mirror.directory / name) for name in names}
-
-    def collect(self) -> None:
-        """XLA has compiled something: store new files in the background."""
-        for mirror in list(self._mirrors.values()):
-            if mirror is not None:
-                mirror.collect()
-
-    def _mirror(self, url: str, backend: Any, settings: Settings) -> Mirror | None:
-        with self._lock:
-            if self._process != os.getpid():
-                # A forked child: the directories are its parent's.
-                self._mirrors, self._process = {}, os.getpid()
-            wanted = (url, compiler_environment(backend, settings))
-            if wanted not in self._mirrors:
-                made = self._made(*wanted, settings)
-                self._mirrors.setdefault(wanted, made)  # a signal handler may have compiled meanwhile
-            return self._mirrors[wanted]
-
-    def _made(self, url: str, environment: str, settings: Settings) -> Mirror | None:
-        try:
-            location = find_xla_caches(url, settings)
-            if location is None:
-                return None
-            files = XlaFiles(location.documents, environment)
-            mirror = Mirror(files, location.root, f"{location.below}/{environment}", read_only=settings.read_only)
-        except (OSError, UsageError) as exc:
-            self._report_failure("make a directory for XLA's own caches", exc)
-            return None
-        try:
-            mirror.fill()
-        except (OSError, StoreError) as exc:
-            self._report_failure("fetch what XLA's own caches hold", exc)
-        return mirror
-
-
 class Mirror:
-    """One private directory, filled from `files` and merged into them. Safe to use from several threads.
+    """A private directory, filled from `files` and merged into them. Safe to use from several threads.
 
     Args:
         files: the stored files.
-        root: a directory, which may be reached through links.
-        below: the directory below `root` where this and other processes have theirs; no link there is followed.
+        own: the directory of this process; when it is closed, new files in it are stored.
         read_only: store nothing.
-        exit_seconds: how long `close` may store.
-
-    Raises:
-        OSError: the directory cannot be made, or a link is where a directory is expected.
+        exit_seconds: how long that may take.
     """
 
     def __init__(
         self,
         files: XlaFiles,
-        root: Path,
-        below: str = "",
+        own: OwnDirectory,
         *,
         read_only: bool = False,
         exit_seconds: float = _EXIT_SECONDS,
     ) -> None:
         self._files = files
-        self._root = root
-        self._below = below
+        self._own = own
         self._read_only = read_only
         self._exit_seconds = exit_seconds
-        self._process = os.getpid()
-        _refuse_links(root, f"{below}/present")
-        self._present = root / below / "present"
-        make_below(self._present)
-        self._presence = Presence(self._present)
-        self.directory = root / below / self._presence.token
-        make_below(self.directory)
+        self.directory = own.path
         self._known: set[str] = set()
         self._lock = threading.RLock()
         self._scheduler = Scheduler(threads=1, name="ejcache-xla")
         self._is_due = False
-        _open.add(self)
+        own.finish = self._finish
 
     def fill(self) -> int:
         """Fetch the stored files, and store those that killed processes have left; how many files were fetched.
@@ -183,7 +101,7 @@ class Mirror:
 
     def collect(self) -> None:
         """Store new files, in another thread; does nothing in a forked child."""
-        if not self._read_only and not self._is_due and self._process == os.getpid():
+        if not self._read_only and not self._is_due and self._own.is_ours:
             self._is_due = True
             self._scheduler.submit(self._store_in_background)
 
@@ -200,17 +118,15 @@ class Mirror:
 
     def close(self) -> None:
         """Store new files and remove the directory. If that fails, the next process of this cache does it."""
-        if self._process != os.getpid():
-            return
-        _open.discard(self)
+        self._own.close()
+
+    def _finish(self) -> bool:
+        """Store new files; True if none is left."""
         try:
             self.store(seconds=self._exit_seconds, parallel=False)
         except StoreError as exc:
             log.debug("ejcache: results of XLA's are left in %s: %s", self.directory, exc)
-        stored = self._read_only or not self._files.has_new(self.directory, self._known)
-        if stored:
-            shutil.rmtree(self.directory, ignore_errors=True)
-        self._presence.leave(clean=stored)
+        return self._read_only or not self._files.has_new(self.directory, self._known)
 
     def _store_in_background(self) -> None:
         self._is_due = False
@@ -226,8 +142,9 @@ class Mirror:
         """
         if self._read_only:
             return
-        alive = living(self._present)
-        with directory_below(self._root, self._below) as opened:
+        root, below = self._own.root, self._own.below
+        alive = living(root / below / PRESENT)
+        with directory_below(root, below) as opened:
             for name in os.listdir(opened):  # noqa: PTH208  # a descriptor, not a path
                 with contextlib.suppress(OSError):
                     status = os.stat(name, dir_fd=opened, follow_symlinks=False)
@@ -238,33 +155,12 @@ class Mirror:
                         or time.time() - status.st_mtime < _LEFT_SECONDS
                     ):
                         continue
-                    left, known = self._root / self._below / name, self._files.stored()
+                    left, known = root / below / name, self._files.stored()
                     self._files.push(left, known=known, seconds=self._exit_seconds)
                     if not self._files.has_new(left, known):
                         shutil.rmtree(name, ignore_errors=True, dir_fd=opened)
-                        remove_below(self._root, f"{self._below}/present/{name}".lstrip("/"))
+                        remove_below(root, f"{below}/{PRESENT}/{name}".lstrip("/"))
 
-
-def _refuse_links(root: Path, below: str) -> None:
-    for path in (root / below, *(root / below).parents):
-        if path == root:
-            return
-        if path.is_symlink():
-            raise UnsafeFileError(errno.ELOOP, f"{path} is a symbolic link, so it is not used")
-
-
-def _names(caches: str) -> list[str]:
-    if caches == "all":
-        return [AUTOTUNE, KERNELS]
-    return [name for name in (AUTOTUNE, KERNELS) if name in caches]
-
-
-_open: Final[AtExit[Mirror]] = AtExit(ExitPhase.UPLOAD, Mirror.close)
-
-
-AUTOTUNE: Final = "xla_gpu_per_fusion_autotune_cache_dir"
-KERNELS: Final = "xla_gpu_kernel_cache_file"
-"""Names of XLA's options, and of the directory and the file that they get."""
 
 _KIND: Final = "xla_cache"
 _TEMPORARY: Final = "tmp"

@@ -1,0 +1,86 @@
+"""The private directory of a process for XLA's own caches, with any cache URL.
+
+XLA does not understand URLs (given one it aborts the process), and processes that share a directory disturb each other.
+So each process has a private directory for each cache and compiler, which is removed when it ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from ejcache.util.files import UnsafeFileError, make_below
+from ejcache.util.lifecycle import AtExit, ExitPhase
+from ejcache.util.locks import Presence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+AUTOTUNE: Final = "xla_gpu_per_fusion_autotune_cache_dir"
+KERNELS: Final = "xla_gpu_kernel_cache_file"
+"""Names of XLA's options, and of the directory and the file that they get."""
+PRESENT: Final = "present"
+"""Beside the directories: one file for each, locked as long as its process lives."""
+
+
+class OwnDirectory:
+    """A directory of this process alone. It is made with the empty one of XLA's results, without which XLA fails.
+
+    Args:
+        root: a directory, which may be reached through links.
+        below: the directory below `root` where this and other processes have theirs; no link there is followed.
+
+    Attributes:
+        path: the directory.
+        finish: called when it is closed, to store what is in it; True if nothing is left there. Without it, a directory
+            in which there are files is left to the next process that compiles.
+
+    Raises:
+        OSError: it cannot be made, or a link is where a directory is expected.
+    """
+
+    def __init__(self, root: Path, below: str = "") -> None:
+        self.root = root
+        self.below = below
+        self.finish: Callable[[], bool] = self._is_empty
+        self._process = os.getpid()
+        _refuse_links(root, f"{below}/{PRESENT}")
+        present = root / below / PRESENT
+        make_below(present)
+        self._presence = Presence(present)
+        self.path = root / below / self._presence.token
+        make_below(self.path / AUTOTUNE)
+        _open.add(self)
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a forked child."""
+        return self._process == os.getpid()
+
+    def close(self) -> None:
+        """Remove the directory. If something is left in it, the next process of this cache stores that."""
+        if not self.is_ours:
+            return
+        _open.discard(self)
+        stored = self.finish()
+        if stored:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._presence.leave(clean=stored)
+
+    def _is_empty(self) -> bool:
+        return not any(files for _, _, files in os.walk(self.path))
+
+
+_open: Final[AtExit[OwnDirectory]] = AtExit(ExitPhase.UPLOAD, OwnDirectory.close)
+
+
+def _refuse_links(root: Path, below: str) -> None:
+    for path in (root / below, *(root / below).parents):
+        if path == root:
+            return
+        if path.is_symlink():
+            raise UnsafeFileError(errno.ELOOP, f"{path} is a symbolic link, so it is not used")
