@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from autotune_helpers import record
 from cli_helpers import ejcache
 
 from ejcache.autotune.ejkernel.cache import operation_directory
 from ejcache.errors import UsageError
+from ejcache.journal.line import decode_line
 from ejcache.journal.run_log import RunTotal
-from ejcache.journal.unsent import decode_usage
 from ejcache.stores.location import Location
 
 NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "[" * 5000)
@@ -23,9 +25,14 @@ def test_a_damaged_line_of_counts_changes_nothing(number):
     total.add(f'{{"v": 1, "process": {{"pid": {number}}}, "counts": {{}}}}'.encode())
     total.add(b'{"v": 1, "process": {"pid": 2}, "counts": {"hits": 1}}')
     assert 2 in total.processes
-    for line in (f'{{"at": 1, "used": {{}}, "sums": {{"hits": {number}}}}}', f'{{"used": {number}, "sums": {number}}}'):
-        used, _ = decode_usage([line.encode()])
-        assert used == {}
+    for line in (
+        f'{{"v": 1, "process": {{}}, "uses": {{"k": [{number}, 1, null]}}}}',
+        f'{{"v": 1, "process": {{}}, "uses": {{"k": [1.0, {number}, null]}}}}',
+        f'{{"v": 1, "process": {{}}, "uses": {{"k": [1.0, 1, {number}]}}}}',
+        f'{{"v": 1, "process": {{}}, "uses": {number}, "at": {number}}}',
+    ):
+        found = decode_line(line.encode())
+        assert found is None or all(math.isfinite(part) for use in found.uses.values() for part in use if part)
 
 
 @pytest.mark.parametrize("url", ["file://x[", "gs://[", "s3://b[/x"])

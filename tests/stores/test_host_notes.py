@@ -10,7 +10,7 @@ from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.line import EntryUse
-from ejcache.journal.unsent import UnsentUses
+from ejcache.journal.unsent import DROPPED, UnsentUses
 from ejcache.stores.host_notes import EXPIRY_SECONDS, HostNotes, decode_notes, encode_note
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
@@ -110,7 +110,7 @@ def test_when_it_is_due(unsent):
 
 
 def test_the_files_are_bounded(path, unsent):
-    """When there are too many notes the older ones go, and usage beyond the limit is lost."""
+    """When there are too many notes the older ones go; lines that are to be sent are folded into one."""
     notes, left = HostNotes(path, limit=5_000), UnsentUses(unsent, limit=5_000)
     for number in range(300):
         notes.note(str(number), 0.05)
@@ -121,8 +121,20 @@ def test_the_files_are_bounded(path, unsent):
     assert again.number("299") == 0.05
     assert again.number("0") is None
     used, sums = left.take()
-    assert 10.0 < used[KEY].when < 100.0
-    assert sums["hits"] == used[KEY].times == used[KEY].when + 1
+    assert (used, sums) == ({KEY: EntryUse(299.0, 300)}, {"hits": 300})
+
+
+def test_uses_without_room_are_counted(unsent):
+    """The oldest go first, never what was counted, and how many have gone is counted, too."""
+    left = UnsentUses(unsent, limit=5_000)
+    for number in range(300):
+        left.leave({f"{KEY}{number}": EntryUse(float(number))}, {"hits": 1})
+        assert unsent.stat().st_size <= 5_000
+    used, sums = left.take()
+    assert sums == {"hits": 300, DROPPED: 300 - len(used)}
+    assert 10 < len(used) < 100
+    assert f"{KEY}299" in used
+    assert f"{KEY}0" not in used
 
 
 @pytest.mark.parametrize("what", ["link", "pipe", "directory", "large"])

@@ -66,6 +66,8 @@ _PROBE_SECONDS: Final = 0.5
 _READING_SECONDS: Final = 10.0
 _BACK_SECONDS: Final = 1.0
 """What failures to read may take in a process, and how much of it comes back in a minute."""
+_KEPT_SECONDS: Final = 1.5
+"""One object that fails leaves so much of it, however long it is tried: all others may be read."""
 _LEAST_READING: Final = 0.5
 """Less than this is nothing: the breaker opens. A read gets at least so long."""
 _LONGEST: Final = 8.0
@@ -184,7 +186,7 @@ class CircuitBreaker:
             return Budget(seconds, within=() if look_up is None else (look_up,))
         if reads:
             with self._lock:
-                seconds = min(seconds, max(_LEAST_READING, self._reading.left))
+                seconds = min(seconds, max(_LEAST_READING, self._reading.left - _KEPT_SECONDS))
         first = self._first if is_waited_for() and not self._has_answered else None
         return Budget(seconds, within=tuple(each for each in (look_up, first) if each is not None))
 

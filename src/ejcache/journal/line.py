@@ -11,7 +11,10 @@
         components, details, signature, module: of a miss, what `ejcache why` compares
       trouble  an object: kind of warning → how often
       dropped  how many programs are in no line, because the process had too many
-      counts   an object: counter → amount since the last line; only in the log of an `ejcache run` (`run_log`)
+      counts   an object: counter → amount since the last line; only in the log of an `ejcache run` (`run_log`), and in
+               what is to be sent to shared storage (`unsent`)
+      uses     an object: key → [seconds since the epoch, times, worth], an `EntryUse`; only in what is to be sent
+      at       when it was left there, in seconds since the epoch
       caches   an object: the URL of a cache → that of the one in whose place it is used, or nothing; only there
       disabled why nothing is cached; only there
       reuse    a list of what reuse did with functions: the fields of `ReuseNote`; only if there is any
@@ -29,6 +32,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED
+from ejcache.util.store_keys import check_key
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -199,6 +203,8 @@ class StartRecord(NamedTuple):
     counts: Mapping[str, float] = _NOTHING
     caches: Mapping[str, str] = _NOTHING
     disabled: str = ""
+    uses: Mapping[str, EntryUse] = _NOTHING
+    at: float = 0.0
 
 
 def encode_line(record: StartRecord) -> bytes:
@@ -213,6 +219,8 @@ def encode_line(record: StartRecord) -> bytes:
         "counts": dict(record.counts),
         "caches": dict(record.caches),
         "disabled": record.disabled,
+        "uses": dict(record.uses),
+        "at": record.at,
     }
     filled = {name: value for name, value in body.items() if value or name == "process"}
     return json.dumps({"v": _VERSION, **filled}, separators=(",", ":")).encode()
@@ -247,7 +255,12 @@ def decode_line(line: bytes) -> StartRecord | None:
             process = _check_tuple(Process, body["process"])
             counted: StartRecord = _check_tuple(StartRecord, {name: body[name] for name in _COUNTED & body.keys()})
             return counted._replace(
-                process=process, programs=programs, trouble=trouble, dropped=int(body.get("dropped", 0)), reuse=reuse
+                process=process,
+                programs=programs,
+                trouble=trouble,
+                dropped=int(body.get("dropped", 0)),
+                reuse=reuse,
+                uses={check_key(key): _check_use(*use) for key, use in body.get("uses", {}).items()},
             )
     return None
 
@@ -278,6 +291,21 @@ def _check_tuple(kind: Any, fields: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
+def _check_use(when: float, times: int, worth: float | None) -> EntryUse:
+    if not (abs(when) < _LARGEST_NUMBER and 0 <= times < _LARGEST_NUMBER and abs(worth or 0.0) < _LARGEST_NUMBER):
+        raise ValueError(f"no use is {when!r}, {times!r}, {worth!r}")
+    return EntryUse(float(when), int(times), None if worth is None else float(worth))
+
+
+def joined_uses(parts: Iterable[Mapping[str, EntryUse]]) -> dict[str, EntryUse]:
+    """Return the uses of each key in all of these together."""
+    joined: dict[str, EntryUse] = {}
+    for part in parts:
+        for key, use in part.items():
+            joined[key] = joined[key].joined(use) if key in joined else use
+    return joined
+
+
 _DEFAULTS: Final = {kind: kind()._asdict() for kind in (Process, ProgramRecord, ReuseNote, StartRecord)}
 _NUMBERS: Final = {"seconds", "counts"}
-_COUNTED: Final = {"counts", "caches", "disabled"}
+_COUNTED: Final = {"counts", "caches", "disabled", "at"}

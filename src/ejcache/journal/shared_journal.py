@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
-from ejcache.journal.line import EntryUse
+from ejcache.journal.line import EntryUse, joined_uses
 from ejcache.journal.objects import (
     JOURNALS,
     decode_record_lines,
@@ -160,10 +160,9 @@ class SharedJournal:
                 unsent, self._unwritten = self._unwritten, None
                 used, sums = self._take()
             if unsent is not None:
-                for key, use in unsent[1].items():
-                    used[key] = used[key].joined(use) if key in used else use
-                for name, amount in unsent[2].items():
-                    sums[name] = sums.get(name, 0) + amount
+                amounts = Counter(unsent[2])
+                amounts.update(sums)
+                used, sums = joined_uses((unsent[1], used)), dict(amounts)
             self._unsent_uses.leave(used, sums)
 
     def records(self, *, most: int) -> Iterator[bytes]:

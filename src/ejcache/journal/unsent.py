@@ -1,62 +1,40 @@
-r"""What processes of this host used and counted of a shared cache, and could not send.
+"""What processes of this host used and counted of a shared cache, and could not send.
 
-    <scratch>/unsent     lines that processes append
-
-    line    := JSON {"at": created, "used": {key: [seconds, times, worth]}, "sums": {counter: amount}} "\n"
+    <scratch>/unsent     lines (`line`) with uses, counts and the time, that processes append
 
 A process leaves a line whose entries were all on this host, because to make a client takes longer than many a program
 runs and cannot be done while a program ends; or that could not reach the storage. The next process that asks the
 storage takes the lines and sends them in its own journal. If it is killed before that, they are lost, as its own are.
 
-Times are in seconds since the epoch. A line of another form, such as one that a killed process has cut short, is
-ignored, and so are errors of the disk.
+If the lines take too much room, they are folded into one. If that is too large, the uses that are the oldest go, and
+are counted (`DROPPED`). What was counted never goes. A line of another form, such as one that a killed process has cut
+short, is ignored, and so are errors of the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import os
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import MALFORMED, StoreBusyError
-from ejcache.journal.line import EntryUse
-from ejcache.util.files import append_regular, make_below, read_regular
+from ejcache.errors import StoreBusyError
+from ejcache.journal.line import Process, StartRecord, decode_line, encode_line, joined_uses
+from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
-from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from ejcache.journal.line import EntryUse
+
+DROPPED: Final = "uses_dropped"
+"""The counter of uses that there was no room for."""
 _DUE_SECONDS: Final = 600.0
 _DUE_BYTES: Final = 64 << 10
 _LOCK_SECONDS: Final = 0.5
-_BEGINNING: Final = b'{"at": '
-
-
-def encode_usage(at: float, used: Mapping[str, EntryUse], sums: Mapping[str, float]) -> bytes:
-    """Return the line of what one process used and counted."""
-    return json.dumps({"at": at, "used": dict(used), "sums": dict(sums)}).encode() + b"\n"
-
-
-def decode_usage(lines: Iterable[bytes]) -> tuple[dict[str, EntryUse], dict[str, float]]:
-    """Return the uses of each key together, and the sums of the counters."""
-    used: dict[str, EntryUse] = {}
-    sums: Counter[str] = Counter()
-    for line in lines:
-        with contextlib.suppress(*MALFORMED):
-            fields: dict[str, dict[str, Any]] = json.loads(line)
-            uses = {
-                check_key(key): EntryUse(float(when), int(times), None if worth is None else float(worth))
-                for key, (when, times, worth) in fields["used"].items()
-            }
-            amounts = {str(name): float(amount) for name, amount in fields["sums"].items()}
-            for key, use in uses.items():
-                used[key] = used[key].joined(use) if key in used else use
-            sums.update(amounts)
-    return used, dict(sums)
 
 
 class UnsentUses:
@@ -64,7 +42,7 @@ class UnsentUses:
 
     Args:
         path: of the file, on a local file system.
-        limit: bytes that are kept while the storage cannot be reached; what would be added is lost.
+        limit: bytes that are kept while the storage cannot be reached.
         now: seconds since the epoch.
     """
 
@@ -77,20 +55,20 @@ class UnsentUses:
         """Append what this process used and counted and has not sent."""
         if used or sums:
             with contextlib.suppress(OSError, StoreBusyError), self._lock():
-                line = encode_usage(self._now(), used, sums)
-                if sum(map(len, self._lines())) + len(line) <= self._limit:
-                    append_regular(self._path, line)
+                line = encode_line(StartRecord(Process(pid=os.getpid()), counts=sums, uses=used, at=self._now()))
+                lines = [*self._lines(), line]
+                if sum(map(len, lines)) + len(lines) <= self._limit:
+                    append_regular(self._path, line + b"\n")
+                else:
+                    write_atomically(self._path, self._folded(lines) + b"\n")
 
     def is_due(self) -> bool:
         """True if so much was left, or so long ago, that a process should send it even if it asks for nothing else."""
         lines = self._lines()
         if sum(map(len, lines)) >= _DUE_BYTES:
             return True
-        at = lines[0][len(_BEGINNING) :].partition(b",")[0] if lines else b""
-        try:
-            return bool(lines) and not 0 <= self._now() - float(at) < _DUE_SECONDS
-        except ValueError:
-            return True
+        oldest = decode_line(lines[0]) if lines else None
+        return bool(lines) and (oldest is None or not 0 <= self._now() - oldest.at < _DUE_SECONDS)
 
     def take(self) -> tuple[dict[str, EntryUse], dict[str, float]]:
         """Remove what processes left, and return it: uses by key, and sums of counters."""
@@ -99,13 +77,25 @@ class UnsentUses:
             with contextlib.suppress(OSError, StoreBusyError), self._lock():
                 lines = self._lines()
                 self._path.unlink()
-        return decode_usage(lines)
+        return _fold(lines)
+
+    def _folded(self, lines: list[bytes]) -> bytes:
+        """Return one line with the sums of these, and with as many of their uses as fit, the latest."""
+        used, sums = _fold(lines)
+        latest = sorted(used.items(), key=lambda item: item[1].when, reverse=True)
+        while True:
+            kept = StartRecord(Process(pid=os.getpid()), counts=sums, uses=dict(latest), at=self._now())
+            line = encode_line(kept)
+            if len(line) < self._limit or not latest:
+                return line
+            left = len(latest) * self._limit // (2 * len(line))
+            sums[DROPPED] = sums.get(DROPPED, 0) + len(latest) - left
+            latest = latest[:left]
 
     def _lines(self) -> list[bytes]:
         """Return the lines; none if there is no file, or if it cannot be read."""
         with contextlib.suppress(OSError):
-            data = read_regular(self._path, max_size=4 * self._limit)
-            return [line for line in data.splitlines() if line.startswith(_BEGINNING)]
+            return read_regular(self._path, max_size=4 * self._limit).splitlines()
         return []
 
     @contextlib.contextmanager
@@ -114,3 +104,11 @@ class UnsentUses:
         lock = self._path.with_name(f"{self._path.name}.lock")
         with exclusive(lock, deadline=time.monotonic() + _LOCK_SECONDS):
             yield
+
+
+def _fold(lines: Iterable[bytes]) -> tuple[dict[str, EntryUse], dict[str, float]]:
+    parts = [part for part in map(decode_line, lines) if part is not None]
+    sums: Counter[str] = Counter()
+    for part in parts:
+        sums.update(part.counts)
+    return joined_uses(part.uses for part in parts), dict(sums)
