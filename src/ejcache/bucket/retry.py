@@ -129,6 +129,11 @@ class RateLimit:
         """True if the storage has done something for this process since `moment`, by the monotonic clock."""
         return self._moved_at >= moment
 
+    @property
+    def delay(self) -> float:
+        """Seconds until the next turn."""
+        return max(0.0, self._next - time.monotonic())
+
     def wait(self, most: float) -> float | None:
         """Wait for a turn; None, at once, if it comes in more than `most` seconds.
 
