@@ -167,6 +167,10 @@ class Start(NamedTuple):
     seconds: float
 
 
+_STAMP: Final = re.compile(r"^([A-Z])\d{4} [\d:.]+ +\d+ ")
+"""The time and the process of a line of XLA's log."""
+
+
 def start(python: Path, mode: str, place: str, **variables: str) -> Start:
     """Start the six programs: `jax` with JAX's own cache, `thin` or `full` with ejcache."""
     kept = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH")
@@ -175,11 +179,12 @@ def start(python: Path, mode: str, place: str, **variables: str) -> Start:
     done = subprocess.run(
         [python, str(PROGRAMS), mode, place], env=env, capture_output=True, text=True, check=False, timeout=240
     )
-    lines = [line for line in done.stderr.splitlines() if line.strip() and "gets the thin form" not in line]
+    said = [line for line in done.stderr.splitlines() if line.strip() and "gets the thin form" not in line]
+    lines = [_STAMP.sub(r"\1 ", line) for line in said]
     if done.returncode or not done.stdout.startswith("{"):
         raise FailedError(f"{mode}: exit status {done.returncode}: {' | '.join(lines[-5:])}")
-    said = json.loads(done.stdout)
-    return Start(said["values"], said["hits"], said["counted"], lines, said["seconds"])
+    found = json.loads(done.stdout)
+    return Start(found["values"], found["hits"], found["counted"], lines, found["seconds"])
 
 
 def require(holds: bool, what: str) -> None:
@@ -277,15 +282,60 @@ def is_full_form(python: Path) -> bool:
     return done.stdout.strip() == "True"
 
 
+class Run:
+    """The versions of one run, two at a time.
+
+    Args:
+        queue: versions, in the order in which they begin.
+        place: where the environments are kept.
+        seconds: no version begins that would not end within so many.
+    """
+
+    def __init__(self, queue: list[Version], place: Path, seconds: float) -> None:
+        self._place = place
+        self._began = time.monotonic()
+        self._seconds = seconds
+        self._longest = 0.0
+        self.has_failed = False
+        with ThreadPoolExecutor(2) as pool:
+            self.summary = list(pool.map(self._run, queue))
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self._began
+
+    def _run(self, version: Version) -> str:
+        began = self.spent
+        left = self._seconds - began
+        if left < self._longest:
+            return f"JAX {version.jax}: left out, because {began:.0f} s had passed"
+        python = environment(version, self._place, seconds=left)
+        if python is None:
+            return f"JAX {version.jax}: left out, because its environment could not be made in time"
+        if self.spent > self._seconds:
+            return f"JAX {version.jax}: left out, because its environment was ready after {self.spent:.0f} s"
+        began = self.spent
+        try:
+            with bucket_server(python) as server:
+                said = f"passed in {{}}: {check(python, server)}"
+        except (FailedError, subprocess.TimeoutExpired) as exc:
+            self.has_failed = True
+            said = f"FAILED in {{}}: {exc}"
+        took = self.spent - began
+        self._longest = max(self._longest, took)
+        line = f"JAX {version.jax}: {said.replace('{}', f'{took:.0f} s', 1)}"
+        print(line, flush=True)
+        return line
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=300.0, help="no version begins after so many")
+    parser.add_argument("--seconds", type=float, default=300.0, help="what would not end within so many is left out")
     parser.add_argument("--place", type=Path, default=ROOT / ".venv-jax", help="where the environments are kept")
     parser.add_argument("--day", type=int, default=dt.datetime.now(tz=dt.UTC).toordinal())
     parser.add_argument("--only", action="append", default=[], help="a version; may be given again")
     arguments = parser.parse_args()
-    began = time.monotonic()
-    end = began + arguments.seconds
     found: dict[str, str] = {}
     for interpreter in pythons():
         for release in [*released(interpreter, pre=False), *released(interpreter, pre=True)]:
@@ -293,38 +343,10 @@ def main() -> int:
     versions = chosen(found)
     if arguments.only:
         versions = [each for each in versions if each.jax in arguments.only]
-    summary, failed, times = [], False, list[float]()
-    if not versions:
-        summary.append("JAX of other versions: left out, because the index cannot be asked")
-    queue = in_turns(versions, arguments.day)
-    with ThreadPoolExecutor(1) as builder:
-        # The next environment is made while one is in use.
-        made = builder.submit(environment, queue[0], arguments.place, seconds=arguments.seconds) if queue else None
-        for number, version in enumerate(queue):
-            left = end - time.monotonic()
-            assert made is not None
-            if left < max(times, default=0.0):
-                summary.append(f"JAX {version.jax}: left out, because {time.monotonic() - began:.0f} s had passed")
-                continue
-            python = made.result()
-            if number + 1 < len(queue):
-                made = builder.submit(environment, queue[number + 1], arguments.place, seconds=max(1.0, left))
-            if python is None:
-                summary.append(f"JAX {version.jax}: left out, because its environment could not be made in time")
-                continue
-            started = time.monotonic()
-            try:
-                with bucket_server(python) as server:
-                    said = check(python, server)
-                summary.append(f"JAX {version.jax}: passed in {time.monotonic() - started:.0f} s: {said}")
-            except (FailedError, subprocess.TimeoutExpired) as exc:
-                failed = True
-                summary.append(f"JAX {version.jax}: FAILED: {exc}")
-            times.append(time.monotonic() - started)
-            print(summary[-1], flush=True)
-    print(f"=== {len(versions)} versions of JAX, {time.monotonic() - began:.0f} s")
-    print("\n".join(summary))
-    return 1 if failed else 0
+    run = Run(in_turns(versions, arguments.day), arguments.place, arguments.seconds)
+    print(f"=== {len(versions)} versions of JAX, {run.spent:.0f} s")
+    print("\n".join(run.summary or ["JAX of other versions: left out, because the index cannot be asked"]))
+    return 1 if run.has_failed else 0
 
 
 if __name__ == "__main__":
