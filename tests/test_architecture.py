@@ -139,7 +139,9 @@ SEAMS = {
     "filelock": ["util/locks.py"],
     "fsspec": ["bucket/*.py"],
     "gcsfs": ["bucket/*.py"],
-    "google": ["bucket/gcs.py"],
+    "google": ["bucket/gcs.py", "bucket/gcs_https.py"],
+    "requests": ["bucket/gcs_https.py"],
+    "urllib3": ["bucket/https_client.py"],
     "jax": [
         "jax_integration/*.py",
         "reuse/*.py",

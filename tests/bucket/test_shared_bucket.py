@@ -429,9 +429,9 @@ class TestEnd:
                     print(exc)
 
             store, closed = open_store("gs://bucket/p"), open_store("gs://bucket/closed")
-            atexit.register(end)
             store.put("early", b"x")
             store.add_counters({"hits": 2})
+            atexit.register(end)  # before what closes the clients
             store.bucket._run_on_loop(lambda fs: fs.session.close(), 60)  # the next request looks the host's name up
             closed.get("k")
             closed.bucket.close()

@@ -79,7 +79,7 @@ class ClientBucket(Bucket):
     ) -> None:
         super().__init__(url, policy=policy)
         self._options = dict(options or {})
-        self._made: _ClientStartup | None = None
+        self._made: ClientStartup | None = None
         self._closer: weakref.finalize[[Any, Any], ClientBucket] | None = None
         self._lock = threading.RLock()
         _clients.add(self)
@@ -93,15 +93,14 @@ class ClientBucket(Bucket):
         self._lock = threading.RLock()
         self._made = self._closer = None
 
-    def prepare(self, *, wait: float = 0.0) -> None:
+    def prepare(self, *, wait: float = 0.0, changes: bool = False) -> None:  # noqa: ARG002  # one client does all
         """Begin to import the client's library and to look for credentials, unless the program is ending.
 
         Args:
             wait: seconds to wait for both.
+            changes: one client does all.
         """
-        making = self._start()
-        if making is not None and wait:
-            futures_wait([making.future], wait)
+        wait_for(self._start(), wait)
 
     @property
     def is_prepared(self) -> bool:
@@ -135,21 +134,24 @@ class ClientBucket(Bucket):
         """Return what is behind an error of the client's library."""
         return None
 
-    def _start(self) -> _ClientStartup | None:
+    def _start(self) -> ClientStartup | None:
         """Begin to make the file system, without waiting for it; None if the program is ending and has none."""
         with self._lock:
             loop = _loop.get() if self._made is None and not is_ending() else None
             if loop is not None:
-                self._made = _ClientStartup(self._load, self._make, loop)
+                self._made = ClientStartup(self._load, self._make, loop)
                 # A store that is dropped without being closed must not leave unclosed sessions, which aiohttp reports.
                 self._closer = weakref.finalize(self, _close, self._made.future, self._finish)
                 self._closer.atexit = False
                 run_exit_phases_first()
             return self._made
 
-    def _prepare(self, make_seconds: float = math.inf) -> Any:
+    def _prepare(self, make_seconds: float = math.inf, *, light: bool = False) -> Any:  # noqa: ARG002
         """Return the file system; see `Bucket._prepare`. If it cannot be made, the next call tries again."""
-        making = self._start()
+        return self._made_by(self._start(), make_seconds)
+
+    def _made_by(self, making: ClientStartup | None, make_seconds: float) -> Any:
+        """Wait for what is being made, and return it; raises as `_prepare` does."""
         if making is None:
             raise StoreNotAskedError(f"{self.url} was not asked: the program is ending, and has made no client")
         budget = current_budget()
@@ -163,14 +165,18 @@ class ClientBucket(Bucket):
         try:
             return making.future.result()
         except Exception as exc:
-            with self._lock:
-                if self._made is making:
-                    self._made = None
-                    if self._closer is not None:
-                        self._closer.detach()
+            self._forget(making)
             if isinstance(exc, StoreUnavailableError):
                 raise
             raise StoreUnavailableError(f"{self.url} cannot be opened: {exc}").because(self._cause_of(exc)) from exc
+
+    def _forget(self, making: ClientStartup) -> None:
+        """Have the next call make what could not be made."""
+        with self._lock:
+            if self._made is making:
+                self._made = None
+                if self._closer is not None:
+                    self._closer.detach()
 
     def _refusal(
         self, status: int, said: str, *, writing: bool, retry_after: object = None, throttled: bool = False
@@ -200,6 +206,11 @@ class ClientBucket(Bucket):
             )
         return StoreUnavailableError(f"{self.url} answers {status}: {said}")
 
+    def _body_seconds(self) -> float:
+        """How long an answer that has begun to arrive may take."""
+        budget, most = current_budget(), self.policy.deadline / 2
+        return most if budget is None else min(most, budget.time_left)
+
     def _run_on_loop(self, function: Callable[[Any], Awaitable[T]], timeout: float, *, most: int = MAX_DOCUMENT) -> T:
         """Run the coroutine `function(file system)` on the loop of the clients; return its result or raise its error.
 
@@ -212,10 +223,7 @@ class ClientBucket(Bucket):
             TransientError: it did not end in time. It was cancelled, and may have done its work.
         """
         fs = self._prepare()
-        budget = current_budget()
-        body_seconds = self.policy.deadline / 2
-        if budget is not None:
-            body_seconds = min(body_seconds, budget.time_left)
+        body_seconds = self._body_seconds()
         arrival = Arrival(body_seconds)
         future = asyncio.run_coroutine_threadsafe(_bounded(function, fs, timeout, most, arrival), _loop.current)
         try:
@@ -238,20 +246,26 @@ class ClientBucket(Bucket):
             raise
 
 
-class _ClientStartup:
-    """The client while another thread imports and connects it."""
+class ClientStartup:
+    """A client while another thread imports and connects it.
+
+    Args:
+        load: imports the library.
+        make: makes the client, for a loop if it has one.
+        loop: the loop.
+    """
 
     def __init__(
         self,
         load: Callable[[], object],
-        make: Callable[[asyncio.AbstractEventLoop], Any],
-        loop: asyncio.AbstractEventLoop,
+        make: Callable[[Any], Any],
+        loop: asyncio.AbstractEventLoop | None,
     ) -> None:
         self.started = time.monotonic()
         self._loaded_at: Future[float] = Future()
         self.future: Future[Any] = submit(lambda: self._run(load, make, loop))
 
-    def _run(self, load: Callable[[], object], make: Callable[[asyncio.AbstractEventLoop], Any], loop: Any) -> Any:
+    def _run(self, load: Callable[[], object], make: Callable[[Any], Any], loop: Any) -> Any:
         load()
         self._loaded_at.set_result(time.monotonic())
         return make(loop)
@@ -265,6 +279,12 @@ class _ClientStartup:
         if self._loaded_at.done():
             futures_wait([self.future], _until(min(last, self._loaded_at.result() + make_seconds)))
         return self.future.done()
+
+
+def wait_for(making: ClientStartup | None, seconds: float) -> None:
+    """Wait so long at most for a client that is being made."""
+    if making is not None and seconds:
+        futures_wait([making.future], seconds)
 
 
 def _until(moment: float) -> float:

@@ -1,4 +1,7 @@
-"""A bucket of Google Cloud Storage, through gcsfs.
+"""A bucket of Google Cloud Storage: small requests by plain HTTPS (`gcs_https.py`), the others through gcsfs.
+
+What a start reads and writes does not import gcsfs, which takes most of a second of computing: that is done in another
+thread for the first upload of an entry, listing or deletion.
 
 gcsfs provides the credentials, the session and the address, from `gcsfs.core.GCSFileSystem`: its default class first
 asks the gRPC control API for the bucket's layout, which takes a minute where that cannot be reached. The requests are
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import math
 import os
 import re
 import uuid
@@ -22,21 +26,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
-from ejcache.bucket.client_bucket import IDENTITY, ClientBucket
-from ejcache.bucket.responses import MAX_DOCUMENT, check_digest, content_md5, guard, shorten_answer
+from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError, is_light
+from ejcache.bucket.client_bucket import IDENTITY, ClientBucket, ClientStartup, wait_for
+from ejcache.bucket.gcs_https import (
+    GOOGLE,
+    READ_WRITE,
+    GoogleHttps,
+    is_left_to_gcsfs,
+    is_stale,
+    load_credentials,
+    open_google,
+)
+from ejcache.bucket.https_client import HttpAnswer, load_https
+from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, check_digest, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import MALFORMED, StorageCause, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
-from ejcache.util.tuples import NamedTuple
+from ejcache.util.lifecycle import is_ending, run_exit_phases_first
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Iterator, Mapping
+    from concurrent.futures import Future
 
 _PAGE: Final = 1000
 _LISTED: Final = "items(name,size,timeCreated,generation),nextPageToken"
-_FRESH: Final = dt.timedelta(minutes=10)
 _CONNECTIONS: Final = 64
 _IDLE: Final = 60.0
 _ONE_PIECE: Final = 1 << 20
@@ -44,17 +58,8 @@ _PIECE: Final = 1 << 18
 _RATE_LIMITS: Final = ("rateLimitExceeded", "userRateLimitExceeded")
 _NO_BATCHES: Final = (404, 405, 501)
 """Answers of emulators, gateways and proxies that do not know the request for many deletions."""
-_SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
+_KNOWN_OPTIONS: Final = frozenset({"token", "endpoint_url"})
 _CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
-
-
-class _Answer(NamedTuple):
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 class GcsBucket(ClientBucket):
@@ -87,6 +92,77 @@ class GcsBucket(ClientBucket):
             self._options["endpoint_url"] = endpoint_url if "://" in endpoint_url else f"http://{endpoint_url}"
         self._credentials = credentials
         self._has_batches = True
+        self._light: ClientStartup | None = None
+
+    def after_fork_in_child(self) -> None:
+        """Make other clients: the parent's connections are not ours."""
+        super().after_fork_in_child()
+        self._light = None
+
+    def prepare(self, *, wait: float = 0.0, changes: bool = False) -> None:
+        """Begin to make the client of small requests, or with `changes` both, and wait so many seconds for the last."""
+        making = self._start_light()
+        if changes:
+            super().prepare(wait=wait)
+        else:
+            wait_for(making, wait)
+
+    @property
+    def is_prepared(self) -> bool:
+        """True if this process has begun to make a client."""
+        return self._light is not None or self.is_prepared_for_changes
+
+    @property
+    def is_prepared_for_changes(self) -> bool:
+        """True if this process has begun to make the client of uploads, listings and deletions."""
+        return super().is_prepared
+
+    def close(self) -> None:
+        """Close the connections, if there are any; the next use makes them again."""
+        with self._lock:
+            light, self._light = self._light, None
+        if light is not None:
+            light.future.add_done_callback(_close_light)
+        super().close()
+
+    def _start_light(self) -> ClientStartup | None:
+        with self._lock:
+            if self._light is None and not is_ending():
+                self._light = ClientStartup(self._load_light, self._make_light, None)
+                run_exit_phases_first()
+            return self._light
+
+    def _load_light(self) -> None:
+        if self._options["token"] == "anon":  # noqa: S105 (a word, not a secret)
+            load_https()
+        else:
+            load_credentials()
+
+    def _make_light(self, _: object) -> GoogleHttps | None:
+        """Make what sends small requests; None if gcsfs has to send them, too."""
+        if not self._options.keys() <= _KNOWN_OPTIONS or is_left_to_gcsfs():
+            return None
+        found, token = None, self._options["token"]
+        if self._credentials:
+            found = _check_credentials(self._credentials, "the credentials file")
+        elif token is None and environment_variable(_CREDENTIALS):
+            _check_credentials(str(environment_variable(_CREDENTIALS)), f"the credentials file of {_CREDENTIALS}")
+        return open_google(self._options.get("endpoint_url", GOOGLE), token=token, found=found)
+
+    def _prepare(self, make_seconds: float = math.inf, *, light: bool = False) -> Any:
+        """Return what sends the request: a `GoogleHttps` for a small one, if it can be had, or the file system."""
+        # A program that is ending has the client that it has.
+        making = self._start_light() if light else None
+        if making is not None or (light and self._made is None):
+            google = self._made_by(making, make_seconds)
+            if google is not None:
+                return google
+        return super()._prepare(make_seconds)
+
+    def _forget(self, making: ClientStartup) -> None:
+        with self._lock:
+            self._light = None if self._light is making else self._light
+        super()._forget(making)
 
     def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
         if self._credentials:
@@ -96,7 +172,7 @@ class GcsBucket(ClientBucket):
                 from google.auth.identity_pool import Credentials
 
                 # Workload identity, which gcsfs knows in Google's own variable only.
-                self._options["token"] = Credentials.from_info(found, scopes=[_SCOPE])  # type: ignore[no-untyped-call]
+                self._options["token"] = Credentials.from_info(found, scopes=[READ_WRITE])  # type: ignore[no-untyped-call]
         elif self._options["token"] is None and environment_variable(_CREDENTIALS):
             _check_credentials(str(environment_variable(_CREDENTIALS)), f"the credentials file of {_CREDENTIALS}")
         options = {"loop": loop, "skip_instance_cache": True, "use_listings_cache": False, **self._options}
@@ -134,13 +210,18 @@ class GcsBucket(ClientBucket):
         writing: bool = False,
         accepted: tuple[int, ...] = (),
         most: int = MAX_DOCUMENT,
-    ) -> _Answer:
-        fs = self._prepare()
+        light: bool = False,
+    ) -> HttpAnswer:
+        fs = self._prepare(light=light)
+        if isinstance(fs, GoogleHttps):
+            answer = self._send_light(fs, method, path, params, timeout, headers or {}, data, most)
+            self._check(answer, writing=writing)
+            return answer
         all_headers = {**self._authorization(fs, timeout), **IDENTITY, **(headers or {})}
         url = f"{fs._location}/{path}"  # noqa: SLF001  # no public name has the address that was chosen
         all_params = fs._get_params(dict(params))  # noqa: SLF001  # who pays for a requester-pays bucket
 
-        async def send(fs: Any) -> _Answer:
+        async def send(fs: Any) -> HttpAnswer:
             return await _send(fs, method, url, all_params, all_headers, data)
 
         answer = self._run_on_loop(send, timeout, most=most)
@@ -148,24 +229,59 @@ class GcsBucket(ClientBucket):
             self._check(answer, writing=writing)
         return answer
 
+    def _send_light(
+        self,
+        google: GoogleHttps,
+        method: str,
+        path: str,
+        params: Mapping[str, str],
+        timeout: float,
+        headers: Mapping[str, str],
+        data: tuple[bytes, ...],
+        most: int,
+    ) -> HttpAnswer:
+        if google.is_stale:
+            from google.auth.exceptions import GoogleAuthError
+
+            try:
+                try_within("renewing the credentials", google.renew, timeout)
+            except GoogleAuthError as exc:
+                raise self._not_renewed(exc) from exc
+        try:
+            return google.client.send(
+                method,
+                path,
+                params,
+                headers={**google.headers(), **IDENTITY, **headers},
+                body=b"".join(data),
+                seconds=timeout,
+                body_seconds=self._body_seconds(),
+                most=most,
+            )
+        except AnswerError as exc:
+            raise StoreUnavailableError(f"{self.url}: {exc}").because(StorageCause.PORTAL) from exc
+
+    def _not_renewed(self, why: object) -> StoreRefusedError:
+        said = f"{self.url}: the credentials cannot be renewed: {why}"
+        return StoreRefusedError(said).because(StorageCause.CREDENTIALS)
+
     def _authorization(self, fs: Any, timeout: float) -> dict[str, str]:
         from gcsfs.retry import HttpError
         from google.auth.exceptions import GoogleAuthError
 
         held = fs.credentials.credentials
         try:
-            if held is not None and _stale(held):
+            if held is not None and is_stale(held):
                 # A renewal is a blocking request without a timeout of its own.
                 try_within("renewing the credentials", fs.credentials.maybe_refresh, timeout)
             headers: dict[str, str] = fs._get_headers({})  # noqa: SLF001  # also says which client this is
         except (GoogleAuthError, HttpError) as exc:
             # gcsfs replaces Google's reason, such as "invalid_grant: account not found", by "Invalid Credentials".
             why = exc.__cause__ if isinstance(exc.__cause__, GoogleAuthError) else exc
-            said = f"{self.url}: the credentials cannot be renewed: {why}"
-            raise StoreRefusedError(said).because(StorageCause.CREDENTIALS) from exc
+            raise self._not_renewed(why) from exc
         return headers
 
-    def _check(self, answer: _Answer, *, writing: bool) -> None:
+    def _check(self, answer: HttpAnswer, *, writing: bool) -> None:
         status = answer.status
         if status < 300 or status in (412, 416):
             return
@@ -181,7 +297,7 @@ class GcsBucket(ClientBucket):
         raise self._refusal(status, said, writing=writing, retry_after=after, throttled=reason in _RATE_LIMITS)
 
     @contextlib.contextmanager
-    def _understood(self, answer: _Answer) -> Iterator[None]:
+    def _understood(self, answer: HttpAnswer) -> Iterator[None]:
         """Take what the code inside does not find in the answer as a sign that Google has not written it."""
         try:
             yield
@@ -203,10 +319,10 @@ class GcsBucket(ClientBucket):
             params["ifGenerationMatch"] = version
         path = self._object(name, root="download/storage/v1")
         ranged = {"Range": f"bytes={start}-{start + length - 1}"}
-        answer = self._request("GET", path, params, timeout, headers=ranged, most=max(length, MAX_DOCUMENT))
+        answer = self._request("GET", path, params, timeout, headers=ranged, most=max(length, MAX_DOCUMENT), light=True)
         if answer.status == 416 and start == 0:
             # An empty object has no range at all.
-            answer = self._request("GET", path, params, timeout)
+            answer = self._request("GET", path, params, timeout, light=True)
         if answer.status == 404:
             return None
         if answer.status in (412, 416):
@@ -222,7 +338,7 @@ class GcsBucket(ClientBucket):
 
     def _stat(self, name: str, timeout: float) -> BlobInfo | None:
         params = {"fields": "size,timeCreated,generation"}
-        answer = self._request("GET", self._object(name), params, timeout)
+        answer = self._request("GET", self._object(name), params, timeout, light=True)
         with self._understood(answer):
             return None if answer.status == 404 else _info(name, answer.json())
 
@@ -244,6 +360,7 @@ class GcsBucket(ClientBucket):
             headers={"Content-Type": f"multipart/related; boundary={boundary}"},
             data=(head.encode(), data, f"\r\n--{boundary}--\r\n".encode()),
             writing=True,
+            light=is_light(name, len(data)),
         )
         if answer.status == 412:
             return None
@@ -254,7 +371,8 @@ class GcsBucket(ClientBucket):
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
         params = {} if version is None else {"ifGenerationMatch": version}
-        answer = self._request("DELETE", self._object(name), params, timeout, writing=True)
+        light = is_light(name, 0)
+        answer = self._request("DELETE", self._object(name), params, timeout, writing=True, light=light)
         with self._understood(answer):
             if answer.status < 300 and answer.body:
                 raise ValueError("an answer to a deletion has no body")
@@ -287,7 +405,7 @@ class GcsBucket(ClientBucket):
             self._change(f"deleting {len(batch)} objects of {self.url}", attempt)
         return deleted if self._has_batches else [*deleted, *super()._delete_batch(list(left.items()))]
 
-    def _send_batch(self, batch: list[tuple[str, str | None]], timeout: float) -> _Answer:
+    def _send_batch(self, batch: list[tuple[str, str | None]], timeout: float) -> HttpAnswer:
         boundary = uuid.uuid4().hex
         lines = []
         for number, (name, version) in enumerate(batch):
@@ -329,6 +447,11 @@ class GcsBucket(ClientBucket):
             return infos, [page["nextPageToken"]] if "nextPageToken" in page else []
 
 
+def _close_light(made: Future[GoogleHttps | None]) -> None:
+    if made.exception() is None and (google := made.result()) is not None:
+        google.client.close()
+
+
 async def _send(
     fs: Any,
     method: str,
@@ -336,7 +459,7 @@ async def _send(
     params: Mapping[str, str],
     headers: Mapping[str, str],
     data: tuple[bytes, ...],
-) -> _Answer:
+) -> HttpAnswer:
     import aiohttp
 
     session = await _session(fs)
@@ -352,7 +475,7 @@ async def _send(
             timeout=aiohttp.ClientTimeout(),
             allow_redirects=False,
         ) as response:
-            return _Answer(response.status, response.headers, await response.read())
+            return HttpAnswer(response.status, response.headers, await response.read())
     except (aiohttp.ClientSSLError, aiohttp.InvalidURL) as exc:
         raise StoreUnavailableError(f"{url}: {exc}") from exc
     except aiohttp.ClientConnectorError as exc:
@@ -391,14 +514,6 @@ async def _session(fs: Any) -> Any:
     options = {"auto_decompress": False, **fs.session_kwargs}
     session = fs._session = guard(aiohttp.ClientSession(connector=connector, **options))  # noqa: SLF001
     return session
-
-
-def _stale(credentials: Any) -> bool:
-    if not credentials.valid:
-        return True
-    expiry = credentials.expiry
-    now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
-    return expiry is not None and expiry.replace(tzinfo=None) - now < _FRESH
 
 
 def _check_credentials(path: str, what: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """How the answers of shared storage are read: bounded in size, checked by their digests, and shown in one line.
 
-A proxy, a login page or an attacker may answer in place of the storage. So every client reads answers by one class of
-aiohttp's (`guard`): no encoding is asked for, and none is undone; at most as many bytes are read as the request allows
-(`allowed_bytes`); and no redirect is followed.
+A proxy, a login page or an attacker may answer in place of the storage. So every client reads answers within bounds
+(`AnswerBounds`; `guard` has aiohttp do it): no encoding is asked for, and none is undone; at most as many bytes are
+read as the request allows (`allowed_bytes`); and no redirect is followed.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import base64
 import functools
 import hashlib
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ejcache.bucket.retry import TransientError
 from ejcache.util.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MAX_DOCUMENT: Final = 8 << 20
 """Bytes of an answer that is no object. Azure's pages are the largest: 5,000 names, with a kilobyte about each."""
@@ -54,33 +57,76 @@ def _bounded_response() -> type[Any]:
 
         async def start(self, connection: Any) -> ClientResponse:
             await super().start(connection)
-            encoding = self.headers.get("Content-Encoding", "identity")
-            if 300 <= self.status < 400 and "Location" in self.headers:
-                where = shorten_answer(self.headers["Location"])
-                raise AnswerError(f"the answer of {self.host} is a redirect to {where}, perhaps a login page")
-            if encoding != "identity":
-                raise AnswerError(
-                    f"the answer of {self.host} is encoded ({shorten_answer(encoding)}), which no request asks for"
-                )
             arrival = current_arrival.get()
+            bounds = AnswerBounds(str(self.host), self.status, self.headers, allowed_bytes.get(), arrival)
             if self.status < 300 and arrival is not None:
                 arrival.begin()
-            most = MAX_DOCUMENT if self.status >= 300 else allowed_bytes.get()
-            self.content: Any = _BoundedBody(self.content, most, str(self.host), arrival)
+            self.content: Any = _BoundedBody(self.content, bounds)
             return self
 
     return BoundedResponse
 
 
-class _BoundedBody:
-    """The body of an answer of at most `most` bytes and not too many parts. It stands for aiohttp's `StreamReader`."""
+class Arriving(Protocol):
+    """An answer that arrives.
 
-    def __init__(self, content: Any, most: int, host: str, arrival: Arrival | None) -> None:
-        self._content = content
+    Attributes:
+        bytes: so many have come.
+    """
+
+    bytes: int
+
+
+class AnswerBounds:
+    """What the answer of a storage may be: no redirect, not encoded, of at most `most` bytes and not too many parts.
+
+    Args:
+        host: that answers.
+        status: of the answer.
+        headers: of the answer; their names have no case.
+        most: bytes that the answer may have, if it is the one that was asked for.
+        arrival: told how many bytes have come.
+
+    Raises:
+        AnswerError: its header says that no storage has written it.
+    """
+
+    def __init__(
+        self, host: str, status: int, headers: Mapping[str, str], most: int, arrival: Arriving | None = None
+    ) -> None:
+        if 300 <= status < 400 and "Location" in headers:
+            where = shorten_answer(headers["Location"])
+            raise AnswerError(f"the answer of {host} is a redirect to {where}, perhaps a login page")
+        encoding = headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            raise AnswerError(
+                f"the answer of {host} is encoded ({shorten_answer(encoding)}), which no request asks for"
+            )
         self._host = host
-        self._most = self._left = most
+        self._most = self._left = MAX_DOCUMENT if status >= 300 else most
         self._parts = 0
         self._arrival = arrival
+
+    def counted(self, piece: bytes) -> bytes:
+        """Return the next bytes of the body; raises AnswerError if they are too many."""
+        self._left -= len(piece)
+        if self._arrival is not None:
+            self._arrival.bytes += len(piece)
+        if self._left < 0:
+            raise AnswerError(f"the answer of {self._host} has more than {self._most} bytes")
+        if self._most <= MAX_DOCUMENT:  # it will be parsed
+            self._parts += sum(map(piece.count, (b"<", b"[", b"{", b","))) - piece.count(b"</")
+            if self._parts > _MAX_PARTS:
+                raise AnswerError(f"the answer of {self._host} has more than {_MAX_PARTS} parts")
+        return piece
+
+
+class _BoundedBody:
+    """The body of an answer within its bounds. It stands for aiohttp's `StreamReader`."""
+
+    def __init__(self, content: Any, bounds: AnswerBounds) -> None:
+        self._content = content
+        self._counted = bounds.counted
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
@@ -93,18 +139,6 @@ class _BoundedBody:
         while piece := self._counted(await self._content.readany()):
             pieces.append(piece)
         return b"".join(pieces)
-
-    def _counted(self, piece: bytes) -> bytes:
-        self._left -= len(piece)
-        if self._arrival is not None:
-            self._arrival.bytes += len(piece)
-        if self._left < 0:
-            raise AnswerError(f"the answer of {self._host} has more than {self._most} bytes")
-        if self._most <= MAX_DOCUMENT:  # it will be parsed
-            self._parts += sum(map(piece.count, (b"<", b"[", b"{", b","))) - piece.count(b"</")
-            if self._parts > _MAX_PARTS:
-                raise AnswerError(f"the answer of {self._host} has more than {_MAX_PARTS} parts")
-        return piece
 
 
 def check_digest(body: bytes, expected: str) -> None:

@@ -186,7 +186,8 @@ def attach(
     def finish() -> None:
         if shared.bucket.is_prepared and store.patience() > 0:
             usage.take_unsent_uses()
-            scheduler.run_at_exit()
+            if shared.bucket.is_prepared_for_changes:
+                scheduler.run_at_exit()
 
     store.worker.every(_CHECK_SECONDS, check)
     store.before_close(finish)

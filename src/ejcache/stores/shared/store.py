@@ -73,8 +73,8 @@ class SharedStore(Store):
         return None if blob is None else blob.data
 
     def prepare(self, *, wait: float = 0.0) -> None:
-        """Begin to make the client of the bucket, and wait for it so many seconds."""
-        self.bucket.prepare(wait=wait)
+        """Begin to make the client that uploads entries, and wait for it so many seconds."""
+        self.bucket.prepare(wait=wait, changes=True)
 
     def failed_tries(self) -> int:
         """Return the number of requests of this process that failed, got no answer, or were throttled."""
