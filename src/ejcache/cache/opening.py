@@ -14,10 +14,12 @@ from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.stores.opening import open_bucket, open_store, usable_location
+from ejcache.util.directory_access import POLICY
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
+    from ejcache.cache.switch import CacheSwitch
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
@@ -127,6 +129,50 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
         place = find_local_tier(location, settings)
         return SingleFlight.of_store(store, directory=None if place is None else place / "scratch" / "leases")
     return SingleFlight.of_store(store, directory=Path(location.path) / "v1" / "leases")
+
+
+def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheSwitch | None:
+    """Make what knows whether the cache is turned off, and begin to ask; None if nobody can turn it off.
+
+    Args:
+        url: of the cache.
+        store: as `open_cache_store` returned it.
+        settings: the settings now.
+    """
+    from ejcache.cache.switch import LOOK_SECONDS, MAX_BYTES, CacheSwitch
+    from ejcache.util.files import read_regular
+
+    location = usable_location(Location.parse(url), settings)
+    if location.kind is LocationKind.MEMORY:
+        return None
+    if not detect_shared_storage(location):
+        path = Path(location.path) / POLICY
+
+        def read_file() -> bytes:
+            try:
+                return read_regular(path, max_size=MAX_BYTES)
+            except FileNotFoundError:
+                return b""
+
+        return CacheSwitch(location.url, read_file)
+    from ejcache.bucket.breaker import FAILED, StorageNote
+    from ejcache.stores.shared.store import SharedStore
+    from ejcache.stores.tier_directory import find_local_tier
+    from ejcache.stores.tiered.store import TieredStore
+
+    place = find_local_tier(location, settings) if settings.local_max_size else None
+    if not isinstance(store, TieredStore) or not isinstance(store.shared, SharedStore) or place is None:
+        return None
+    bucket = store.shared.bucket
+
+    def read_object() -> bytes:
+        found = bucket.read(POLICY, length=MAX_BYTES)
+        return b"" if found is None else found.data
+
+    switch = CacheSwitch(location.url, read_object, note=place / "scratch" / "policy")
+    switch.begin(ask=StorageNote(place / "scratch" / "storage").said != FAILED)
+    store.worker.every(LOOK_SECONDS, switch.look)
+    return switch
 
 
 class XlaCacheLocation(NamedTuple):

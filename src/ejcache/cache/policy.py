@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.bucket.breaker import CircuitBreaker
+    from ejcache.cache.switch import CacheSwitch
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store, TwoTiers
@@ -82,6 +83,7 @@ class CachePolicy:
         open_store: opens the store; called when it is first needed.
         open_single_flight: makes what lets several processes compile each program once, for the store that was
             opened; called at the first miss.
+        open_switch: makes what knows whether the cache is turned off, for the store that was opened.
 
     Attributes:
         tiers: the store, once it is open, if it has two tiers.
@@ -93,11 +95,14 @@ class CachePolicy:
         *,
         open_store: Callable[[], Store],
         open_single_flight: Callable[[Store], SingleFlight | None] = lambda _: None,
+        open_switch: Callable[[Store], CacheSwitch | None] = lambda _: None,
     ) -> None:
         self.url = display_url(url)  # of a URL that is refused because it carries a credential
         self.tally = CacheTally()
         self._open_store = open_store
         self._open_single_flight = open_single_flight
+        self._open_switch = open_switch
+        self._switch: CacheSwitch | None = None
         self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
         self.tiers: TwoTiers | None = None
@@ -135,9 +140,11 @@ class CachePolicy:
             return Lookup(None, Miss.DISABLED)
         if settings.recompile_force:
             return Lookup(None, Miss.FORCED)
-        store = self._store or self.opened(settings)
+        store = self._store or self._opened(settings)
         if store is None:
             return Lookup(None, Miss.ERROR)
+        if self._switch is not None and self._switch.is_off():
+            return Lookup(None, Miss.DISABLED)
         damaged: list[bytes] = []
         looked = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
         if damaged and self._may_write(store, settings):
@@ -210,7 +217,7 @@ class CachePolicy:
         """
         with self._lock:
             store = self._store
-            if store is None or settings.recompile_force:
+            if store is None or settings.recompile_force or self._is_off():
                 return None
             if self._single_flight is None or self._single_flight[0] is not store:
                 self._single_flight = store, self._open_single_flight(store)
@@ -293,7 +300,7 @@ class CachePolicy:
 
         0.0 seconds means that the time is not known; then the minimum compile time does not apply.
         """
-        if settings.disabled_reason:
+        if settings.disabled_reason or self._is_off():
             return Skip.DISABLED
         if settings.read_only:
             return Skip.READ_ONLY
@@ -506,12 +513,19 @@ class CachePolicy:
     # -- the store -----------------------------------------------------------------------------------------------------
 
     def opened(self, settings: Settings) -> Store | None:
-        """Return the store, opened if it was not; None if it cannot be opened.
+        """Return the store, opened if it was not; None if it cannot be opened, or is turned off.
 
         Raises:
             Exception: why it cannot be opened, if the setting `raise_errors` asks for that; also if another thread,
                 such as that of preload, has found that out.
         """
+        store = self._store or self._opened(settings)
+        return None if self._is_off() else store
+
+    def _is_off(self) -> bool:
+        return self._switch is not None and self._switch.is_off()
+
+    def _opened(self, settings: Settings) -> Store | None:
         store = self._store
         if store is not None:
             return store
@@ -526,6 +540,7 @@ class CachePolicy:
                 store = self._open_store()
                 self._note_place(store.url)
                 self.tiers = two_tiers(store)
+                self._switch = self._open_switch(store)
                 self._store = store
                 self._opening = self._failed_opening = None
                 if (tiers := self.tiers) is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
+    from ejcache.stores.location import Location
     from ejcache.stores.opening import CacheContents
 
 
@@ -28,6 +29,7 @@ class OpenCache:
         max_size: the limit in bytes that is stored with the cache, or else that of the settings; -1 for none.
         shared: whether several hosts share it.
         limits: the limits that are stored with it; None if there are none.
+        turned_off: by whom and when, in words; empty if it is on.
     """
 
     url: str
@@ -35,6 +37,7 @@ class OpenCache:
     max_size: int
     shared: bool = False
     limits: Mapping[str, Any] | None = None
+    turned_off: str = ""
 
 
 def command_settings(directory: str | None) -> Settings:
@@ -114,9 +117,10 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
 
     limit = chosen if chosen is not None else store.max_size if store is not None else -1
     if not isinstance(store, SharedStore):
-        return OpenCache(contents.url, store, limit, shared=contents.bucket is not None)
+        off = switched_off(contents.location) if contents.bucket is None else ""
+        return OpenCache(contents.url, store, limit, shared=contents.bucket is not None, turned_off=off)
     from ejcache.maintenance.eviction import ScannedStore
-    from ejcache.maintenance.stored_policy import read_limits
+    from ejcache.maintenance.stored_policy import read_limits, who_turned_off
 
     limits = None
     try:
@@ -125,4 +129,20 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
         warn(f"the limits that are stored with {contents.url} cannot be read: {exc}")
     stored = (limits or {}).get("max_size")
     max_size = limit if stored is None else int(stored)
-    return OpenCache(contents.url, ScannedStore(store), max_size, shared=True, limits=limits)
+    return OpenCache(
+        contents.url, ScannedStore(store), max_size, shared=True, limits=limits, turned_off=who_turned_off(limits or {})
+    )
+
+
+def switched_off(location: Location) -> str:
+    """Return who has turned off the cache in a directory of this host, and when, in words; empty if it is on."""
+    from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, decode_policy, who_turned_off
+    from ejcache.stores.location import LocationKind
+    from ejcache.util.files import read_regular
+
+    if location.kind is not LocationKind.DIRECTORY:
+        return ""
+    try:
+        return who_turned_off(decode_policy(read_regular(Path(location.path) / POLICY, max_size=MAX_BYTES)))
+    except (OSError, EntryError):
+        return ""

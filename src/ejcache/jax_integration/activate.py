@@ -12,7 +12,7 @@ import jax
 
 from ejcache.cache import exit_report as reporting
 from ejcache.cache.compilation_cache import CompilationCache
-from ejcache.cache.opening import open_cache_store, open_single_flight
+from ejcache.cache.opening import open_cache_store, open_single_flight, open_switch
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.jax_integration.forms import Form, choose_form
@@ -114,6 +114,7 @@ class _Session:
             str(place),
             open_store=lambda: open_cache_store(place, self.settings()),
             open_single_flight=lambda store: open_single_flight(place, store, self.settings()),
+            open_switch=lambda store: open_switch(place, store, self.settings()),
         )
         reporting.include(policy, destination=settings.report, disabled_reason=settings.disabled_reason)
         return policy, CompilationCache(policy, settings=self.settings)
@@ -461,7 +462,11 @@ def _leave_to_jax(values: dict[str, Any]) -> CompilationCache:
     _set_flags(flags)
     now = resolve(calls=values)
     place = _place_now(str(now.dir))
-    policy = CachePolicy(str(place), open_store=lambda: open_cache_store(place, now))
+    policy = CachePolicy(
+        str(place),
+        open_store=lambda: open_cache_store(place, now),
+        open_switch=lambda store: open_switch(place, store, now),
+    )
     cache = CompilationCache(policy, settings=lambda: now)
     cache.when_left = functools.partial(_set_flags, before)
     return cache

@@ -2,7 +2,9 @@
 
     v1/policy.json := a JSON object: format, version, and the limits that are set: max_size (bytes), max_entries,
                       older_than and unused_for (seconds); evict, "lru" or "cost", the order of eviction; shared,
-                      "group" or "everybody", of a directory that other users may write to (`util.directory_access`)
+                      "group" or "everybody", of a directory that other users may write to (`util.directory_access`);
+                      enabled, false if no program uses the cache, with switched_by, a text, and switched_at (seconds
+                      since 1970)
 
 Version 1 is the first. A writer keeps the fields that it does not know. A policy that cannot be read, because it is
 damaged or of a later version, removes nothing; `ejcache config set` replaces a damaged one.
@@ -10,6 +12,7 @@ damaged or of a later version, removes nothing; `ejcache config set` replaces a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.settings.parsers import eviction_order
+from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, parse_size, whole_number
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ _FORMAT: Final = "ejcache-policy"
 _CACHED_SECONDS: Final = 600.0
 """How long an answer is kept, so that a pod's processes do not all ask every minute."""
 _LARGEST: Final = 1 << 62
+_SHOWN: Final = 100
 _NONE: Final = frozenset({"", "none", "-1"})
 
 
@@ -63,6 +68,23 @@ LIMITS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "evict": (_order, "lru or cost, or none"),
 }
 """The limits, and the order in which they are kept: how the text of each is parsed, and which texts are accepted."""
+
+
+def switch_of(*, enabled: bool, by: str, at: float) -> dict[str, Any]:
+    """Return what `change_limits` stores to turn a cache off, or on again, which is as if it had never been off."""
+    off = {"enabled": False, "switched_by": by, "switched_at": at}
+    return dict.fromkeys(off) if enabled else off
+
+
+def who_turned_off(limits: Mapping[str, Any]) -> str:
+    """Return who turned the cache off, and when, in words; nothing if it is on."""
+    if limits.get("enabled", True):
+        return ""
+    by, at = limits.get("switched_by"), limits.get("switched_at")
+    when = ""
+    with contextlib.suppress(OSError, OverflowError, TypeError, ValueError):
+        when = time.strftime(", %Y-%m-%d %H:%M UTC", time.gmtime(at)) if at is not None else ""
+    return f"by {printable(str(by))[:_SHOWN] if by else 'somebody'}{when}"
 
 
 def parse_limit(name: str, text: str) -> Any:
@@ -103,6 +125,8 @@ def decode_policy(data: bytes) -> dict[str, Any]:
         raise EntryVersionError(f"a policy of version {str(version)[:40]}; this code reads version {VERSION}")
     if fields.get("evict", "lru") not in ("lru", "cost"):
         raise EntryCorruptError("the policy's evict is neither lru nor cost")
+    if not isinstance(fields.get("enabled", True), bool):
+        raise EntryCorruptError("the policy's enabled is neither true nor false")
     for name in LIMITS.keys() - {"evict"}:
         value = fields.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pwd
+import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.chosen_cache import command_settings
+from ejcache.cli.chosen_cache import check_directory, command_settings, switched_off
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.config_files import HOST_FILE, change_file, user_file
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from ejcache.settings.parsers import Value
     from ejcache.settings.table import Settings
 
+_SWITCH: Final = "enabled"
+_OF_SWITCH: Final = frozenset({_SWITCH, "switched_by", "switched_at"})
 LIMITS_SECONDS: Final = 3.0
 """How long the limits that are stored with a shared cache are waited for."""
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""
@@ -43,9 +49,11 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
     """
     if context.invoked_subcommand is not None:
         return 0
+    from ejcache.maintenance.stored_policy import who_turned_off
+
     settings = command_settings(directory)
     problems = [str(problem) for problem in settings.problems]
-    limits, own_limit, untrusted, audience = None, None, "", ""
+    limits, own_limit, untrusted, audience, off = None, None, "", "", ""
     try:
         location, shared = _location(settings)
     except UsageError as exc:
@@ -60,6 +68,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
         elif location.kind is LocationKind.DIRECTORY:
             layout = Layout(Path(location.path), trusted=settings.trust_dir, writing=not settings.read_only)
             untrusted, audience = layout.access.refusal, layout.access.audience
+            off = switched_off(location)
             own_limit = layout.limit() if settings.chosen_max_size is None else None
             own_limit = None if own_limit == -1 else own_limit
     floors = settings.floors
@@ -69,6 +78,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
                 "disabled_reason": settings.disabled_reason,
                 "untrusted_directory": untrusted or None,
                 "shared": audience or None,
+                "turned_off": off or who_turned_off(limits or {}) or None,
                 "problems": problems,
                 "stored_limits": limits,
                 "own_limit": own_limit,
@@ -85,6 +95,8 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
     _print_settings(settings, floors, own_limit)
     if settings.disabled_reason:
         output.say(f"\nnothing is cached: {settings.disabled_reason}")
+    if off:
+        output.say(f"\n{settings.dir} is turned off {off}")
     if untrusted:
         output.say(f"\nprograms use a directory of their own: {untrusted}")
     if audience in ("readers", "group", "everybody"):
@@ -148,6 +160,9 @@ def set_values(
     Limits of a bucket, or of another cache that hosts share, are stored with it: max_size=100GB, max_entries=N,
     older_than=90d, unused_for=30d, and evict=cost for the order in which entries go. Jobs use them instead of their
     own, and `ejcache prune` without rules applies them, too. NAME=none removes such a limit.
+
+    enabled=false, with --dir, turns a cache off for every program that uses it: within a minute nothing is read from
+    it or stored there, and the programs go on. enabled=true turns it on again.
 
     shared=readers lets every user of the host read a cache in a directory, shared=group lets its group write to it,
     shared=everybody everybody, and shared=none takes that back. Who writes to a cache decides what runs in the programs
@@ -232,7 +247,9 @@ def _change(
                 output.print_json({"url": str(settings.dir), "shared": with_whom})
             return
     limits_to_cache = to is None and not changes.keys().isdisjoint(LIMITS) and _location(settings)[1]
-    with_cache = {name: text for name, text in changes.items() if to == "cache" or (limits_to_cache and name in LIMITS)}
+    of_cache = {_SWITCH} if directory is not None and to is None else set()
+    of_cache |= LIMITS.keys() if limits_to_cache else set()
+    with_cache = {name: text for name, text in changes.items() if to == "cache" or name in of_cache}
     in_file = {name: text for name, text in changes.items() if name not in with_cache}
     if in_file and directory is not None:
         names = ", ".join(setting_in_file(name).name for name in in_file)
@@ -305,8 +322,16 @@ def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dic
     from ejcache.maintenance.stored_policy import change_limits, parse_limit
     from ejcache.stores.opening import open_bucket
 
-    parsed = {name: parse_limit(name, text or "none") for name, text in changes.items()}
+    parsed = {name: parse_limit(name, text or "none") for name, text in changes.items() if name != _SWITCH}
+    if _SWITCH in changes:
+        parsed |= _switch(changes[_SWITCH])
     location, shared = _location(settings)
+    if not shared and changes.keys() == {_SWITCH} and location.kind is LocationKind.DIRECTORY:
+        from ejcache.bucket.files import FileBucket
+
+        check_directory(location.url, "there is no cache at")
+        with FileBucket(location.path, local=True, documents=True) as files:
+            return change_limits(files, parsed)
     if not shared:
         raise UsageError(
             f"{settings.dir} is used by this host alone, and limits are stored with shared caches only: "
@@ -314,6 +339,20 @@ def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dic
         )
     with open_bucket(location, settings=settings) as bucket:
         return change_limits(bucket, parsed)
+
+
+def _switch(text: str | None) -> dict[str, Any]:
+    from ejcache.maintenance.stored_policy import switch_of
+
+    words = {"false": False, "0": False, "no": False, "true": True, "1": True, "yes": True, "none": True}
+    enabled = words.get((text or "none").lower())
+    if enabled is None:
+        raise SettingError(_SWITCH, text, "true or false")
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return switch_of(enabled=enabled, by=f"{user}@{socket.gethostname()}", at=time.time())
 
 
 def _location(settings: Settings) -> tuple[Location, bool]:
@@ -340,12 +379,18 @@ def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | N
 
 
 def _limits_text(limits: Mapping[str, Any]) -> str:
+    from ejcache.maintenance.stored_policy import who_turned_off
+
     words = {
         "max_size": lambda value: format_size(int(value)),
         "older_than": format_age,
         "unused_for": format_age,
     }
-    return ", ".join(f"{name} {words.get(name, str)(value)}" for name, value in sorted(limits.items())) or "no limits"
+    shown = {name: value for name, value in limits.items() if name not in _OF_SWITCH}
+    parts = [f"{name} {words.get(name, str)(value)}" for name, value in sorted(shown.items())] or ["no limits"]
+    if off := who_turned_off(limits):
+        parts.insert(0, f"turned off {off}")
+    return ", ".join(parts)
 
 
 def _describe_limit(name: str, value: Any) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from ejcache.cli import output
-from ejcache.cli.chosen_cache import command_settings
+from ejcache.cli.chosen_cache import command_settings, switched_off
 from ejcache.cli.options import Dir, Json, argument
-from ejcache.errors import UsageError
+from ejcache.errors import EntryError, StoreError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ejcache.bucket.base import Bucket
     from ejcache.maintenance.doctor import Check
     from ejcache.settings.table import Settings
 
@@ -73,11 +74,31 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
             yield from doctor.check_directory(
                 Path(location.path), read_only=settings.read_only, trusted=settings.trust_dir, local=not shared
             )
+            yield from _switch("" if shared else switched_off(location), url)
         if shared:
             with open_bucket(location, settings=settings) as bucket:
                 only_reads = settings.read_only or location.anonymous
                 yield from doctor.check_bucket(bucket, end=end - 1, read_only=only_reads)
+                if time.monotonic() < end - 1:
+                    yield from _switch(_turned_off(bucket), url)
         yield jax.result(end=end)
+
+
+def _switch(off: str, url: str) -> Iterator[Check]:
+    from ejcache.maintenance import doctor
+
+    if off:
+        advice = f"`ejcache config set --dir {url} enabled=true` turns it on"
+        yield doctor.warning("switch", f"turned off {off}: no program reads or stores entries there", advice)
+
+
+def _turned_off(bucket: Bucket) -> str:
+    """Return who turned off the cache in a bucket; empty if nobody did, or if that cannot be read."""
+    from ejcache.maintenance.stored_policy import read_limits, who_turned_off
+
+    with suppress(StoreError, EntryError):
+        return who_turned_off(read_limits(bucket) or {})
+    return ""
 
 
 def _print_advice(url: str, checks: list[Check], *, healthy: bool) -> None:

@@ -1,0 +1,194 @@
+"""A cache that is turned off: within a minute nobody reads from it or stores there, and each process says so once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+
+import pytest
+
+from ejcache import entry
+from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.opening import open_cache_store, open_switch
+from ejcache.cache.policy import CachePolicy
+from ejcache.cache.switch import FRESH_SECONDS, CacheSwitch
+from ejcache.errors import StoreUnavailableError
+from ejcache.maintenance.stored_policy import encode_policy, switch_of
+from ejcache.settings.resolve import resolve
+from ejcache.stores.opening import open_bucket
+
+OFF = encode_policy(switch_of(enabled=False, by="anna@ops", at=1e9))
+KEY = "jit_f-cpu-plain-" + "0" * 64
+
+
+class Time:
+    """A clock that a test sets."""
+
+    def __init__(self):
+        self.now = 1_000_000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Stored:
+    """What is stored with a cache, and how often it was asked for."""
+
+    def __init__(self, data=b""):
+        self.data, self.asked, self.error = data, 0, None
+
+    def __call__(self):
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.data
+
+
+@pytest.fixture
+def host(tmp_path):
+    """Makes the switches of the processes of one host, with one clock."""
+    clock, stored = Time(), Stored()
+
+    def make():
+        return CacheSwitch("gs://b/x", stored, note=tmp_path / "scratch" / "policy", clock=clock)
+
+    return make, clock, stored
+
+
+def test_processes_of_a_host_ask_once_a_minute(host):
+    """Whoever finds a reading of the last minute asks nobody; what was turned off is off for all within that time."""
+    make, clock, stored = host
+    first = make()
+    first.begin()
+    assert (first.is_off(), stored.asked) == (False, 1)
+    others = [make() for _ in range(3)]
+    for other in others:
+        other.begin()
+        other.look()
+        assert other.is_off() is False
+    assert stored.asked == 1
+    stored.data = OFF
+    clock.now += FRESH_SECONDS + 1
+    for each in (first, *others):
+        each.look()
+        assert each.is_off() is True
+    assert stored.asked == 2
+    late = make()
+    late.begin()
+    assert (late.is_off(), stored.asked) == (True, 2)
+
+
+def test_without_an_answer_the_last_one_holds(host):
+    """Storage that fails leaves a cache as it was; storage that is known to be dead is not asked."""
+    make, clock, stored = host
+    stored.data = OFF
+    make().look()
+    stored.error = StoreUnavailableError("gone")
+    clock.now += 10 * FRESH_SECONDS
+    late = make()
+    late.begin()
+    assert (late.is_off(), stored.asked) == (True, 2)
+    other = make()
+    other.begin(ask=False)
+    assert (other.is_off(), stored.asked) == (True, 2)
+    stored.error, stored.data = None, b""
+    other.look()
+    assert other.is_off() is False
+
+
+def test_the_first_lookup_waits_for_the_answer(host):
+    """It is asked for in another thread, and what comes within a second counts."""
+    make, _, stored = host
+    go = threading.Event()
+    answer = stored.__call__
+    switch = make()
+    switch._read = lambda: (go.wait(60), answer())[1]
+    stored.data = OFF
+    switch.begin()
+    go.set()
+    assert switch.is_off() is True
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"[]",
+        b"\xff",
+        encode_policy({"enabled": "no"}),
+        OFF.replace(b'"version": 1', b'"version": 9'),
+        b"[" * 9999,
+    ],
+)
+def test_what_cannot_be_read_changes_nothing(host, data, caplog):
+    """A damaged or later document is ignored with a sentence, and never fails a job."""
+    make, _, stored = host
+    stored.data = data
+    switch = make()
+    with caplog.at_level(logging.WARNING):
+        switch.begin()
+        assert switch.is_off() is False
+    assert "cannot be read" in caplog.text
+
+
+@pytest.mark.parametrize("note", [b"", b"x", b"1e400\n{}", b"1000000.0\n" + b"{" * 100, b"-5\n"])
+def test_a_damaged_note_of_the_host_is_read_anew(host, tmp_path, note):
+    """What this host has noted is not trusted to be in its form."""
+    make, _, stored = host
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "policy").write_bytes(note)
+    switch = make()
+    switch.begin()
+    switch.look()
+    assert switch.is_off() is False
+    stored.data = OFF
+
+
+def policy_at(url):
+    settings = resolve(calls={"dir": url, "min_compile_seconds": 0.0})
+    policy = CachePolicy(
+        url,
+        open_store=lambda: open_cache_store(url, settings),
+        open_switch=lambda store: open_switch(url, store, settings),
+    )
+    return policy, settings
+
+
+@pytest.mark.parametrize("where", ["directory", "bucket"])
+def test_a_cache_that_is_off_is_neither_read_nor_written(where, tmp_path, bucket, caplog, monkeypatch):
+    """Neither there nor in this host's copies; each lookup and compilation says why, and one sentence is logged."""
+    monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
+    url = f"gs://bucket/{tmp_path.name}" if where == "bucket" else str(tmp_path / "cache")
+    policy, settings = policy_at(url)
+    header = entry.Header(key=KEY, name="jit_f", compile_seconds=9.0)
+    assert policy.write(header, b"x" * 100, settings).skip is None
+    assert policy.read(KEY, settings).entry is not None
+    policy.flush(60)
+    policy.close()
+    if where == "bucket":
+        with open_bucket(url) as objects:
+            objects.write("v1/policy.json", OFF)
+        (note,) = (tmp_path / "host").rglob("scratch/policy")
+        note.unlink()  # as a minute later
+    else:
+        (tmp_path / "cache" / "v1" / "policy.json").write_bytes(OFF)
+    policy, settings = policy_at(url)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            found = policy.read(KEY, settings)
+            assert (found.entry, found.miss) == (None, Miss.DISABLED)
+            other = header._replace(key=KEY.replace("jit_f", "jit_g"))
+            assert policy.write(other, b"x", settings).skip is Skip.DISABLED
+        assert policy.contains(KEY, settings) is False
+        assert policy.single_flight(settings) is None
+        assert policy.opened(settings) is None
+    assert [record.message.count("is turned off (by anna@ops, 2001-09-09") for record in caplog.records] == [1]
+    policy.close()
+
+
+def test_the_document_keeps_the_limits():
+    """The switch lies beside the limits, and turning a cache on leaves no trace."""
+    off = json.loads(encode_policy({"max_size": 5} | switch_of(enabled=False, by="a", at=1.0)))
+    assert (off["max_size"], off["enabled"], off["switched_by"]) == (5, False, "a")
+    assert set(json.loads(encode_policy(switch_of(enabled=True, by="a", at=1.0)))) == {"format", "version"}
