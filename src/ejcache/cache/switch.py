@@ -21,8 +21,6 @@ from ejcache.errors import EntryError, StoreBusyError, StoreError
 from ejcache.util.files import make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log, warn_once
-from ejcache.util.threads import submit
-from ejcache.util.time_budget import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +70,8 @@ class CacheSwitch:
         if data is not None:
             self._take(data)
         if ask and not 0 <= age <= FRESH_SECONDS:
+            from ejcache.util.threads import submit  # a cache on a local disk is asked without a thread
+
             self._answered = threading.Event()
             self._wait_until = time.monotonic() + WAIT_SECONDS
             submit(partial(self._look_and_tell, self._answered))
@@ -90,6 +90,8 @@ class CacheSwitch:
 
     def look(self) -> None:
         """Look at what this host knows, and ask if that is old. Without an answer, what is known holds."""
+        from ejcache.util.time_budget import in_background
+
         with contextlib.suppress(StoreError, OSError), in_background():
             self._take(self._asked_by_one())
 
