@@ -232,16 +232,17 @@ class _CachedRun:
 
 def _advice() -> dict[str, float]:
     """Say what to change, by what this process compiled, and the seconds that each change saves."""
-    from ejcache.advice.guard import of_this_process
+    from ejcache.history.guard import of_this_process
 
     found = of_this_process(least=_SAVES)[:_SHOWN]
-    return {f"{each.place}: {each.title}: {each.message}": each.saves for each in found}
+    return {f"{each.place}: {each.title}: {each.message}": each.saved for each in found}
 
 
 @contextlib.contextmanager
 def _at_most(n: int) -> Iterator[None]:
     """Fail the test if one function is compiled or loaded more than n times in this block, and say what to change."""
-    from ejcache.advice.guard import CompilationCounts, described, known
+    from ejcache.history.guard import CompilationCounts, described, known
+    from ejcache.history.program import is_of_jax
     from ejcache.jax_integration.forms import what_is_needed
     from ejcache.journal.recorder import recorder
 
@@ -254,7 +255,7 @@ def _at_most(n: int) -> Iterator[None]:
     finally:
         end()
     for program, times in beyond.values():
-        if not known(program).is_of_jax:
+        if not is_of_jax(known(program)):
             pytest.fail(f"{described(program, times)}; max_compiles allows {n}", pytrace=False)
 
 

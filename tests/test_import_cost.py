@@ -61,7 +61,7 @@ def test_what_a_first_hit_imports(run_python, tmp_path):
     hits, *names = run_python(program, str(tmp_path / "cache")).stdout.split()
     assert hits == "1"
     assert len(names) <= FIRST_HIT, names
-    absent = ("reuse", "bucket", "autotune", "misses", "advice", "reports", "cli", "coordination")
+    absent = ("reuse", "bucket", "autotune", "history", "reports", "cli", "coordination")
     assert [name for name in names if name.split(".")[1:2] and name.split(".")[1] in absent] == []
 
 

@@ -3,7 +3,7 @@
     python tools/advised_changes.py [--rounds 5] [TITLE …]
 
 Each program is started with an empty cache before and after the change, in turns, in one process. All is in CPU
-seconds: what was saved is the difference of the medians; what was said is the median of `saves`, which is wall time,
+seconds: what was saved is the difference of the medians; what was said is the median of `saved`, which is wall time,
 times the CPU seconds of the start for each second of its wall time. Exit status 0 if at least half of what was said
 is saved in four of five programs.
 """
@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import jax
 
 import ejcache
-from ejcache.advice.advise import advise
+from ejcache.history.advise import advise
+from ejcache.history.text import SourceFiles
 from ejcache.journal.recorder import read_starts, recorder
-from ejcache.misses.log import recall_programs
-from ejcache.misses.program_text import SourceFiles
 
 if TYPE_CHECKING:
-    from ejcache.advice.findings import Advice
+    from ejcache.history.findings import Advice
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
@@ -63,7 +62,7 @@ CHANGES: Final = {
         ("rate=0.1 * (n + 3))", "rate=np.float32(0.1 * (n + 3)))"),
     ),
     "static_number-equinox": (("3.0 + n)", "np.float32(3.0 + n))"),),
-    "compiled_twice-linen": (
+    "placement-linen": (
         ("placed = [params,", "params = jax.device_put(params, jax.devices()[0])\nplaced = [params,"),
     ),
     "weak_type-plain": (("in (1.0, np.float32(1.0))", "in (np.float32(1.0), np.float32(1.0))"),),
@@ -129,7 +128,7 @@ def start(text: str, path: Path) -> tuple[float, float, list[Advice]]:
     return (
         took,
         took / wall,
-        advise(read_starts(), recall_programs, lines_of=sources.lines, least=0.0, only=recorder.id),
+        advise(read_starts(), lines_of=sources.lines, least=0.0, only={recorder.id}),
     )
 
 
@@ -138,8 +137,8 @@ def changed(title: str, text: str, said: Advice) -> str:
     for old, new in CHANGES[title]:
         assert old in text, (title, old)
         text = text.replace(old, new)
-    sizes = re.search(r"for each in (\[[\d, ]+\]) if", said.after)
-    return f"SIZES = {sizes[1] if sizes else []}; " + text
+    sizes = re.search(r" to ([\d, ]+):", said.what_to_do)
+    return f"SIZES = [{sizes[1] if sizes else ''}]; " + text
 
 
 def measure(title: str, text: str, place: Path, *, rounds: int) -> tuple[Advice, float, float, float]:
@@ -153,7 +152,7 @@ def measure(title: str, text: str, place: Path, *, rounds: int) -> tuple[Advice,
     for _ in range(rounds):
         took, part, found = start(text, path)
         before.append(took)
-        said += [each.saves * part for each in found if each.kind == first.kind][:1]
+        said += [each.saved * part for each in found if each.kind == first.kind][:1]
         after.append(start(after_text, path)[0])
     return first, median(said), median(before), median(after)
 
@@ -178,8 +177,8 @@ def main() -> int:
             is_held = before - after >= _PART * said
             held += is_held
             print(
-                f"{title:24} {first.basis:9} said {said:.3f} s, saved {before - after:.3f} s of {before:.3f} CPU "
-                f"seconds: {'held' if is_held else 'NOT HELD'}",
+                f"{title:24} {first.saves[0].known:9} said {said:.3f} s, saved {before - after:.3f} s of {before:.3f} "
+                f"CPU seconds: {'held' if is_held else 'NOT HELD'}",
                 flush=True,
             )
     print(f"{held} of {len(titles)} saved at least {_PART:.0%} of what was said")

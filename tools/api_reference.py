@@ -9,10 +9,10 @@ from typing import Any, Final, get_args
 import ejcache
 from ejcache import errors
 from ejcache.events import Event
+from ejcache.history.causes import Cause
 from ejcache.jax_integration.warm_start import WarmedProgram
 from ejcache.maintenance.audit import Audit
 from ejcache.maintenance.eviction import EvictionReport
-from ejcache.misses.explanation import Explanation
 from ejcache.stores import base
 
 _GROUPS: Final = {
@@ -50,7 +50,7 @@ _PROTOCOLS: Final = [
 ]
 _SECTIONS: Final = ("Args", "Returns", "Raises", "Attributes")
 
-_RESULTS: Final = (EvictionReport, Audit, Explanation, WarmedProgram, *get_args(Event))
+_RESULTS: Final = (EvictionReport, Audit, Cause, WarmedProgram, *get_args(Event))
 _HEAD: Final = """\
 # The Python API
 

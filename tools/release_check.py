@@ -66,6 +66,7 @@ def check_content(sdist: Path, wheel: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts and ".egg-info" not in str(path)
     }
     packed = {name for name in packed if ".dist-info/" not in name}
+    source |= {f"ejcache/docs/{path.name}" for path in (ROOT / "docs").iterdir()}
     if packed != source:
         raise SystemExit(f"{wheel.name} and src differ: {sorted(packed ^ source)}")
     with tarfile.open(sdist) as files:

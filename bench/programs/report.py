@@ -40,9 +40,9 @@ def _show() -> dict[str, Any]:
 
 
 def _make(programs: int, texts: int) -> int:
+    from ejcache.history.log import remember_program
     from ejcache.journal.line import STORED, Process, ProgramRecord, StartRecord, encode_line
     from ejcache.journal.recorder import START_LOG
-    from ejcache.misses.log import remember_program
 
     for first in range(0, programs, _EACH):
         began = 1_000.0 * (1 + first // _EACH)

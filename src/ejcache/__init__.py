@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ejcache.advice.guard import warn_recompiles
     from ejcache.api import clear, current_settings, entries, prune, stats, verify, why
     from ejcache.autotune.operation import autotuned
     from ejcache.autotune.records.store import AutotuneStore
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         StoreUnavailableError,
         UsageError,
     )
+    from ejcache.history.guard import warn_recompiles
     from ejcache.jax_integration.activate import active, disable, disabled, enable
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.devices.targets import target
@@ -86,7 +86,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "advice.guard": ("warn_recompiles",),
+    "history.guard": ("warn_recompiles",),
     "autotune.operation": ("autotuned",),
     "autotune.records.store": ("AutotuneStore",),
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.counters import Stats
+    from ejcache.history.causes import Cause
+    from ejcache.history.known_entries import KnownEntries
     from ejcache.journal.line import ProgramRecord
     from ejcache.maintenance.audit import Audit
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPolicy
-    from ejcache.misses.explanation import Explanation
-    from ejcache.misses.nearest import KnownEntries
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo, Store
 
@@ -89,8 +89,8 @@ def entries(dir: Url | None = None) -> Iterator[EntryInfo]:
 
 def why(
     what: str | None = None, *, dir: Url | None = None, last: int = 1, since: float | str | None = None
-) -> list[Explanation]:
-    """Why programs were compiled rather than loaded: an explanation for each miss, the latest first.
+) -> list[Cause]:
+    """Why programs were compiled rather than loaded: a cause for each miss, the latest first.
 
     Args:
         what: the name of a function, or a key or its beginning; by default, any.
@@ -99,15 +99,15 @@ def why(
         since: only misses of this long ago or less, in seconds or as `"2h"`.
 
     Returns:
-        An empty list if this host remembers no such miss. `explanation.sentence` says what
-        changed, from what to what. If the cache of a miss cannot be read, `note` says so, and the miss is compared
-        with what this host has compiled.
+        An empty list if this host remembers no such miss. `cause.sentence` says what changed, from what to what;
+        `cause.text` is the whole sentence. If the cache of a miss cannot be read, `note` says so, and the miss is
+        compared with what this host has compiled.
 
     Raises:
         UsageError: `last` is less than 1, or `since` is not a duration; or nothing is known of any miss, because the
             installed JAX gets the thin form.
     """
-    from ejcache.misses.explanation import explain_all
+    from ejcache.history.why import causes_of
 
     if last < 1:
         raise SettingError("last", last, "a whole number, 1 or more")
@@ -120,13 +120,13 @@ def why(
 
     with contextlib.ExitStack() as stack:
         known = functools.cache(functools.partial(_open_entries, stack=stack))
-        found = explain_all(what, is_within, lambda record: known(record.url), most=last, named=_named)
+        found = causes_of(what, is_within, lambda record: known(record.url), most=last, named=_named)
     if not found:
         from ejcache.jax_integration.forms import what_is_needed
 
         if lacking := what_is_needed("ejcache.why"):
             raise UsageError(lacking)
-    return [explanation for _, explanation in found]
+    return [each for _, each in found]
 
 
 def prune(
@@ -256,7 +256,7 @@ class _OpenedCache:
 
 def _open_entries(url: str, stack: contextlib.ExitStack) -> KnownEntries | Exception | None:
     """The entries of a cache, open until `stack` ends; None if it has none; or the error of opening it."""
-    from ejcache.misses.nearest import KnownEntries
+    from ejcache.history.known_entries import KnownEntries
 
     try:
         opened = stack.enter_context(_open_store_at(url))

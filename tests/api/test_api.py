@@ -183,7 +183,7 @@ def test_why_after_the_cache_is_gone(tmp_path):
     ejcache.disable()
     shutil.rmtree(tmp_path / "gone")
     (explanation,) = ejcache.why()
-    assert "was compiled: no entry is stored under its key" in explanation.sentence
+    assert "was compiled because it is new here" in explanation.text
     assert "there is no cache at" in explanation.note
 
 

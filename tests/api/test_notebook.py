@@ -9,7 +9,7 @@ from capabilities import require
 
 import ejcache
 from ejcache.cache.counters import CacheTally, Miss, Skip
-from ejcache.misses.explanation import Explanation
+from ejcache.history.causes import Cause
 
 BOOK = """
 import nbclient, nbformat, sys
@@ -64,7 +64,9 @@ def test_what_a_cell_shows_is_short():
     for reason in Miss:
         tally.miss(reason)
     assert repr(tally.stats()).startswith("<Stats: saved 0.0 of 0.0 s of compiling: 0 hits, ")
-    assert repr(Explanation("jit_f was compiled", diff="a\n" * 1_000)) == "<Explanation: jit_f was compiled>"
+    assert repr(Cause("jit_f", sentence="it is new", diff="a\n" * 1_000)) == (
+        "<Cause: jit_f was compiled because it is new>"
+    )
 
 
 @pytest.mark.parametrize("before", [False, True])

@@ -10,10 +10,9 @@ import pytest
 from cli_helpers import ejcache
 from helpers import run_program
 
-from ejcache.advice.advise import advise as advised
+from ejcache.history.advise import advise as advised
 from ejcache.journal.line import STORED, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.journal.recorder import START_LOG, read_starts
-from ejcache.misses.log import recall_programs
 
 PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
@@ -70,13 +69,25 @@ def test_a_block_that_repeats_has_two_numbers(tmp_path):
     """What a loop saves of tracing is about the copies' part of it, and of compiling at most all of it."""
     (tmp_path / "deep.py").write_text(DEEP)
     advise("--fresh", "deep.py", cwd=tmp_path)
-    (found,) = advised(read_starts(), recall_programs, least=-1.0)
-    assert (found.kind, found.line, found.basis) == ("repeated_block", 6, "estimated")
+    (found,) = advised(read_starts(), least=-1.0)
+    about, most = found.saves
+    assert (found.kind, found.line, about.known, most.known) == ("repeated_block", 6, "about", "at most")
+    assert found.sentence.startswith("the operations of this line are 60 times in the program of forward; ")
     (program,) = (each for record in read_starts() for each in record.programs if each.name == "jit_forward")
-    assert 0 < found.saves <= program.seconds["traced"]
-    assert found.message.endswith(
-        f"saves about {found.saves:.2f} s of tracing, and at most {program.compile_seconds:.2f} s of compiling"
+    assert 0 < about.seconds <= program.seconds["traced"]
+    assert most.seconds == program.compile_seconds
+
+
+def test_of_the_program_that_it_runs_alone(script, tmp_path):
+    """What another program of this host does at the same time is no finding of it."""
+    (tmp_path / "quiet.py").write_text(
+        "import subprocess, sys, jax, numpy as np\n"
+        f"subprocess.run([sys.executable, {script!r}], env={{**__import__('os').environ, 'EJCACHE_RUN_COUNTS': ''}})\n"
+        "jax.jit(lambda x: x + 1)(np.ones(3))\n"
     )
+    done = advise("--fresh", "--all", "--json", "quiet.py", cwd=tmp_path)
+    assert json.loads(done.stdout)["findings"] == []
+    assert {each.process.program for each in read_starts()} == {"quiet.py", "train.py"}
 
 
 def compiled(size):
@@ -85,6 +96,8 @@ def compiled(size):
         name="jit_step",
         key=f"k{size}",
         time=float(size),
+        reason="absent",
+        components={"computation": str(size)},
         caller="/home/me/train.py:31 in main",
         outcome=STORED,
         details={"defined": "/home/me/train.py:10 step", "weak": "", "committed": ""},

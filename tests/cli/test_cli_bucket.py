@@ -10,10 +10,10 @@ import zstandard
 from cli_helpers import ejcache, key_text, put
 
 from ejcache.bucket.object_names import entry_name
+from ejcache.history.log import record_miss
 from ejcache.journal.line import ProgramRecord
 from ejcache.keys.key import parse_key
 from ejcache.maintenance.stored_policy import POLICY
-from ejcache.misses.log import record_miss
 from ejcache.stores.opening import open_store
 
 URL = "gs://bucket/a"
@@ -95,7 +95,7 @@ def test_ls_and_show(bucket, cache):
 
 def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
     """Several misses of one bucket cost one listing, and a request for each of the newest entries of a function."""
-    monkeypatch.setattr("ejcache.misses.nearest.NEWEST", 4)
+    monkeypatch.setattr("ejcache.history.nearest.NEWEST", 4)
     with open_store(URL) as store:
         for number in range(9):
             put(store, key_text("jit_train", program=str(number)))

@@ -17,8 +17,8 @@ from cli_helpers import ejcache, fill, key_text, put
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.object_names import entry_name
+from ejcache.history.log import record_miss
 from ejcache.journal.line import STORED, ProgramRecord
-from ejcache.misses.log import record_miss
 from ejcache.stores.opening import open_store
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\x9b2J\x7f\r\u202e"

@@ -43,7 +43,6 @@ SHOWN = (
     *("EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
     "ejcache push --tuned my_kernels",
     "ejcache advise ",
-    "for batch in batches:  ",
 )
 """How blocks begin that are no programs here. Each of the first lines has a test of its own below. The others are
 files of other programs, and commands that the tests of the README, examples, notebooks and the pytest plug-in run."""
@@ -280,7 +279,7 @@ if __name__ == "__main__":
 
 
 def test_why_a_learning_rate_was_compiled_anew(shell, tmp_path):
-    """`why` answers what docs/troubleshooting.md shows, but for the time."""
+    """`why` answers what docs/causes.md shows, but for the time."""
     for text in (WHY, WHY.replace("0.001", "0.01")):
         (tmp_path / "train.py").write_text(text)
         shell("ejcache run --min-compile-seconds 0 train.py")

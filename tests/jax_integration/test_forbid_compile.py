@@ -247,7 +247,7 @@ def test_the_error_passes_where_our_own_faults_do_not(cache, monkeypatch):
         raise OSError("broken")
 
     monkeypatch.setattr(CachePolicy, "read", fail)
-    monkeypatch.setattr("ejcache.misses.explanation.explain_in", fail)
+    monkeypatch.setattr("ejcache.history.why.cause_in", fail)
     with ejcache.forbid_compile(), pytest.raises(ejcache.CompileForbiddenError, match="the storage could not be read"):
         step(X)
     step(X)

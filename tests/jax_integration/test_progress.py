@@ -8,9 +8,9 @@ import re
 import pytest
 from steps import Steps
 
+from ejcache.history.log import record_miss
 from ejcache.jax_integration.progress import CompileProgress
 from ejcache.journal.line import STORED, ProgramRecord
-from ejcache.misses.log import record_miss
 
 COMPILING = """
 import sys, threading, time

@@ -17,14 +17,14 @@ from capabilities import needs
 from cli_helpers import ejcache
 from helpers import ROOT, run_program
 
-from ejcache.advice.findings import Advice
+from ejcache.history.earlier import Earlier
+from ejcache.history.findings import Advice, Saving
+from ejcache.history.log import remember_program
 from ejcache.journal.line import HIT, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.journal.recorder import START_LOG, read_starts, recorder
-from ejcache.misses.log import recall_programs, remember_program
 from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
 from ejcache.reports.html import axis, html_page
 from ejcache.reports.model import DiskUse, build
-from ejcache.reports.program_differences import compare_pairs
 from ejcache.reports.sections import duration, print_report
 from ejcache.reports.trace import trace
 from ejcache.util.units import format_size
@@ -63,7 +63,7 @@ def test_a_job_of_several_processes(run_forked, bucket, monkeypatch, tmp_path):
     assert len(records) == 7
     report = build(records, disk=[DiskUse("all entries", 3, 4096)])
     assert {cause.kind: cause.misses for cause in report.causes} == {
-        "new": 2, "signature": 1, "computation": 1, "namespace": 1, "forced": 1, "error": 1,
+        "new": 2, "shape_varies": 1, "code": 1, "namespace": 1, "forced": 1, "error": 1,
     }  # fmt: skip
     assert [program.outcome for program in programs].count(HIT) == 1
     failing = next(program for program in programs if program.reason == "error")
@@ -301,7 +301,10 @@ def test_the_examples_of_events():
     ]  # fmt: skip
 
 
-ADVICE = Advice("shape_varies", "step", "/home/me/train.py", 7, 4, 9, 4.0, 2.0, "counted", "pad <it>", "was", "is <1>")
+FINDING = Advice(
+    *("shape_varies", "step", "/home/me/train.py", 7, "step(x)", 4, 9, 4.0, (Saving("about", 2.0, "of <it>"),)),
+    *("argument x changed: f32[4] -> f32[8]", "pad <it>"),
+)
 
 
 SMALL = """
@@ -347,15 +350,15 @@ def test_working_sets():
 
 
 def test_what_to_change_comes_first(capsys):
-    """With the code before and after, which unfolds; in the terminal and as JSON too."""
-    report = build([start(programs=[compiled("jit_step")])], findings=[ADVICE])
+    """In the terminal and as JSON too."""
+    report = build([start(programs=[compiled("jit_step")])], findings=[FINDING])
     page = html_page(report)
     assert page.index('<h2 id="change">') < page.index('<h2 id="first">')
     (row,) = rows_of(page, "change")
-    assert (row["change"], row["would save"], row["what to do"]) == ("/home/me/train.py:7", "2.000", "pad <it>")
-    assert "<details open><summary>before and after" in page
-    assert "<pre><i class=new>+ is &lt;1&gt;</i></pre>" in page
-    assert "<p>counted: the seconds were spent, and the programs that remain were counted.</p>" in page
+    assert (row["change"], row["would save"], row["what to do"]) == (
+        "/home/me/train.py:7", "about 2.00 s of <it>", "pad <it>",
+    )  # fmt: skip
+    assert row["why"] == "argument x changed: f32[4] -> f32[8]"
     assert '<td data-name="function"><a href="#f-jit_step">step</a></td>' in page
     print_report(report)
     assert "/home/me/train.py:7" in capsys.readouterr().out
@@ -378,14 +381,20 @@ MODULE = """module @jit_step attributes {} {
 }"""
 
 
+def compared(records, **options):
+    """The report of these records, with the texts that this host remembers."""
+    every = (program for record in records for program in record.programs)
+    return build(records, earlier=Earlier(every), with_diffs=True, **options)
+
+
 def test_from_a_cause_to_the_difference_of_two_texts():
     """A cause unfolds its functions, and each of these what changed: in words, and in the lines of the texts."""
     texts = [MODULE.replace("{}> :", f"{number}.0> :") for number in (2, 3)]
     records = [start(programs=[versioned("jit_step", 1_000.0 + n, text) for n, text in enumerate(texts)])]
-    report = build(records)
-    cause = next(cause for cause in report.causes if cause.kind == "computation")
-    assert cause.pairs == {"jit_step": ("jit_step-1000.0", "jit_step-1001.0")}
-    page = html_page(report, compare_pairs(report.causes, records, recall_programs))
+    report = compared(records)
+    (why,) = (group.first for group in report.causes if group.kind == "static_number")
+    assert (why.name, why.nearest.key, why.key) == ("jit_step", "jit_step-1000.0", "jit_step-1001.0")
+    page = html_page(report)
     unfolded = page.partition('<h2 id="first">')[2].partition("<h2")[0]
     assert re.search(
         r"<details><summary>1 function, and what changed</summary><ul><li><details open><summary>jit_step 1.0 s",
@@ -414,8 +423,7 @@ def test_the_reason_of_a_function_is_what_changed_last(versions, constants, word
         computation = f"digest{1_000.0 + at}" if len(set(constants)) > 1 else "same"
         programs.append(made._replace(components={"computation": computation, "jaxlib": version}))
     records = [start(programs=programs)]
-    report = build(records)
-    page = html_page(report, compare_pairs(report.causes, records, recall_programs))
+    page = html_page(compared(records))
     (row,) = rows_of(page, "cost")
     (link,) = re.findall(r'<a href="#(d-\d+)">', page.partition('<h2 id="cost">')[2])
     told = page.partition(f"id={link}>")[2].partition("</ul>")[0]
@@ -424,17 +432,14 @@ def test_the_reason_of_a_function_is_what_changed_last(versions, constants, word
 
 
 def test_what_is_not_known_of_two_programs_is_not_shown():
-    """Without a text the difference is in words; without the record of a pair there is none."""
+    """Without a text the difference is in words."""
     programs = [
         compiled("jit_step", key=f"k{n}", time=1_000.0 + n, components={"computation": str(n)}, details={"jax": "1"})
         for n in range(2)
     ]
-    records = [start(programs=programs)]
-    causes = build(records).causes
-    (found,) = compare_pairs(causes, records, lambda _: {}).values()
-    assert found.diff == ""
-    assert "its text is not known" in found.differences[0].sentence
-    assert compare_pairs(causes, [], lambda _: {}) == {}
+    (why,) = (group.first for group in compared([start(programs=programs)]).causes if group.kind == "code")
+    assert why.diff == ""
+    assert "its text is not known" in why.sentence
 
 
 @pytest.mark.one_python
@@ -444,9 +449,9 @@ def test_a_browser_cuts_nothing_and_every_text_can_be_read(tmp_path):
     texts = [MODULE.replace("{}> :", f"{number}.0> :") for number in (2, 3)]
     programs = [versioned("jit_step", 1_000.0 + n, text) for n, text in enumerate(texts)]
     records = [start(programs=[*programs, loaded("jit_" + "a_long_name_" * 8)]), start(1, trouble={"store": 3})]
-    report = build(records, findings=[ADVICE._replace(file="/home/me/" + "deep/" * 20 + "train.py")])
+    report = compared(records, findings=[FINDING._replace(file="/home/me/" + "deep/" * 20 + "train.py")])
     page = tmp_path / "page.html"
-    page.write_text(html_page(report, compare_pairs(report.causes, records, recall_programs)))
+    page.write_text(html_page(report))
     looked = run_program([sys.executable, ROOT / "tools" / "site_check.py", page], timeout=400, check=False)
     assert looked.returncode == 0, looked
     assert ": 0 faults, 0 errors" in looked.stdout

@@ -32,7 +32,7 @@ IMPORTED = (
     "ejcache.cli.main",
     "ejcache.jax_integration.activate",
     "ejcache.jax_integration.pipeline",
-    "ejcache.misses.log",
+    "ejcache.history.log",
     "ejcache.stores.local.store",
 )
 LARGEST = 1 << 17

@@ -18,23 +18,16 @@ class Planted:
         kind: of the finding that must be the first one.
         style: how it is written.
         text: the program.
-        formerly: a part of the text, and what it was at the commit before.
     """
 
     kind: str
     style: str
     text: str
-    formerly: tuple[str, str] | None = None
 
     @property
     def title(self) -> str:
         """The name of the test."""
         return f"{self.kind}-{self.style}"
-
-    @property
-    def commits(self) -> list[str]:
-        """The text at each commit of the program, the present one last."""
-        return [*([self.text.replace(*self.formerly)] if self.formerly else []), self.text]
 
     @property
     def line(self) -> int:
@@ -124,13 +117,12 @@ def _planted(
     style: str,
     text: str,
     edits: tuple[tuple[str, str], ...] = (),
-    formerly: tuple[str, str] | None = None,
 ) -> Planted:
     head = _STYLES[style.partition("-")[0]]
     for old, new in edits:
         assert old in head, (kind, style, old)
         head = head.replace(old, new)
-    return Planted(kind, style, head + text, formerly)
+    return Planted(kind, style, head + text)
 
 
 PLANTED = [
@@ -299,9 +291,9 @@ for n in range(5):
 Trainer().fit([np.ones((4, 16), np.float32)] * 5)
 """,
     ),
-    # -- compiled twice
+    # -- placed in another way
     _planted(
-        "compiled_twice",
+        "placement",
         "plain",
         """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -319,7 +311,7 @@ for _ in range(3):
 """,
     ),
     _planted(
-        "compiled_twice",
+        "placement",
         "trainer",
         """
     def fit(self, batches):
@@ -333,7 +325,7 @@ Trainer().fit([np.ones((4, 16), np.float32)] * 4)
 """,
     ),
     _planted(
-        "compiled_twice",
+        "placement",
         "linen",
         """
 @jax.jit
@@ -347,7 +339,7 @@ for each in placed:
 """,
     ),
     _planted(
-        "compiled_twice",
+        "placement",
         "nnx",
         """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -659,70 +651,5 @@ total = jnp.where(mask[:, None], targets, 0).sum()
             ("state = jax.tree.map(np.asarray, make())\n", ""),
             ("make = jax.jit(lambda: nnx.state(Model(nnx.Rngs(0))))\n", ""),
         ),
-    ),
-    # -- slower since a commit
-    _planted(
-        "slower_since",
-        "plain",
-        """
-@jax.jit
-def step(params, x):
-    for n in range(9000):
-        y = jnp.sin(x) * 0.5 + n
-    return mlp(params, x + y)
-
-step(params, np.ones((4, 16), np.float32))  # <-
-""",
-        formerly=("range(9000)", "range(20)"),
-    ),
-    _planted(
-        "slower_since",
-        "trainer",
-        """
-    def smoothed(self, params, x):
-        for n in range(9000):
-            y = x - jnp.cos(x) / (n + 1)
-        return self.update(params, y)
-
-    def fit(self, batches):
-        step = jax.jit(self.smoothed)
-        for batch in batches:
-            self.params = step(self.params, batch)  # <-
-
-Trainer().fit([np.ones((4, 16), np.float32)])
-""",
-        formerly=("range(9000)", "range(25)"),
-    ),
-    _planted(
-        "slower_since",
-        "linen",
-        """
-@jax.jit
-def evaluate(params, x):
-    out = model.apply(params, x)
-    for n in range(9000):
-        scaled = jnp.exp(-out) * 0.5 - n
-    return scaled
-
-def main():
-    evaluate(params, np.ones((4, 16), np.float32))  # <-
-
-main()
-""",
-        formerly=("range(9000)", "range(10)"),
-    ),
-    _planted(
-        "slower_since",
-        "nnx",
-        """
-@jax.jit
-def forward(state, x):
-    for n in range(9000):
-        y = jnp.tanh(x) + 1 / (n + 1)
-    return nnx.merge(graph, state)(x + y).sum()
-
-forward(state, np.ones((4, 16), np.float32))  # <-
-""",
-        formerly=("range(9000)", "range(30)"),
     ),
 ]

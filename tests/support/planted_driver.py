@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 import traceback
@@ -15,40 +14,23 @@ from planted import PLANTED, Planted
 
 
 def run(planted: Planted, place: Path) -> list[dict[str, Any]]:
-    """The findings of the last start of a program, each start in this process with a record of its own.
-
-    A program with several commits is started twice at each, in a repository of its own.
-    """
+    """The findings of a start of a program in this process, with a record of its own."""
     import jax
 
     import ejcache
-    from ejcache.advice.advise import advise
+    from ejcache.history.advise import advise
+    from ejcache.history.text import SourceFiles
     from ejcache.journal.recorder import read_starts, recorder
-    from ejcache.misses.log import recall_programs
-    from ejcache.misses.program_text import SourceFiles
-    from ejcache.util.git_commit import commit_of
 
     sources = SourceFiles(until=time.time() + 3600)
     path = place / "train.py"
     sys.argv[0] = str(path)
-    commits = planted.commits
-    for text in commits:
-        path.write_text(text)
-        if len(commits) > 1:
-            _commit(place)
-        commit_of.cache_clear()
-        for _ in range(2 if len(commits) > 1 else 1):
-            jax.clear_caches()
-            recorder.after_fork_in_child()
-            with ejcache.enable(str(place / "cache"), min_compile_seconds=0):
-                exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
-    return [finding.to_dict() for finding in advise(read_starts(), recall_programs, lines_of=sources.lines, least=0.0)]
-
-
-def _commit(place: Path) -> None:
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    for arguments in (("init", "-q"), ("add", "train.py"), ("commit", "-q", "-m", "a commit")):
-        subprocess.run(["git", *who, *arguments], cwd=place, check=True)
+    path.write_text(planted.text)
+    jax.clear_caches()
+    recorder.after_fork_in_child()
+    with ejcache.enable(str(place / "cache"), min_compile_seconds=0):
+        exec(compile(planted.text, str(path), "exec"), {"__name__": "__main__"})
+    return [finding.to_dict() for finding in advise(read_starts(), lines_of=sources.lines, least=0.0)]
 
 
 def main() -> None:

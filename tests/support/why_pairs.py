@@ -1,6 +1,6 @@
 """Changes that authors make to training scripts: pairs of real programs, and the words that name each change.
 
-`tests/misses/test_why_pairs.py` compiles both programs of each pair, one after the other, and reads the first line of
+`tests/history/test_why_pairs.py` compiles both programs of each pair, one after the other, and reads the first line of
 `ejcache why`.
 """
 

@@ -231,7 +231,7 @@ def build() -> typer.Typer:
         cls=_Commands,
         epilog="Exit status: 0 fine, 1 something was found, failed or does not exist, 2 bad usage. "
         "Sizes: 500000, 10GB (decimal), 10GiB (binary). Ages: 90s, 15m, 36h, 14d.\n\n"
-        + examples("run train.py", "stats", "why jit_train_step", "help prune"),
+        + examples("run train.py", "stats", "why jit_train_step", "help prune", "help shape_varies"),
     )(_root)
     return app
 
@@ -291,6 +291,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         closed = contextlib.redirect_stdout(_ClosedStream()) if sys.stdout is None else contextlib.nullcontext()
         with closed, _printed_messages(level):
+            if arguments[:1] == ["help"] and len(arguments) == 2 and arguments[1] not in COMMANDS:
+                from ejcache.cli.help_topics import print_topic
+
+                return print_topic(arguments[1])
             command = typer.main.get_command(build())
             outcome = command.main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
             sys.stdout.flush()
@@ -335,8 +339,8 @@ def _take_verbosity(arguments: list[str]) -> tuple[list[str], int]:
 
 def _rearrange(arguments: list[str]) -> list[str]:
     """`help COMMAND`, `version` and `--dir URL COMMAND` as the options that they stand for."""
-    if arguments[:1] == ["help"]:
-        return [*arguments[1:], "--help"]
+    if arguments[:1] == ["help"] and (len(arguments) != 2 or arguments[1] in COMMANDS):
+        return [*arguments[1:], "--help"]  # else a topic
     if arguments == ["version"]:
         return ["--version"]
     if arguments[:1] == ["--dir"] and len(arguments) > 2:

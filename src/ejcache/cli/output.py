@@ -94,6 +94,7 @@ def print_table(
     *,
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
+    least: Sequence[str] = (),
 ) -> None:
     """Print a table with a heading: as wide as the terminal, or with a tab between the cells if stdout is a pipe.
 
@@ -102,11 +103,22 @@ def print_table(
         rows: one text for each column.
         right: columns that are aligned to the right.
         whole: columns that take one line on a narrow terminal, too, because people copy what is in them.
+        least: columns that a narrow terminal does not get, the first one first; if that is not enough, each row becomes
+            a block of lines with all of them.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         _write(sys.stdout, "".join("\t".join(row) + "\n" for row in (columns, *cells)))
         return
+    if least:
+        kept = _fitting(columns, cells, least)
+        if kept is None:
+            for row in cells:
+                print_pairs([*zip(columns, row, strict=True)])
+                say()
+            return
+        cells = [[row[place] for place in kept] for row in cells]
+        columns = [columns[place] for place in kept]
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -122,6 +134,17 @@ def print_table(
     with console.capture() as drawn:
         console.print(table, crop=False)
     _write(sys.stdout, drawn.get())
+
+
+def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str]) -> list[int] | None:
+    """The places of the columns that fit on the terminal, without some of the least ones; None if they do not."""
+    widths = [max(map(_width, (name, *(row[place] for row in rows)))) for place, name in enumerate(columns)]
+    kept = list(range(len(columns)))
+    for left_out in (None, *least):
+        kept = [place for place in kept if columns[place] != left_out]
+        if sum(widths[place] + len(_GAP) for place in kept) - len(_GAP) <= _columns():
+            return kept
+    return None
 
 
 def print_pairs(rows: Sequence[Sequence[str]]) -> None:

@@ -183,7 +183,7 @@ def forbid_compile(*, everywhere: bool = False) -> CompileGuard:
 def refuse_if_forbidden(program: str, why: str | Skip) -> None:
     """Raise CompileForbiddenError if this thread may not compile; `why` says why no cache can answer for `program`."""
     if is_forbidden():
-        from ejcache.misses.reasons import why_not_stored
+        from ejcache.history.causes import why_not_stored
 
         words = why_not_stored(why) if isinstance(why, Skip) else why
         raise CompileForbiddenError(program, f"{program} would be compiled: {words}", caller())

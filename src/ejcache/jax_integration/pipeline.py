@@ -559,7 +559,7 @@ def _holds_callbacks(program: LoweredProgram) -> bool:
 
 def _program_in_words(key: str) -> str:
     """`jit_train_step (92 s last time)`: for lines that are logged while a compilation takes long."""
-    from ejcache.misses.log import last_compile_seconds  # only lines about long waits need it
+    from ejcache.history.log import last_compile_seconds  # only lines about long waits need it
 
     name = parse_any_key(key).name
     took = last_compile_seconds(name)

@@ -20,6 +20,10 @@ from ejcache import entry
 from ejcache.cache.counters import Skip
 from ejcache.cache.policy import CachePolicy, WriteResult
 from ejcache.errors import CompileForbiddenError
+from ejcache.history.causes import why_not_found, why_not_stored
+from ejcache.history.definitions import shorten_details
+from ejcache.history.log import LARGE_CONSTANT, record_miss, remember_program
+from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.module_digest import module_text
 from ejcache.jax_integration.seam import patch as seam
@@ -30,10 +34,6 @@ from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.journal.host_log import write_later
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.journal.recorder import recorder
-from ejcache.misses.definitions import shorten_details
-from ejcache.misses.explanation import explain_in
-from ejcache.misses.log import LARGE_CONSTANT, record_miss, remember_program
-from ejcache.misses.reasons import why_not_found, why_not_stored
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
 
@@ -136,13 +136,13 @@ class Publisher:
             # A server may be asked for the same program again and again, and the reason may cost a listing.
             record = _record(compilation, program, reason=compilation.miss, outcome=Skip.FORBIDDEN)
             _log(cache, settings, record, program, compilation.seconds)
-            explanation = None
+            found = None
             try:
-                explanation = explain_in(cache, record, settings) if skip is None else None
+                found = cause_in(cache, record, settings) if skip is None else None
             except Exception as exc:
                 compilation.report_failure("explain a miss", exc)
             why = why_not_stored(skip) if skip else why_not_found(compilation.miss)
-            self._refused[key] = explanation.sentence if explanation else f"{name} would be compiled: {why}"
+            self._refused[key] = found.text if found else f"{name} would be compiled: {why}"
         more = f"`ejcache why {name}` says more."
         return CompileForbiddenError(name, self._refused[key], caller(), where, more)
 
@@ -233,9 +233,9 @@ def _write_log(cache: CachePolicy, settings: Settings, record: ProgramRecord, pr
         if program is not None and record.components:
             remember_program(record.components.get("computation", ""), located_text(program))
         kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
-        explanation = explain_in(cache, record, settings) if settings.explain_misses else None
-        if explanation is not None:
-            log.warning("ejcache: %s (%.2f s; %s)", explanation.sentence, record.compile_seconds, kept)
+        found = cause_in(cache, record, settings) if settings.explain_misses else None
+        if found is not None:
+            log.warning("ejcache: %s (%.2f s; %s)", found.text, record.compile_seconds, kept)
         else:
             log.debug("ejcache: %s: %.2f s; %s; key %r", record.name, record.compile_seconds, kept, record.key)
     except Exception as exc:

@@ -90,9 +90,10 @@ class ProgramRecord(NamedTuple):
         seconds: what each of `PHASES` took in this process.
         preloaded: whether it was loaded before the program asked for it.
         components: of its key, by name: a digest; only of a miss, like the rest.
-        details: as in `keys.difference.Identity`.
-        signature: as there.
-        module: as there.
+        details: readable values: of the components that are small, and of `jax` (its version), `settings` (flags of JAX
+            that are not at their default), `options` (compile options that are not), and `facts_of_call`.
+        signature: its arguments and results.
+        module: digest of its module's text, if that was stored.
     """
 
     name: str = ""

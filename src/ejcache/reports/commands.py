@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from ejcache.advice.advise import set_smaller_apart
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.commands.advise import findings as findings_of
@@ -19,13 +18,13 @@ from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
+from ejcache.history.advise import set_smaller_apart
+from ejcache.history.earlier import Earlier, Texts
 from ejcache.jax_integration.forms import what_is_needed
 from ejcache.journal.recorder import read_starts
-from ejcache.misses.log import recall_programs
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
-from ejcache.reports.program_differences import compare_pairs
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
 from ejcache.stores.base import UNLIMITED
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
 _DAY: Final = 86_400.0
 _MOST_STARTS: Final = 500
 """Records of other processes that are read from shared storage."""
+_BUDGET: Final = 8_000_000
+"""Characters of all texts that are read for one report."""
 
 
 def report(
@@ -66,13 +67,17 @@ def report(
     --compare exits with 1 if a start of B compiles more than one of A: a tenth longer, or a tenth more programs.
     """
     rows, others, limit = _cache(directory)
-    records = _records(directory, since, others)
+    starts = read_starts(others)
+    records = _records(directory, since, starts)
+    every = (program for start in starts for program in start.programs)
     if compare is not None:
         return _compare(compare, records, as_json=as_json)
     if not records:
         nothing = "no start was recorded, or none of that time and cache"
         raise NotFoundError("; ".join(filter(None, (nothing, what_is_needed("report")))))
-    findings, smaller = set_smaller_apart(findings_of(records))
+    earlier = Earlier(every, Texts(budget=_BUDGET))
+    findings, smaller = set_smaller_apart(findings_of(records, earlier=earlier))
+    is_page = html is not None or show
     found = build(
         records,
         disk=_disk(rows),
@@ -80,18 +85,19 @@ def report(
         findings=findings,
         smaller_findings=smaller,
         limits=_limits(records, *limit),
+        earlier=earlier,
+        with_diffs=is_page,
     )
     if trace_file is not None:
         _write(trace_file, json.dumps(trace(records)))
-    if html is not None or show:
+    if is_page:
         page = html or "ejcache-report.html"
-        _write(page, html_page(found, compare_pairs(found.causes, records, recall_programs)))
+        _write(page, html_page(found))
         if show:
             webbrowser.open(Path(page).absolute().as_uri())
     if as_json:
-        advice = {"findings": [each.to_dict() for each in findings], "smaller_findings": smaller.to_dict()}
-        output.print_json(asdict(found) | advice)
-    elif trace_file is None and html is None and not show:
+        output.print_json(found.to_dict())
+    elif trace_file is None and not is_page:
         print_report(found)
     return 0
 
@@ -145,7 +151,7 @@ def _limits(records: Iterable[StartRecord], url: str, limit: int) -> dict[str, i
     return {each: limit for each in urls if location_of(each) == location_of(url)}
 
 
-def _records(directory: str | None, since: str | None, others: Iterable[bytes]) -> list[StartRecord]:
+def _records(directory: str | None, since: str | None, starts: Iterable[StartRecord]) -> list[StartRecord]:
     """Return the records of one cache and from some time on, if that is asked for."""
     after = None if since is None else time.time() - (age(since, option="--since") or 0.0)
     wanted = None if directory is None else location_of(directory)
@@ -156,7 +162,7 @@ def _records(directory: str | None, since: str | None, others: Iterable[bytes]) 
             places[program.url] = wanted is None or location_of(program.url) == wanted
         return places[program.url] and (after is None or program.time >= after)
 
-    found = (each._replace(programs=tuple(filter(is_wanted, each.programs))) for each in read_starts(others))
+    found = (each._replace(programs=tuple(filter(is_wanted, each.programs))) for each in starts)
     return [record for record in found if record.programs]
 
 

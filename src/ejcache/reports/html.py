@@ -12,9 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from ejcache.history.causes import IN_SENTENCE
 from ejcache.journal.line import HIT, PHASES
-from ejcache.reports.causes import reason
-from ejcache.reports.program_differences import SHOWN
 from ejcache.reports.sections import MEANINGS, NUMBERS, SECONDS, duration, headline, sections
 from ejcache.util.printable import printable
 from ejcache.util.units import plural
@@ -22,9 +21,9 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ejcache.misses.explanation import Explanation
-    from ejcache.reports.causes import Cause, Pair
-    from ejcache.reports.model import Bar, Report, Timeline
+    from ejcache.history.causes import Cause
+    from ejcache.journal.line import ProgramRecord
+    from ejcache.reports.model import CauseGroup, Report, Timeline
     from ejcache.reports.sections import Section
 
 _WORDS: Final = {
@@ -35,6 +34,8 @@ _WORDS: Final = {
     "nothing is below zero",
 }
 """Words of the page's tables that are no phase."""
+_SHOWN: Final = 8
+"""Functions of a cause that the page shows."""
 _ROWS: Final = 200
 _DIFF_LINES: Final = 60
 _WIDEST: Final = 240
@@ -46,20 +47,14 @@ _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _LONGEST_SHOWN: Final = 10
 _LAST_TICK: Final = 0.88
 """A tick further along the axis has no room for its number."""
-_NONE: Final[Mapping[Pair, Explanation]] = MappingProxyType({})
 _NOWHERE: Final[Mapping[tuple[int, str], str]] = MappingProxyType({})
 _LONG: Final = 24
 """Characters from which a column may wrap."""
 
 
-def html_page(report: Report, differences: Mapping[Pair, Explanation] = _NONE) -> str:
-    """Return the page; about 1 MB at most, because each section has a limited number of rows, and the timeline of bars.
-
-    Args:
-        report: what it shows.
-        differences: what changed within the pairs of programs that its causes name.
-    """
-    shown = [each for each in sections(report, rows=_ROWS, differences=differences) if each.rows or each.notes]
+def html_page(report: Report) -> str:
+    """Return the page, of about 1 MB at most: each section has a limited number of rows, and the timeline of bars."""
+    shown = [each for each in sections(report, rows=_ROWS) if each.rows or each.notes]
     worth, *summed, _ = map(_text, headline(report))
     links = "".join(f'<a href="#{each.anchor}">{_text(each.question)}</a>' for each in shown if each.question)
     links += '<a href="#timeline">Where did a start spend its time?</a>'
@@ -69,7 +64,7 @@ def html_page(report: Report, differences: Mapping[Pair, Explanation] = _NONE) -
         f"<header><h1>{worth}</h1>{''.join(f'<p>{each}</p>' for each in summed)}<dl>{facts}</dl>",
         f"<p>Seconds of all starts together:</p>{_phases(report.sums.phases)}{_meanings(report.sums.phases)}",
         f"<nav>{links}</nav></header><main>",
-        *(_section(each, report, differences) for each in shown),
+        *(_section(each, report) for each in shown),
         f"{_timelines(report)}</main>",
     ]
     page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
@@ -101,21 +96,30 @@ def _meanings(phases: Mapping[str, float]) -> str:
     return f"<details><summary>what these words mean</summary><ul>{said}</ul></details>"
 
 
-def _more(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> Sequence[tuple[str, str]]:
-    """Make what unfolds below each row, with its title: of a change, the code; of a cause, its functions."""
-    if section.anchor == "change":
-        return [("before and after", _code(each.before, "-") + _code(each.after, "+")) for each in report.findings]
+def _more(section: Section, report: Report) -> Sequence[tuple[str, str]]:
+    """Make what unfolds below each row, with its title: of a cause, its functions."""
     if section.anchor == "first":
-        return [_functions_of(cause, report, differences) for cause in report.causes]
+        numbers = _numbers(report)
+        return [_functions_of(group, report, numbers) for group in report.causes]
     return ()
 
 
-def _links(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> dict[tuple[int, str], str]:
+def _numbers(report: Report) -> dict[str, int]:
+    """Return the number of each comparison that the page shows, by the key of the later program."""
+    found: dict[str, int] = {}
+    for group in report.causes:
+        for name in group.ranked[:_SHOWN]:
+            why = group.causes[name]
+            if why.differences and why.key:
+                found.setdefault(why.key, len(found))
+    return found
+
+
+def _links(section: Section, report: Report) -> dict[tuple[int, str], str]:
     """Return where cells lead, by the number of their row and the name of their column."""
     found: dict[tuple[int, str], str] = {}
     costs = {each.name for each in report.functions[:_ROWS]}
-    numbers = {pair: n for n, pair in enumerate(differences)}
-    shown = {pair for cause in report.causes for name, pair in cause.pairs.items() if name in cause.ranked[:SHOWN]}
+    numbers = _numbers(report)
     timelines = {str(each.number) for each in report.timelines}
     for n, row in enumerate(section.rows):
         cells = dict(zip(section.columns, row, strict=True))
@@ -124,14 +128,10 @@ def _links(section: Section, report: Report, differences: Mapping[Pair, Explanat
         for column, name in (("most of it", cells.get("most of it")), ("function", f"jit_{cells.get('function')}")):
             if name in costs and section.anchor in {"first", "change"}:
                 found[n, column] = f"#f-{quote(name)}"
-        pair = report.functions[n].pair if section.anchor == "cost" else None
-        if pair in shown and pair in numbers:
-            found[n, "compiled because"] = f"#d-{numbers[pair]}"
+        why = report.functions[n].cause if section.anchor == "cost" else None
+        if why is not None and why.key in numbers:
+            found[n, "compiled because"] = f"#d-{numbers[why.key]}"
     return found
-
-
-def _code(code: str, sign: str) -> str:
-    return f"<pre>{_lines(f'{sign} {line}' for line in code.splitlines())}</pre>"
 
 
 def _lines(lines: Iterable[str]) -> str:
@@ -144,60 +144,56 @@ def _lines(lines: Iterable[str]) -> str:
     return "\n".join(f"<i class={kinds[sign]}>{line}</i>" if sign in kinds else line for sign, line in shown)
 
 
-def _functions_of(cause: Cause, report: Report, differences: Mapping[Pair, Explanation]) -> tuple[str, str]:
+def _functions_of(group: CauseGroup, report: Report, numbers: Mapping[str, int]) -> tuple[str, str]:
     """Return how many functions a cause has, and these, each with what changed between its last two programs.
 
     The first change is unfolded, so that one click on the cause shows it.
     """
     rows = []
-    numbers = {pair: n for n, pair in enumerate(differences)}
     compared = 0
-    for name in cause.ranked[:SHOWN]:
-        pair = cause.pairs.get(name, ("", ""))
-        link, took = f"#f-{_text(quote(name))}", duration(cause.seconds_by_function[name])
-        if pair in numbers:
+    for name in group.ranked[:_SHOWN]:
+        why = group.causes[name]
+        link, took = f"#f-{_text(quote(name))}", duration(group.seconds_by_function[name])
+        if why.differences and why.key in numbers:
             title = f"{_text(name)} {took}: what changed"
-            told = _difference(name, cause, differences, report.compiled_in)
+            told = _difference(why, report.compiled_in)
             cost = f'<a href="{link}">what {_text(name)} cost</a>'
             is_open = "" if compared else " open"
-            row = f"<details{is_open}><summary>{title}</summary><div id=d-{numbers[pair]}>{told}{cost}</div></details>"
+            row = (
+                f"<details{is_open}><summary>{title}</summary><div id=d-{numbers[why.key]}>{told}{cost}</div></details>"
+            )
             compared += 1
         else:
-            row = f'<a href="{link}">{_text(name)}</a> {took}'
+            row = f'<a href="{link}">{_text(name)}</a> {took}: {_text(why.sentence)}'
         rows.append(f"<li>{row}")
-    hidden = len(cause.seconds_by_function) - len(rows)
+    hidden = len(group.seconds_by_function) - len(rows)
     more = f"<p>{plural(hidden, 'more function')}</p>" if hidden > 0 else ""
-    title = plural(len(cause.seconds_by_function), "function") + (", and what changed" if compared else "")
+    title = plural(len(group.seconds_by_function), "function") + (", and what changed" if compared else "")
     return title, f"<ul>{''.join(rows)}</ul>{more}"
 
 
-def _difference(
-    name: str, cause: Cause, differences: Mapping[Pair, Explanation], compiled_in: Mapping[str, str]
-) -> str:
+def _difference(why: Cause, compiled_in: Mapping[str, str]) -> str:
     """Show what changed from one program to another: in words, and in the lines of their texts."""
-    pair = cause.pairs[name]
-    found = differences[pair]
-    why = [reason(cause.label, pair, differences), *(each.sentence for each in found.differences[1:SHOWN])]
-    said = "".join(f"<li>{_text(each)}" for each in why)
-    before, after = (compiled_in.get(key, "") for key in pair)
+    said = [why.sentence, *(each.sentence for each in why.differences[IN_SENTENCE:_SHOWN])]
+    before, after = (compiled_in.get(key, "") for key in (why.nearest.key if why.nearest else "", why.key))
     which = f"<p>From the program of {_text(before)} to that of {_text(after)}:</p>" if before and after else ""
-    lines = found.diff.splitlines()
+    lines = why.diff.splitlines()
     diff = f"<pre>{_lines(lines[:_DIFF_LINES])}</pre>" if lines else ""
-    command = f"ejcache why {shlex.quote(name)} --full"
+    command = f"ejcache why {shlex.quote(why.name)} --full"
     rest = f"<p>{_prose(f'{len(lines) - _DIFF_LINES} more lines: `{command}`')}</p>" if len(lines) > _DIFF_LINES else ""
-    return f"{which}<ul>{said}</ul>{diff}{rest}"
+    what_to_do = f"<p>{_prose(why.what_to_do)}</p>" if why.what_to_do else ""
+    return f"{which}<ul>{''.join(f'<li>{_text(each)}' for each in said)}</ul>{what_to_do}{diff}{rest}"
 
 
-def _section(section: Section, report: Report, differences: Mapping[Pair, Explanation]) -> str:
+def _section(section: Section, report: Report) -> str:
     notes = "".join(f"<p{' class=bad' if note.startswith('!') else ''}>{_prose(note)}</p>" for note in section.notes)
     table = ""
     if section.rows:
         table = _table(
             section.columns,
             section.rows,
-            _more(section, report, differences),
-            _links(section, report, differences),
-            unfolded=section.anchor == "change",
+            _more(section, report),
+            _links(section, report),
         )
     below = f'<div class="notes">{notes}</div>' if notes else ""
     return f'<h2 id="{section.anchor}">{_text(section.title)}</h2>{table}{below}'
@@ -209,7 +205,6 @@ def _table(
     more: Sequence[tuple[str, str]] = (),
     links: Mapping[tuple[int, str], str] = _NOWHERE,
     *,
-    unfolded: bool = False,
     anchored: bool = True,
 ) -> str:
     """Make a table in which each row is a body with what unfolds below it, so that both are sorted together.
@@ -219,7 +214,6 @@ def _table(
         rows: of texts.
         more: what unfolds below the rows, with its title.
         links: where cells lead.
-        unfolded: whether the first row is unfolded.
         anchored: whether other tables lead to the row of a function.
     """
     longest = [max(len(row[place]) for row in rows) for place in range(len(columns))]
@@ -241,11 +235,7 @@ def _table(
         below = ""
         if number < len(more):
             title, extra = more[number]
-            is_open = " open" if unfolded and not number else ""
-            below = (
-                f'<tr><td class="more" colspan={len(columns)}><details{is_open}><summary>{title}</summary>'
-                f"{extra}</details>"
-            )
+            below = f'<tr><td class="more" colspan={len(columns)}><details><summary>{title}</summary>{extra}</details>'
         bodies.append(f"<tbody><tr{anchor}>{cells}</tr>{below}")
     return f'<div class="scroll"><table><thead><tr>{head}</thead>{"".join(bodies)}</table></div>'
 
@@ -279,9 +269,12 @@ def _timelines(report: Report) -> str:
 
 def _timeline(timeline: Timeline) -> str:
     length = timeline.length or 1.0
+    tracks = {
+        name: "".join(_bar(each, timeline.began, length) for each in programs)
+        for name, programs in timeline.lanes.items()
+    }
     lanes = "".join(
-        f'<div class="lane">{_text(name)}<div class="track">{"".join(_bar(bar, length) for bar in bars)}</div></div>'
-        for name, bars in timeline.lanes.items()
+        f'<div class="lane">{_text(name)}<div class="track">{bars}</div></div>' for name, bars in tracks.items()
     )
     more = f" {plural(timeline.left_out, 'shorter program')} left out." if timeline.left_out else ""
     ahead = " Programs that were loaded before they were called have low bars." if timeline.sums.preloaded else ""
@@ -321,22 +314,25 @@ def _longest(timeline: Timeline) -> str:
     )
 
 
-def _outcome(bar: Bar) -> str:
-    if bar.outcome != HIT:
+def _outcome(program: ProgramRecord) -> str:
+    if program.outcome != HIT:
         return "compiled"
-    return "loaded ahead" if bar.was_preloaded else "loaded"
+    return "loaded ahead" if program.preloaded else "loaded"
 
 
-def _bar(bar: Bar, length: float) -> str:
+def _bar(program: ProgramRecord, began: float, length: float) -> str:
     """Return a box for a program, with a part for each phase; one that no eye could see is left out."""
-    total = sum(bar.phases.values())
+    took = program.seconds
+    total = sum(took.values())
     if total <= length / 2000:
         return ""
-    phases = [phase for phase in PHASES if bar.phases.get(phase)]
-    took = ", ".join(f"{phase} {duration(bar.phases[phase])}" for phase in phases)
-    title = _text(f"{bar.name}: {_outcome(bar)}, {duration(total)}: {took}")
-    parts = "".join(f'<b class={phase} style="width:{100 * bar.phases[phase] / total:.2f}%"></b>' for phase in phases)
-    name = f"<u></u><span>{_text(bar.name)}</span>" if total > length / 20 and not bar.was_preloaded else ""
-    place = f"left:{100 * bar.at / length:.2f}%;width:{100 * total / length:.2f}%"
-    kind = ' class="ahead"' if bar.was_preloaded else ""
+    phases = [phase for phase in PHASES if took.get(phase)]
+    words = ", ".join(f"{phase} {duration(took[phase])}" for phase in phases)
+    title = _text(f"{program.name}: {_outcome(program)}, {duration(total)}: {words}")
+    parts = "".join(f'<b class={phase} style="width:{100 * took[phase] / total:.2f}%"></b>' for phase in phases)
+    is_named = total > length / 20 and not program.preloaded
+    name = f"<u></u><span>{_text(program.name)}</span>" if is_named else ""
+    at = max(0.0, program.began - began)
+    place = f"left:{100 * at / length:.2f}%;width:{100 * total / length:.2f}%"
+    kind = ' class="ahead"' if program.preloaded else ""
     return f'<div{kind} title="{title}" style="{place}">{parts}<em>{name}</em></div>'

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.advice.evidence import is_of_jax
-from ejcache.advice.findings import SmallerFindings
-from ejcache.misses.definitions import definition_of
-from ejcache.reports.causes import Cause, Causes, changed_components, group_misses
+from ejcache.history.causes import NEW, OF_TEXTS, Cause, cause, title_of
+from ejcache.history.earlier import Earlier, Texts
+from ejcache.history.findings import SmallerFindings
+from ejcache.history.program import is_of_jax
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ejcache.advice.findings import Advice
+    from ejcache.history.findings import Advice
     from ejcache.journal.line import Process, ProgramRecord, StartRecord
-    from ejcache.reports.causes import Pair
 
 _NOTHING: Final[Mapping[str, int]] = {}
 _NO_FINDINGS: Final = SmallerFindings()
@@ -33,6 +32,10 @@ _BARS: Final = 1500
 left out."""
 _TIMELINES: Final = 12
 _OPERATIONS: Final = "operations of JAX, one at a time"
+_COMPARED: Final = 64
+"""Misses whose texts are compared with those of earlier programs, the costliest functions first."""
+_LARGEST_DIFF: Final = 300_000
+"""Characters of a text whose lines are compared; to align larger ones takes seconds."""
 
 
 @dataclass(slots=True)
@@ -87,15 +90,13 @@ class Function:
     Attributes:
         name: of the programs.
         source: the line that called it most.
-        cause: why it was compiled last.
-        pair: the keys of the program that was compiled last, and before it of the one that it is compared with.
+        cause: why it was compiled last; None if it never was.
         sums: of its programs.
     """
 
     name: str
     source: str = ""
-    cause: str = ""
-    pair: Pair | None = None
+    cause: Cause | None = None
     sums: Sums = field(default_factory=Sums)
 
 
@@ -132,14 +133,51 @@ class Start:
 
 
 @dataclass(slots=True)
-class Bar:
-    """A program in a lane of a timeline; `at` is in seconds from the beginning of the start."""
+class CauseGroup:
+    """The misses of one kind.
 
-    at: float
-    name: str
-    outcome: str
-    was_preloaded: bool
-    phases: Mapping[str, float]
+    Attributes:
+        kind: of their causes.
+        misses: how many compilations.
+        seconds: what they took.
+        seconds_by_function: what they took, by name of the program.
+        causes: by name, the cause of the last one.
+    """
+
+    kind: str
+    misses: int = 0
+    seconds: float = 0.0
+    seconds_by_function: dict[str, float] = field(default_factory=dict)
+    causes: dict[str, Cause] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The heading of its kind."""
+        return title_of(self.kind)
+
+    @property
+    def ranked(self) -> list[str]:
+        """Its functions, the one that took the most seconds first."""
+        return sorted(self.seconds_by_function, key=lambda name: -self.seconds_by_function[name])
+
+    @property
+    def first(self) -> Cause:
+        """The cause of the function that took the most seconds."""
+        return self.causes[self.ranked[0]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable snake_case fields, for machines."""
+        functions = [
+            {"name": name, "seconds": round(self.seconds_by_function[name], 6), **self.causes[name].to_dict()}
+            for name in self.ranked
+        ]
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "misses": self.misses,
+            "seconds": round(self.seconds, 6),
+            "functions": functions,
+        }
 
 
 @dataclass(slots=True)
@@ -151,6 +189,7 @@ class Timeline:
         title: its program, moment and host.
         sums: of all its programs.
         functions: the sums by function, the costliest first.
+        began: seconds since the epoch.
         lanes: its programs by process and thread.
         left_out: how many shorter programs the lanes leave out.
     """
@@ -159,13 +198,15 @@ class Timeline:
     title: str
     sums: Sums
     functions: list[Function]
-    lanes: dict[str, list[Bar]]
+    began: float
+    lanes: dict[str, list[ProgramRecord]]
     left_out: int
 
     @property
     def length(self) -> float:
         """Seconds until the last program was ready."""
-        return max((bar.at + sum(bar.phases.values()) for bars in self.lanes.values() for bar in bars), default=0.0)
+        ends = (each.time for programs in self.lanes.values() for each in programs)
+        return max((each - self.began for each in ends), default=0.0)
 
 
 @dataclass(slots=True)
@@ -195,11 +236,11 @@ class Report:
         tuned: rows about tuned operations, the heading first.
         findings: what to change in the programs, what saves most first.
         smaller_findings: what those that are not among `findings` save together.
-        compiled_in: by the key of a program of `Cause.pairs`, the start that compiled it: `start 2 on host b`.
+        compiled_in: by the key of a program that a cause compares, the start that compiled it: `start 2 on host b`.
     """
 
     sums: Sums
-    causes: list[Cause]
+    causes: list[CauseGroup]
     functions: list[Function]
     starts: list[Start]
     days: dict[str, Sums]
@@ -211,6 +252,56 @@ class Report:
     findings: Sequence[Advice] = ()
     smaller_findings: SmallerFindings = _NO_FINDINGS
     compiled_in: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable snake_case fields, for machines."""
+        timelines = [
+            {
+                "number": each.number,
+                "title": each.title,
+                "sums": asdict(each.sums),
+                "functions": [{"name": one.name, "sums": asdict(one.sums)} for one in each.functions],
+                "lanes": {
+                    lane: [
+                        {
+                            "at": max(0.0, one.began - each.began),
+                            "name": one.name,
+                            "outcome": one.outcome,
+                            "was_preloaded": one.preloaded,
+                            "phases": dict(one.seconds),
+                        }
+                        for one in programs
+                    ]
+                    for lane, programs in each.lanes.items()
+                },
+                "left_out": each.left_out,
+            }
+            for each in self.timelines
+        ]
+        functions = [
+            {
+                "name": each.name,
+                "source": each.source,
+                "cause": each.cause.to_dict() if each.cause is not None else None,
+                "sums": asdict(each.sums),
+            }
+            for each in self.functions
+        ]
+        return {
+            "sums": asdict(self.sums),
+            "causes": [each.to_dict() for each in self.causes],
+            "functions": functions,
+            "starts": [asdict(each) for each in self.starts],
+            "days": {day: asdict(sums) for day, sums in self.days.items()},
+            "timelines": timelines,
+            "trouble": self.trouble,
+            "dropped": self.dropped,
+            "disk": [asdict(each) for each in self.disk],
+            "tuned": self.tuned,
+            "findings": [each.to_dict() for each in self.findings],
+            "smaller_findings": self.smaller_findings.to_dict(),
+            "compiled_in": dict(self.compiled_in),
+        }
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -240,6 +331,8 @@ def build(
     findings: Sequence[Advice] = (),
     smaller_findings: SmallerFindings = _NO_FINDINGS,
     limits: Mapping[str, int] = _NOTHING,
+    earlier: Earlier | None = None,
+    with_diffs: bool = False,
 ) -> Report:
     """Return the report of these records, of any processes of any hosts.
 
@@ -250,30 +343,29 @@ def build(
         findings: as there.
         smaller_findings: as there.
         limits: bytes that caches may hold, by their URLs.
+        earlier: all misses that are known, also those of earlier times, with their texts; by default those of the
+            records, without texts.
+        with_diffs: compare the lines of texts, too.
     """
     found = [record for record in records if record.programs]
-    causes = Causes()
-    explained = [
-        (program, causes.of(program))
-        for program in sorted((each for record in found for each in record.programs), key=lambda each: each.time)
-    ]
-    days: dict[str, Sums] = {}
-    operations = {program.name for program, _ in explained if is_of_jax(definition_of(program.details))}
+    programs = sorted((each for record in found for each in record.programs), key=lambda each: each.time)
+    if earlier is None:
+        earlier = Earlier(programs, Texts(lambda _: {}))
+    causes = _causes(programs, earlier, diff_up_to=_LARGEST_DIFF if with_diffs else 0)
+    explained = [(program, causes.get(id(program))) for program in programs]
+    operations = {program.name for program, _ in explained if is_of_jax(program)}
 
     def shown(name: str) -> str:
         return _OPERATIONS if name in operations else name
 
-    for program, _ in explained:
-        days.setdefault(time.strftime("%Y-%m-%d", time.localtime(program.time)), Sums()).add(program)
-    labels = {id(program): cause.label for program, cause in explained}
     starts = sorted(_together(found), key=lambda members: -members[0].process.began)
-    grouped = group_misses((each for each in explained if not each[0].is_hit), shown)
+    grouped = _grouped(explained, shown)
     return Report(
-        sums=_sums(program for program, _ in explained),
+        sums=_sums(programs),
         causes=grouped,
         functions=_functions(explained, shown),
-        starts=_numbered(starts, labels, limits),
-        days=dict(sorted(days.items(), reverse=True)),
+        starts=_numbered(starts, causes, limits),
+        days=_by_day(programs),
         timelines=[
             _timeline(len(starts) - n, each, shown, most=_BARS if not n else _BARS // 10)
             for n, each in enumerate(starts[:_TIMELINES])
@@ -284,28 +376,78 @@ def build(
         tuned=tuned,
         findings=findings,
         smaller_findings=smaller_findings,
-        compiled_in=_compiled_in(starts, {key for cause in grouped for pair in cause.pairs.values() for key in pair}),
+        compiled_in=_compiled_in(starts, grouped),
     )
 
 
-def _functions(explained: Iterable[tuple[ProgramRecord, Cause]], shown: Callable[[str], str]) -> list[Function]:
+def _by_day(programs: Iterable[ProgramRecord]) -> dict[str, Sums]:
+    """Return the sums of each day, the latest first."""
+    days: dict[str, Sums] = {}
+    for program in programs:
+        days.setdefault(time.strftime("%Y-%m-%d", time.localtime(program.time)), Sums()).add(program)
+    return dict(sorted(days.items(), reverse=True))
+
+
+def _causes(programs: Sequence[ProgramRecord], earlier: Earlier, *, diff_up_to: float) -> dict[int, Cause]:
+    """Return the cause of each miss, by its identity. The texts of the costliest are compared."""
+    misses = [each for each in programs if not each.is_hit]
+    roughly = earlier.without_texts()
+    found = {id(each): cause(each, roughly) for each in misses}
+    cost: dict[str, float] = {}
+    last: dict[str, ProgramRecord] = {}
+    for each in misses:
+        cost[each.name] = cost.get(each.name, 0.0) + each.compile_seconds
+        last[each.name] = each
+    # A table shows the last one of each function.
+    ranked = sorted(misses, key=lambda each: (last[each.name] is not each, -cost[each.name], -each.compile_seconds))
+    compared = {}
+    for each in ranked:
+        before = earlier.first(each) if found[id(each)].kind in OF_TEXTS else []
+        if found[id(each)].kind == NEW:
+            before += earlier.of_file(each)
+        if before:
+            compared[id(each)] = (each, before)
+        if len(compared) == _COMPARED:
+            break
+    with earlier.texts.loaded(one for each, before in compared.values() for one in (each, *before)):
+        return found | {same: cause(each, earlier, diff_up_to=diff_up_to) for same, (each, _) in compared.items()}
+
+
+def _grouped(explained: Iterable[tuple[ProgramRecord, Cause | None]], shown: Callable[[str], str]) -> list[CauseGroup]:
+    """Return the causes by kind, the costliest first; `shown` returns the name under which a program is shown."""
+    found: dict[str, CauseGroup] = {}
+    for program, why in explained:
+        if why is None:
+            continue
+        name = shown(program.name)
+        group = found.setdefault(why.kind, CauseGroup(why.kind))
+        group.misses += 1
+        group.seconds += program.compile_seconds
+        took = group.seconds_by_function
+        took[name] = took.get(name, 0.0) + program.compile_seconds
+        group.causes[name] = why
+    return sorted(found.values(), key=lambda group: (-group.seconds, -group.misses))
+
+
+def _functions(explained: Iterable[tuple[ProgramRecord, Cause | None]], shown: Callable[[str], str]) -> list[Function]:
     """Return the functions of these programs, the costliest first; `shown` returns the name of a program's function."""
     functions: dict[str, Function] = {}
     callers: dict[str, Counter[str]] = {}
-    for program, cause in explained:
+    for program, why in explained:
         name = shown(program.name)
         function = functions.setdefault(name, Function(name))
         function.sums.add(program)
-        if cause.label:
-            function.cause, function.pair = cause.label, cause.pairs.get(name)
+        function.cause = why or function.cause
         callers.setdefault(name, Counter())[program.caller] += 1
     for name, counted in callers.items():
         functions[name].source = counted.most_common(1)[0][0]
     return sorted(functions.values(), key=lambda each: -each.sums.cost)
 
 
-def _compiled_in(starts: Sequence[Sequence[StartRecord]], keys: Collection[str]) -> dict[str, str]:
-    """Return the last start that compiled each of these programs, in words; `starts` have the latest first."""
+def _compiled_in(starts: Sequence[Sequence[StartRecord]], groups: Iterable[CauseGroup]) -> dict[str, str]:
+    """Return in words the last start that compiled each program that causes compare; the latest start is first."""
+    causes = [each for group in groups for each in group.causes.values()]
+    keys = {key for each in causes for key in (each.key, each.nearest.key if each.nearest else "")}
     found: dict[str, str] = {}
     for n, members in enumerate(starts):
         for record in members:
@@ -368,22 +510,22 @@ def _role(process: Process) -> str:
 
 
 def _numbered(
-    starts: Sequence[Sequence[StartRecord]], labels: Mapping[int, str], limits: Mapping[str, int]
+    starts: Sequence[Sequence[StartRecord]], causes: Mapping[int, Cause], limits: Mapping[str, int]
 ) -> list[Start]:
     """Return the starts, of which the latest of each program says whether a cache is too small for it."""
-    found = [_start(len(starts) - n, members, labels) for n, members in enumerate(starts)]
+    found = [_start(len(starts) - n, members, causes) for n, members in enumerate(starts)]
     for start in {start.program: start for start in reversed(found)}.values():
         start.warnings += _too_small(start, limits)
     return found
 
 
-def _start(number: int, members: Sequence[StartRecord], labels: Mapping[int, str]) -> Start:
+def _start(number: int, members: Sequence[StartRecord], causes: Mapping[int, Cause]) -> Start:
     began = min(record.process.began for record in members)
     rows = [
         ProcessRow(_role(each.process), _name(each.process), _process(each.process), _sums(each.programs), each.trouble)
         for each in members
     ]
-    warnings = [*_other_surroundings(rows), *_other_programs(members, labels)]
+    warnings = [*_other_surroundings(rows), *_other_programs(members, causes)]
     sizes = {(each.url, each.key): each.size for record in members for each in record.programs if each.size}
     working_sets: Counter[str] = Counter()
     for (url, _), size in sizes.items():
@@ -415,7 +557,7 @@ def _other_surroundings(rows: Sequence[ProcessRow]) -> Iterable[str]:
                 yield f"{row.name} has other {what.removeprefix('changed_')} than {first.name}: {shown}"
 
 
-def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -> Iterable[str]:
+def _other_programs(members: Sequence[StartRecord], causes: Mapping[int, Cause]) -> Iterable[str]:
     """Describe the programs that one process compiled and another one loaded, or compiled differently."""
     loaded: dict[str, str] = {}
     compiled: dict[str, list[tuple[str, ProgramRecord]]] = {}
@@ -431,7 +573,9 @@ def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -
         for who, program in those:
             differ = changed_components(its, program) if program.key and who != leader else []
             if name in loaded and loaded[name] != who:
-                groups.setdefault((f"{who} compiled", f"others loaded: {labels[id(program)]}"), []).append(name)
+                groups.setdefault((f"{who} compiled", f"others loaded: {causes[id(program)].sentence}"), []).append(
+                    name
+                )
             elif differ:
                 words = f"{leader} has otherwise: the keys differ in {', '.join(differ)}"
                 groups.setdefault((f"{who} compiled", words), []).append(name)
@@ -444,17 +588,23 @@ def _other_programs(members: Sequence[StartRecord], labels: Mapping[int, str]) -
 def _timeline(number: int, members: Sequence[StartRecord], shown: Callable[[str], str], *, most: int) -> Timeline:
     """Make the timeline of a start from the programs that took longest; `shown` returns the name of a function."""
     began = min(record.process.began for record in members)
-    bars = [(_name(record.process), program) for record in members for program in record.programs]
-    kept = sorted(bars, key=lambda bar: -sum(bar[1].seconds.values()))[:most]
-    lanes: dict[str, list[Bar]] = {}
-    for who, each in sorted(kept, key=lambda bar: (bar[0], bar[1].began)):
-        lane = lanes.setdefault(f"{who}, {each.thread or 'thread'}", [])
-        lane.append(Bar(max(0.0, each.began - began), each.name, each.outcome, each.preloaded, each.seconds))
+    every = [(_name(record.process), program) for record in members for program in record.programs]
+    kept = sorted(every, key=lambda each: -sum(each[1].seconds.values()))[:most]
+    lanes: dict[str, list[ProgramRecord]] = {}
+    for who, program in sorted(kept, key=lambda each: (each[0], each[1].began)):
+        lanes.setdefault(f"{who}, {program.thread or 'thread'}", []).append(program)
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
     title = f"{members[0].process.program}, {moment}, {_hosts(record.process.host for record in members)}"
     functions: dict[str, Function] = {}
-    for _, program in bars:
+    for _, program in every:
         name = shown(program.name)
         functions.setdefault(name, Function(name)).sums.add(program)
     ranked = sorted(functions.values(), key=lambda each: -each.sums.cost)
-    return Timeline(number, title, _sums(program for _, program in bars), ranked, lanes, len(bars) - len(kept))
+    sums = _sums(program for _, program in every)
+    return Timeline(number, title, sums, ranked, began, lanes, len(every) - len(kept))
+
+
+def changed_components(before: ProgramRecord, after: ProgramRecord) -> list[str]:
+    """Return the names of the components of two keys that differ."""
+    names = before.components.keys() | after.components.keys()
+    return sorted(name for name in names if before.components.get(name) != after.components.get(name))

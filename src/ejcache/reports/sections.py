@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from ejcache.advice.findings import BASES, said_of_none, shown_path
 from ejcache.cli import output
+from ejcache.history.findings import said_of_none, shown_path
 from ejcache.journal.line import PHASES
-from ejcache.reports.causes import reason
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from ejcache.misses.explanation import Explanation
-    from ejcache.reports.causes import Pair
     from ejcache.reports.model import Report, Sums
 
-SECONDS: Final = frozenset({"spent", "costs now", "would save", "compiled", "saved", "waited", "lost", "net"})
+SECONDS: Final = frozenset({"spent", "costs now", "compiled", "saved", "waited", "lost", "net"})
 """Columns of seconds."""
 NUMBERS: Final = SECONDS | {"hits", "misses", "size", "entries"}
 """Columns that are aligned to the right."""
@@ -37,7 +33,6 @@ MEANINGS: Final = {
 }
 """What each phase of a program is."""
 _PATH: Final = re.compile(r"/[^:]*(?=:\d+ in )")
-_NONE: Final[Mapping[Pair, Explanation]] = MappingProxyType({})
 _COMMIT: Final = 10
 """Characters of a commit that a table shows."""
 
@@ -98,18 +93,12 @@ def headline(report: Report) -> list[str]:
     ]
 
 
-def sections(report: Report, *, rows: int, differences: Mapping[Pair, Explanation] = _NONE) -> list[Section]:
-    """Return the sections, with at most so many rows each.
-
-    Args:
-        report: what they show.
-        rows: the most of each.
-        differences: what changed within the pairs of programs that were compared.
-    """
+def sections(report: Report, *, rows: int) -> list[Section]:
+    """Return the sections, with at most so many rows each."""
     found = [
         _advice(report, rows),
         _causes(report, rows),
-        _functions(report, rows, differences),
+        _functions(report, rows),
         _ranks(report, rows),
         _days(report, rows),
         _disk(report),
@@ -121,32 +110,47 @@ def sections(report: Report, *, rows: int, differences: Mapping[Pair, Explanatio
 
 def _advice(report: Report, most: int) -> Section:
     rows = [
-        [each.place, each.title, f"{each.saves:.3f}", f"{each.seconds:.3f}", each.basis, each.message, each.function]
+        [
+            each.place,
+            each.title,
+            ", and ".join(map(str, each.saves)),
+            f"{each.seconds:.3f}",
+            each.sentence,
+            each.what_to_do,
+            each.function,
+        ]
         for each in report.findings[:most]
     ]
-    columns = ("change", "because", "would save", "costs now", "how we know", "what to do", "function")
-    known = (f"{basis}: {means}." for basis, means in BASES.items() if any(row[4] == basis for row in rows))
-    notes = ["The seconds are those of one start.", *known, *_hidden(len(report.findings) - most, "change")]
+    columns = ("change", "because", "would save", "costs now", "why", "what to do", "function")
+    notes = ["The seconds are those of one start; `ejcache help what-to-change` has an example of each kind."]
+    notes += _hidden(len(report.findings) - most, "change")
     notes = [*notes, *filter(None, [report.smaller_findings.words])] if rows else said_of_none(report.smaller_findings)
     return Section("change", "What to change in the programs", "What should I change first?", columns, rows, notes)
 
 
 def _causes(report: Report, most: int) -> Section:
     rows = [
-        [each.label, f"{each.seconds:.3f}", f"{each.misses:,}", each.advice, "".join(each.ranked[:1])]
+        [
+            each.title,
+            f"{each.seconds:.3f}",
+            f"{each.misses:,}",
+            each.ranked[0],
+            each.first.sentence,
+            each.first.what_to_do,
+        ]
         for each in report.causes[:most]
     ]
-    columns = ("why", "compiled", "misses", "what to do", "most of it")
+    columns = ("why", "compiled", "misses", "most of it", "because", "what to do")
     notes = () if rows else ("every program was loaded",)
     return Section("first", "What still compiles, and why", "What still compiles?", columns, rows, notes)
 
 
-def _functions(report: Report, most: int, differences: Mapping[Pair, Explanation]) -> Section:
+def _functions(report: Report, most: int) -> Section:
     rows = []
     for each in report.functions[:most]:
         seconds = (f"{number:.3f}" for number in (each.sums.cost, each.sums.compile_seconds, each.sums.seconds_saved))
         source = _PATH.sub(lambda found: shown_path(found[0]), each.source)
-        why = reason(each.cause, each.pair, differences)
+        why = each.cause.sentence if each.cause is not None else ""
         rows.append([each.name, *seconds, f"{each.sums.hits:,}", f"{each.sums.misses:,}", source, why])
     columns = ("function", "spent", "compiled", "saved", "hits", "misses", "called from", "compiled because")
     notes = _hidden(len(report.functions) - most, "function")

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING, Annotated, Final
 
-from ejcache.advice.advise import SMALLEST, check_kinds, set_smaller_apart
-from ejcache.advice.advise import advise as findings_of
-from ejcache.advice.findings import KINDS, LEAST_SAVED, SmallerFindings, annotation, document, said_of_none
 from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
 from ejcache.cli.options import Json, argument, flag, option
 from ejcache.errors import NotFoundError, UsageError
+from ejcache.history.advise import SMALLEST, check_kinds, set_smaller_apart
+from ejcache.history.advise import advise as findings_of
+from ejcache.history.findings import KINDS, LEAST_SAVED, SmallerFindings, annotation, document, said_of_none
+from ejcache.history.text import SourceFiles
 from ejcache.jax_integration.forms import what_is_needed
 from ejcache.journal.recorder import read_starts
-from ejcache.misses.log import recall_programs
-from ejcache.misses.program_text import SourceFiles
+from ejcache.journal.run_log import RUN_COUNTS, read_counts
 from ejcache.settings.environment import child_environment, environment_variable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-    from ejcache.advice.findings import Advice
+    from ejcache.history.earlier import Earlier
+    from ejcache.history.findings import Advice
     from ejcache.journal.line import StartRecord
 
 REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
@@ -50,8 +53,9 @@ def advise(
     """Say what to change in a program, and where, so that its starts compile and trace less.
 
     The findings are made of the records that each start leaves on this host, and of the texts of its programs. Without
-    PROGRAM, the last start of each program is looked at. Each finding names the line to change, what it costs a start,
-    what the change saves, and how that is known. The comment `# ejcache: ignore[KIND]` on a line silences it there.
+    PROGRAM, the last start of each program is looked at; with it, that start alone. Each finding names the line to
+    change, what it costs a start, what the change saves as far as that is known, and what to do; `ejcache help KIND`
+    has an example. The comment `# ejcache: ignore[KIND]` on a line silences it there.
 
     The exit status is 1 if something is shown.
     """
@@ -60,8 +64,10 @@ def advise(
         raise UsageError(f"--ignore {unknown[0]}: accepted is one of {', '.join(KINDS)}")
     if fresh and directory is not None:
         raise UsageError("--fresh and --dir: pass one of them")
-    since = _run(program, directory, fresh=fresh, is_apart=as_json or github) if program else 0.0
-    found = findings(read_starts(), ignore=ignore or (), since=since)
+    started = _run(program, directory, fresh=fresh, is_apart=as_json or github) if program else None
+    records = read_starts()
+    only = None if started is None else _of_processes(records, *started)
+    found = findings(records, ignore=ignore or (), only=only)
     found, smaller = (found, SmallerFindings()) if show_all else set_smaller_apart(found)
     if as_json:
         output.print_json(document(found, smaller))
@@ -77,24 +83,24 @@ def findings(
     records: Sequence[StartRecord],
     *,
     ignore: Sequence[str] = (),
-    since: float = 0.0,
+    only: Collection[str] | None = None,
+    earlier: Earlier | None = None,
 ) -> list[Advice]:
-    """Say what to change, also if it saves little, by the last starts of these records.
+    """Say what to change, also if it saves little, by these records.
 
-    Raises NotFoundError if none began after `since`.
+    Args:
+        records: start records of this host.
+        ignore: kinds that are left out.
+        only: the ids of the processes that are looked at; by default those of the last start of each program.
+        earlier: the misses of this host with their texts, if somebody has read them.
+
+    Raises NotFoundError if there is none.
     """
-    if not any(record.process.began >= since for record in records):
-        nothing = "no start was recorded" if not since else "the program compiled nothing with JAX"
+    if not records or (only is not None and not only):
+        nothing = "no start was recorded" if only is None else "the program compiled nothing with JAX"
         raise NotFoundError("; ".join(filter(None, (nothing, what_is_needed("advise")))))
     sources = SourceFiles(until=time.time())
-    return findings_of(
-        records,
-        recall_programs,
-        lines_of=sources.lines,
-        ignore=ignore,
-        least=SMALLEST,
-        since=since,
-    )
+    return findings_of(records, lines_of=sources.lines, ignore=ignore, least=SMALLEST, only=only, earlier=earlier)
 
 
 def lines_of(found: Sequence[Advice], smaller: SmallerFindings) -> list[str]:
@@ -104,23 +110,43 @@ def lines_of(found: Sequence[Advice], smaller: SmallerFindings) -> list[str]:
     lines: list[str] = []
     for number, finding in enumerate(found, 1):
         lines.append(output.styled(f"{number}. {finding.place}: {finding.title} ({finding.function})", "bold"))
-        lines += [f"   {line}" for line in output.wrapped_lines(f"{finding.message}.")]
-        lines.append(f"   {finding.costs}")
-        for sign, code in (("-", finding.before), ("+", finding.after)):
-            lines += [f"     {sign} {line}" for line in code.splitlines()]
-        lines.append(f"   {finding.link}")
+        if finding.source:
+            lines.append(f"     {finding.source}")
+        lines += [f"   {line}" for line in output.wrapped_lines(f"{finding.sentence}.")]
+        lines += [f"   {line}" for line in output.wrapped_lines(f"What to do: {finding.what_to_do}.")]
+        lines += [f"   {line}" for line in output.wrapped_lines(finding.costs)]
+        lines.append(f"   {finding.help}")
     return [*lines, smaller.words] if smaller.number else lines
 
 
-def _run(program: Sequence[str], directory: str | None, *, fresh: bool, is_apart: bool) -> float:
-    """Run the program to its end; returns when it began. With `is_apart`, what it prints goes to stderr."""
+def _run(
+    program: Sequence[str], directory: str | None, *, fresh: bool, is_apart: bool
+) -> tuple[float, Collection[int]]:
+    """Run the program to its end; returns when it began, and the numbers of its processes that used JAX.
+
+    With `is_apart`, what it prints goes to stderr.
+    """
     command = command_of(program)
     with tempfile.TemporaryDirectory(prefix="ejcache-advise-") as empty:
         given = environment_variable("EJCACHE") or ""
         cache = f"{empty}/" if fresh else absolute_url(directory) or (given if "/" in given else "1")
+        descriptor, counts = tempfile.mkstemp(dir=empty)
+        os.close(descriptor)
         began = time.time()
         output_to = sys.stderr if is_apart else None
-        done = subprocess.run(command, env=child_environment({"EJCACHE": cache}), stdout=output_to, check=False)
+        environment = child_environment({"EJCACHE": cache, RUN_COUNTS: counts})
+        done = subprocess.run(command, env=environment, stdout=output_to, check=False)
+        processes = read_counts(counts).processes
     if done.returncode:
         output.warn(f"{program[0]} ended with status {done.returncode}; what it compiled until then counts")
-    return began
+    return began, processes
+
+
+def _of_processes(records: Sequence[StartRecord], began: float, processes: Collection[int]) -> set[str]:
+    """The ids of the records that these processes of this host have made since then."""
+    host = socket.gethostname()
+    return {
+        each.process.id
+        for each in records
+        if each.process.pid in processes and each.process.began >= began and each.process.host == host
+    }

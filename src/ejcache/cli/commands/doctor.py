@@ -38,7 +38,7 @@ def doctor(
     Of a bucket: reading, creating an object on a condition, the clock, latency and deleting. Of a directory:
     permissions, who else could have put code there, and an entry that is created, read and deleted. Of JAX: that it can
     be imported, and is built as expected. It answers within ten seconds, and leaves nothing behind. Exits with 1 if a
-    check failed. The page of messages, docs/troubleshooting.md, has more about each.
+    check failed. `ejcache help messages` has more about each.
     """
     if url is not None and directory is not None:
         raise UsageError("give the URL once: as an argument or as --dir")

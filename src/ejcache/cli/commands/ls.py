@@ -122,4 +122,5 @@ def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) 
         cells,
         right=("size", "compile s", "hits", "saved s", "last used"),
         whole=("key",),
+        least=("saved s", "platform", "hits", "last used", "compile s"),
     )

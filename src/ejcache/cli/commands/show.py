@@ -13,10 +13,13 @@ from ejcache.cli.listing import by_program, header_facts, list_entries, profile_
 from ejcache.cli.options import Dir, Json, Key, Tuned
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
+from ejcache.history.text import spell_types
 from ejcache.keys.key import parse_any_key
-from ejcache.util.units import format_size
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.cli.listing import ListedEntry
 
@@ -24,8 +27,9 @@ if TYPE_CHECKING:
 def show(key: Key, directory: Dir = None, tuned: Tuned = False, as_json: Json = False) -> int:
     """Show one entry: its header, the components of its key, and whether it is intact.
 
-    Of a program with several variants, the one compiled with a PGLE profile is shown and the others are listed. Exits
-    with 1 if the entry is damaged, if there is none, or if KEY matches several programs.
+    Of a program with several variants, the one compiled with a PGLE profile is shown and the others are listed. Of a
+    name that several programs have, each is listed with its arguments. Exits with 1 if the entry is damaged, if none is
+    there, or if KEY is the beginning of the keys of several programs.
 
     With --tuned, or if KEY names no entry but a tuned record: its configuration, the candidates and their timings, and
     where it was measured. The configuration that programs use is marked with *, the default one with =.
@@ -45,6 +49,8 @@ def show(key: Key, directory: Dir = None, tuned: Tuned = False, as_json: Json = 
 def _show_entry(key: str, directory: str | None, *, as_json: bool) -> int:
     with open_cache(directory) as cache:
         found = _variants(cache, key)
+        if len({row.program or row.info.key for row in found}) > 1:
+            return _show_programs(cache, found, as_json=as_json)
         row = next((row for row in found if row.info.key == key), found[0])
         fields = row.fields() | {"url": cache.url, "problem": ""}
         fields |= _entry_fields(cache, row, fields)
@@ -60,11 +66,31 @@ def _show_entry(key: str, directory: str | None, *, as_json: bool) -> int:
     return int(bool(fields["problem"]))
 
 
+def _show_programs(cache: OpenCache, found: Sequence[ListedEntry], *, as_json: bool) -> int:
+    """Print a line for each program of one name: what tells them apart are their arguments and results."""
+    headers = [read_header(cache.store, row.info.key) if cache.store is not None else None for row in found]
+    signatures = [
+        spell_types(str(header.extra.get("signature", ""))) if header is not None else "" for header in headers
+    ]
+    if as_json:
+        fields = [row.fields() | {"signature": each} for row, each in zip(found, signatures, strict=True)]
+        output.print_json({"url": cache.url, "entries": fields})
+        return 0
+    rows = [
+        [row.short, format_size(row.info.size), output.ago(row.info.last_used, now=time.time()), each or "-"]
+        for row, each in zip(found, signatures, strict=True)
+    ]
+    columns = ("key", "size", "last used", "arguments and results")
+    output.print_table(columns, rows, right=("size", "last used"), whole=("key",), least=("last used", "size"))
+    output.say(f"{plural(len(found), 'entry', 'entries')} of {found[0].parts.name}; ejcache show KEY shows one of them")
+    return 0
+
+
 def _variants(cache: OpenCache, key: str) -> list[ListedEntry]:
     """Return the variants of the program that `key` names, found in one listing."""
     parts = parse_any_key(key)
     wanted = f"{parts.logical}-{parts.environment}" if parts.logical else key
-    found = by_program(choose(list_entries(cache), wanted, identify_entry, where=cache.url))
+    found = by_program(choose(list_entries(cache), wanted, identify_entry, where=cache.url, all_of_a_name=True))
     if parts.logical and all(row.info.key != key for row in found):
         raise NotFoundError(f"nothing in {cache.url} has the key {key!r}")
     return found

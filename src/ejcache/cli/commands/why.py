@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -20,10 +21,9 @@ from ejcache.util.units import parse_age, plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.advice.findings import Advice
+    from ejcache.history.causes import Cause
+    from ejcache.history.known_entries import KnownEntries
     from ejcache.journal.line import ProgramRecord, ReuseNote
-    from ejcache.misses.explanation import Explanation
-    from ejcache.misses.nearest import KnownEntries
 
 _LINES: Final = 20
 """Lines of one explanation, unless --full is given."""
@@ -102,20 +102,13 @@ def _explain_misses(
         notes = [each for each in latest_notes(what) if caches.hold(each.url) and each.time >= (after or 0.0)]
     if not explained and not notes:
         raise NotFoundError("; ".join(filter(None, (_why_nothing(what, since), what_is_needed("why")))))
-    changes = _changes([record for record, _ in explained])
     if as_json:
-        fields = [
-            _fields(record, explanation) | {"findings": [each.to_dict() for each in found]}
-            for (record, explanation), found in zip(explained, changes, strict=True)
-        ]
+        fields = [_fields(record, why) for record, why in explained]
         output.print_json({"explanations": fields, "reuse": [each._asdict() for each in notes]})
         return 0
     lines: list[str] = []
-    for (record, explanation), found in zip(explained, changes, strict=True):
-        change = _change_lines(found)
-        said = _lines(record, explanation, full=full)
-        # The last rows of a miss say least.
-        lines += [*(said if full else said[: max(1, _LINES - len(change))]), *change, ""]
+    for record, why in explained:
+        lines += [*_lines(record, why, full=full), ""]
     for each in notes:
         lines += [*_note_lines(each), ""]
     output.print_lines(lines, paged=full)
@@ -129,7 +122,7 @@ def _why_nothing(what: str | None, since: str | None) -> str:
         return f"no miss{of} was recorded on this host in the last {since}; without --since, earlier ones are explained"
     if what is None:
         return "no miss was recorded on this host"
-    from ejcache.misses.log import programs_with
+    from ejcache.history.log import programs_with
 
     around = programs_with(what)
     if around:
@@ -169,7 +162,7 @@ class _Caches:
         return self.directory is None or location_of(url) == location_of(self.directory)
 
     def _open(self, location: str, url: str | None) -> KnownEntries | None:
-        from ejcache.misses.nearest import KnownEntries
+        from ejcache.history.known_entries import KnownEntries
 
         if location not in self._opened:
             try:
@@ -187,14 +180,14 @@ class _Caches:
 
 def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
-) -> Sequence[tuple[ProgramRecord, Explanation]]:
+) -> Sequence[tuple[ProgramRecord, Cause]]:
     """The misses that these options name, explained; without one, the entries or functions of that name."""
-    from ejcache.misses.explanation import explain_all
+    from ejcache.history.why import causes_of
 
     def is_within(url: str, moment: float) -> bool:
         return (after is None or moment >= after) and caches.hold(url)
 
-    return explain_all(
+    return causes_of(
         what,
         is_within,
         caches.of,
@@ -220,7 +213,6 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
 
 def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
     """The newest entry that `what` names, in the form of the miss after which some host stored it."""
-    from ejcache.journal.line import STORED, ProgramRecord
     from ejcache.keys.key import is_thin_key, listed_name
 
     known = None
@@ -233,12 +225,7 @@ def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
         return match((info.key for info in known.entries() if not is_thin_key(info.key)), wanted, identify_key)[0]
 
     found = matching(what) or matching(listed_name(what))
-    identity = next(filter(None, map(known.identity, found)), None)
-    if identity is None:
-        return []
-    same = ("key", "name", "components", "details", "signature", "module", "compile_seconds")
-    fields: dict[str, Any] = {name: getattr(identity, name) for name in same}
-    return [ProgramRecord(time=identity.created, url=known.store.url, reason="absent", outcome=STORED, **fields)]
+    return list(itertools.islice(filter(None, map(known.program, found)), 1))
 
 
 def _note_lines(note: ReuseNote) -> list[str]:
@@ -249,71 +236,47 @@ def _note_lines(note: ReuseNote) -> list[str]:
     return [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
 
 
-def _changes(records: Sequence[ProgramRecord]) -> list[list[Advice]]:
-    """Find the changes that `ejcache advise` advises, by the last starts, for the function of each of these misses."""
-    from ejcache.advice.advise import advise, of_function
-    from ejcache.advice.evidence import read_caller
-    from ejcache.journal.recorder import read_starts
-    from ejcache.misses.definitions import definition_of
-    from ejcache.misses.log import recall_programs
-    from ejcache.misses.program_text import SourceFiles
-
-    if not records:
-        return []
-    found = advise(read_starts(), recall_programs, lines_of=SourceFiles(until=time.time()).lines)
-    files = [{read_caller(record.caller).file, definition_of(record.details).file} for record in records]
-    return [
-        [each for each in of_function(found, record.name) if each.file in those]
-        for record, those in zip(records, files, strict=True)
-    ]
-
-
-def _change_lines(found: Sequence[Advice]) -> list[str]:
-    """The first change, below the cause."""
-    rows = [("change", f"{each.place}: {each.message} ({each.costs})") for each in found[:1]]
-    return output.pair_lines(rows)
-
-
-def _fields(record: ProgramRecord, explanation: Explanation) -> dict[str, Any]:
+def _fields(record: ProgramRecord, why: Cause) -> dict[str, Any]:
     """A function that was not missed has the fields of a miss, too, without a reason and an outcome."""
     texts = ("key", "url", "time", "caller", "reason", "outcome")
     fields = {"name": record.name, **{text: getattr(record, text) for text in texts}}
-    return {**fields, "compile_seconds": record.compile_seconds, **explanation.to_dict()}
+    return {**fields, "compile_seconds": record.compile_seconds, **why.to_dict(), "diff": why.diff}
 
 
-def _lines(record: ProgramRecord, explanation: Explanation, *, full: bool) -> list[str]:
+def _lines(record: ProgramRecord, why: Cause, *, full: bool) -> list[str]:
     """Make the lines about one miss, at most 20 unless `full`."""
-    sentence = output.wrapped_lines(f"{explanation.sentence}.")
-    rows = _rows(record, explanation, full=full)
+    sentence = output.wrapped_lines(f"{why.text}.")
+    rows = _rows(record, why, full=full)
     lines = [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
     if full:
-        return [*lines, "", *map(_colour, explanation.diff.splitlines())] if explanation.diff else lines
-    more = "  (ejcache why --full shows the diff of the two programs)" if explanation.diff else ""
+        return [*lines, "", *map(_colour, why.diff.splitlines())] if why.diff else lines
+    more = "  (ejcache why --full shows the diff of the two programs)" if why.diff else ""
     if len(lines) + bool(more) > _LINES:
         lines, more = lines[: _LINES - 1], "  \N{HORIZONTAL ELLIPSIS} (ejcache why --full shows all)"
     return [*lines, *([more] if more else [])]
 
 
-def _rows(record: ProgramRecord, explanation: Explanation, *, full: bool) -> list[tuple[str, str]]:
-    from ejcache.misses.explanation import IN_SENTENCE
+def _rows(record: ProgramRecord, why: Cause, *, full: bool) -> list[tuple[str, str]]:
+    from ejcache.history.causes import IN_SENTENCE
 
     now = time.time()
-    rows = [("also", difference.sentence) for difference in explanation.differences[IN_SENTENCE:]]
-    rows += [("", line) for difference in explanation.differences for line in difference.more]
+    rows = [("also", difference.sentence) for difference in why.differences[IN_SENTENCE:]]
+    rows += [("", line) for difference in why.differences for line in difference.more]
     if not full:
         rows = rows[:8]
-    rows += [("advice", text) for text in (explanation.advice if full else explanation.advice[:2])]
-    if explanation.note:
-        rows.append(("note", explanation.note))
+    if why.what_to_do:
+        rows.append(("advice", why.what_to_do))
+    if why.note:
+        rows.append(("note", why.note))
     if record.caller:
         rows.append(("called", record.caller))
-    return rows + _miss_rows(record, explanation, now)
+    return rows + _miss_rows(record, why, now)
 
 
-def _miss_rows(record: ProgramRecord, explanation: Explanation, now: float) -> list[tuple[str, str]]:
+def _miss_rows(record: ProgramRecord, why: Cause, now: float) -> list[tuple[str, str]]:
     from ejcache.cache.counters import Skip
+    from ejcache.history.causes import why_not_stored
     from ejcache.journal.line import STORED
-    from ejcache.misses.reasons import why_not_stored
 
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
     took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""
@@ -323,9 +286,9 @@ def _miss_rows(record: ProgramRecord, explanation: Explanation, now: float) -> l
     rows.append(("cache", record.url))
     if record.key:
         rows.append(("key", record.key))
-    nearest = explanation.nearest
+    nearest = why.nearest
     if nearest is not None and nearest.key != record.key:
-        rows.append(("nearest", f"{nearest.key} ({output.ago(nearest.created, now=now)})"))
+        rows.append(("nearest", f"{nearest.key} ({output.ago(nearest.time, now=now)})"))
     return rows
 
 

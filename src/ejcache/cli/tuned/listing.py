@@ -10,7 +10,7 @@ from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import differences
 from ejcache.cli import output
 from ejcache.cli.options import count
-from ejcache.cli.tuned.records import find_record, named_layer, open_autotune, record_fields, recorded_key, strongest
+from ejcache.cli.tuned.records import choose_records, named_layer, open_autotune, record_fields, recorded_key, strongest
 from ejcache.errors import EjcacheError, NotFoundError
 from ejcache.util.units import plural
 
@@ -46,7 +46,9 @@ def list_records(
         return 0
     rows = [_row(item) for item in shown]
     if rows:
-        output.print_table(_COLUMNS, rows, right=("ms", "gain", "tried"), whole=("key",))
+        output.print_table(
+            _COLUMNS, rows, right=("ms", "gain", "tried"), whole=("key",), least=("tried", "gain", "device", "call")
+        )
     hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
     output.say(f"{plural(len(found), 'record')} in {', '.join(held_in)}{hidden}")
     return 0
@@ -75,16 +77,25 @@ def report_rows(directory: str | None) -> list[Sequence[str]]:
 
 
 def show_record(key: str, directory: str | None, *, as_json: bool) -> int:
-    """Print one record: its configuration, the candidates and their timings, and where it was measured.
+    """Print one record, or those of an operation: configuration, candidates with their timings, where it was measured.
 
     The configuration that programs use is marked with *, the default one with =.
     """
     with open_autotune(directory) as store:
-        item = find_record(store, key)
-    record = item.record
+        items = choose_records(store, key, all_of_a_name=True)
     if as_json:
-        output.print_json(record_fields(item, full=True))
+        fields = [record_fields(item, full=True) for item in items]
+        output.print_json(fields[0] if len(fields) == 1 else {"records": fields})
         return 0
+    for number, item in enumerate(items):
+        if number:
+            output.say()
+        _print_record(item)
+    return 0
+
+
+def _print_record(item: Found) -> None:
+    record = item.record
     output.print_pairs(
         [
             ("operation", f"{record.key.operation}@{record.key.version}"),
@@ -102,7 +113,6 @@ def show_record(key: str, directory: str | None, *, as_json: bool) -> int:
     if record.candidates:
         output.say()
         _print_candidates(record)
-    return 0
 
 
 def count_records(directory: str | None, *, as_json: bool) -> int:
@@ -138,37 +148,41 @@ def count_records(directory: str | None, *, as_json: bool) -> int:
 def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
     """Print which record a call uses, and why not the others.
 
-    KEY names a record, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a record, the
-    records of the most similar calls are shown, and the exit status is 1.
+    KEY names a record, an operation, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a
+    record, the records of the most similar calls are shown, and the exit status is 1.
     """
 
-    def compared(items: Sequence[Found]) -> list[dict[str, Any]]:
+    def compared(wanted: RecordKey, items: Sequence[Found]) -> list[dict[str, Any]]:
         return [record_fields(item) | {"differences": _pairs(differences(wanted, item.record.key))} for item in items]
 
+    calls = []
     with open_autotune(directory) as store:
-        wanted = _key_of(store, key)
-        found = store.find_all(wanted)
-        fields: dict[str, Any] = {
-            "key": wanted.digest,
-            "text": wanted.text,
-            "records": [record_fields(item) for item in found],
-            "near": compared(store.near(wanted, same_call=bool(found))[:_NEAR]),
-        }
+        for wanted in _keys_of(store, key):
+            found = store.find_all(wanted)
+            calls.append(
+                {
+                    "key": wanted.digest,
+                    "text": wanted.text,
+                    "records": [record_fields(item) for item in found],
+                    "near": compared(wanted, store.near(wanted, same_call=bool(found))[:_NEAR]),
+                }
+            )
     if as_json:
-        output.print_json(fields)
+        output.print_json(calls[0] if len(calls) == 1 else {"calls": calls})
     else:
-        _print_why(fields)
-    return int(not found)
+        for fields in calls:
+            _print_why(fields)
+    return int(not all(fields["records"] for fields in calls))
 
 
-def _key_of(store: AutotuneStore, key: str) -> RecordKey:
+def _keys_of(store: AutotuneStore, key: str) -> list[RecordKey]:
     try:
-        return find_record(store, key).record.key
+        return [item.record.key for item in choose_records(store, key, all_of_a_name=True)]
     except NotFoundError:
         recorded = recorded_key(store, key)
         if recorded is None:
             raise
-        return recorded
+        return [recorded]
 
 
 def _pairs(changed: dict[str, tuple[Any, Any]]) -> dict[str, list[Any]]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.history.environment import environment_differences
 from ejcache.jax_integration.lowering.module_digest import module_text
-from ejcache.keys.difference import Identity, environment_differences
+from ejcache.journal.line import ProgramRecord
 from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ def _sentences(mine: Mapping[str, Any], theirs: Mapping[str, Any], key: str, whe
     found = [f"the components that differ are {', '.join(names)}" if names else "their variants differ"]
     try:
         # Here comes first: "A -> B" is this rank's value and the other's.
-        identities = [Identity(key, "", each["components"], each["details"]) for each in (mine, theirs)]
-        found += [difference.sentence for difference in environment_differences(*identities)]
+        both = [
+            ProgramRecord(key=key, components=each["components"], details=each["details"]) for each in (mine, theirs)
+        ]
+        found += [difference.sentence for difference in environment_differences(*both)]
     except Exception as exc:  # another version of ejcache may publish other details
         log.debug("ejcache: the environments of the ranks cannot be compared: %s", exc)
     for number, (line, other) in enumerate(

@@ -1,0 +1,117 @@
+"""Sizes to pad to, where programs of one function differ in a dimension of an argument."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+from ejcache.history.program import argument_types
+from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ejcache.history.program import Type
+
+_SHAPES: Final = 3
+"""Programs of a function with other sizes from which on sizes to pad to are named."""
+_DIMENSIONS: Final = 2
+_PADDING: Final = 1.3
+"""How much larger than the sizes that were seen those to pad to may be, on the average."""
+_APART: Final = 2.0
+"""How many times as large as the next smaller one each of several sizes is that are buckets already."""
+_SHOWN: Final = 6
+
+
+class Buckets(NamedTuple):
+    """What padding one dimension would make of some programs.
+
+    Attributes:
+        argument: the number of the argument.
+        axis: of its dimensions.
+        seen: the sizes that were asked for, once each.
+        sizes: those to pad to; the same as `seen` if these are far enough apart.
+        programs: how many there were.
+        left: how many there would be.
+        padding: the part by which the arguments would be larger.
+    """
+
+    argument: int
+    axis: int
+    seen: tuple[int, ...]
+    sizes: tuple[int, ...]
+    programs: int
+    left: int
+    padding: float
+
+    @property
+    def is_done(self) -> bool:
+        """True if the sizes that were asked for are buckets already."""
+        return self.sizes == self.seen
+
+    def words(self, name: str) -> str:
+        """Say what to do, where the argument has this name."""
+        seen = ", ".join(map(str, self.seen[:_SHOWN])) + ", \N{HORIZONTAL ELLIPSIS}" * (len(self.seen) > _SHOWN)
+        if self.is_done:
+            return f"nothing: sizes this far apart ({seen}) are buckets already"
+        listed = ", ".join(map(str, self.sizes))
+        return (
+            f"pad dimension {self.axis} of {name} to {listed}: {plural(self.left, 'program')} instead of "
+            f"{self.programs} for the sizes {seen}, with {self.padding:.0%} of padding"
+        )
+
+
+def buckets_of(signatures: Iterable[str]) -> Buckets | None:
+    """The sizes to pad to, by the signatures of a function's programs, the latest last; None if that is no pattern.
+
+    They are a pattern if three or more differ in one or two sizes, and in nothing else.
+    """
+    types = [each for each in map(argument_types, signatures) if each]
+    types = [each for each in types if _alike(each, types[-1])]
+    if len(types) < _SHAPES:
+        return None
+    columns = _varying(types)
+    if not 1 <= len(set(columns.values())) <= _DIMENSIONS:
+        return None
+    (argument, axis), sizes = next(iter(columns.items()))
+    seen = tuple(sorted(set(sizes)))
+    if len(seen) < _SHAPES:
+        return None
+    bounds = seen if all(b >= _APART * a for a, b in itertools.pairwise(seen)) else tuple(buckets(sizes))
+    chosen = [min(bound for bound in bounds if bound >= size) for size in sizes]
+    return Buckets(argument, axis, seen, bounds, len(types), len(set(chosen)), sum(chosen) / max(1, sum(sizes)) - 1)
+
+
+def _alike(one: Sequence[Type], other: Sequence[Type]) -> bool:
+    """True if arguments differ in sizes only."""
+    return [(each.dtype, len(each.shape)) for each in one] == [(each.dtype, len(each.shape)) for each in other]
+
+
+def _varying(types: Sequence[Sequence[Type]]) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Return the sizes of each dimension that varies, by number of the argument and axis; the first argument first."""
+    found = {}
+    for argument, each in enumerate(types[0]):
+        for axis in range(len(each.shape)):
+            sizes = tuple(others[argument].shape[axis] for others in types)
+            if len(set(sizes)) > 1:
+                found[argument, axis] = sizes
+    return found
+
+
+def buckets(sizes: Sequence[int]) -> list[int]:
+    """Choose the sizes to pad to: as few as possible with so much padding on the average, at most half of all."""
+    distinct = sorted(set(sizes))
+    for count in range(1, max(2, len(distinct) // 2) + 1):
+        step = len(distinct) / count
+        bounds = sorted({_round(distinct[min(len(distinct), round(step * (n + 1))) - 1]) for n in range(count)})
+        padded = sum(min(bound for bound in bounds if bound >= size) for size in sizes)
+        if padded <= _PADDING * sum(sizes):
+            return bounds
+    return bounds
+
+
+def _round(size: int) -> int:
+    """Return the next multiple of 8, or of 64 above 512, which hardware likes; small sizes are rounded less."""
+    unit = 64 if size > 512 else 8 if size > 64 else 4 if size > 8 else 1
+    return -(-size // unit) * unit

@@ -1,0 +1,507 @@
+"""Why a program was compiled, in words: the only place that has them.
+
+`cause` gives a miss its kind, a sentence, and what to do about it. `ejcache why` prints one, `ejcache report` groups
+them, `ejcache advise` picks those that a change of the program removes, and the table of causes in `docs/causes.md` is
+made of `KINDS`. `environment` and `difference` say what differs between two programs; what that means is said here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.cache.counters import Miss, Skip
+from ejcache.history import difference as differ
+from ejcache.history.buckets import buckets_of
+from ejcache.history.definitions import definition_of
+from ejcache.history.environment import ARROW, Difference, environment_differences
+from ejcache.history.program import caller_of
+from ejcache.history.text import SourceFiles, read_text, spell_types
+from ejcache.journal.line import STORED
+from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import format_age
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ejcache.history.earlier import Earlier, Texts
+    from ejcache.journal.line import ProgramRecord
+
+NEW: Final = "new"
+RENAMED: Final = "renamed"
+GONE: Final = "gone"
+OTHER_CACHE: Final = "other_cache"
+_DIFF_LINES: Final = 200
+_LONGEST: Final = 400
+"""Characters of two signatures."""
+IN_SENTENCE: Final = 3
+"""Differences that a sentence names; how many more there are, it says."""
+
+
+AVOIDABLE: Final = (differ.SHAPE, differ.TYPE, differ.PLACEMENT, differ.NUMBER, differ.CAPTURED)
+"""The kinds that a change of the program removes."""
+OF_TEXTS: Final = frozenset(
+    {
+        NEW,
+        *(differ.SHAPE, differ.TYPE, differ.NUMBER, differ.CAPTURED, differ.PLACEMENT, differ.MESH),
+        *(differ.ARGUMENTS, differ.ORDER, differ.PRECISION, differ.CODE),
+    }
+)
+"""The kinds that the texts of programs may tell apart."""
+
+
+class CauseKind(NamedTuple):
+    """A kind of cause.
+
+    Attributes:
+        title: a heading for several of them.
+        what_to_do: `{name}` is what changed; empty if there is nothing that helps every time.
+        reason: the sentence, of a kind that has one.
+    """
+
+    title: str
+    what_to_do: str = ""
+    reason: str = ""
+
+
+_SURROUNDINGS: Final = "nothing: what was compiled for other surroundings could give other results here"
+_SAME: Final = "nothing: it is stored once"
+
+KINDS: Final[Mapping[str, CauseKind]] = {
+    NEW: CauseKind(
+        "new here",
+        "`ejcache warm` compiles ahead, and a shared cache brings what another host compiled",
+        "it is new here: no other program of this function is known",
+    ),
+    RENAMED: CauseKind("a function was renamed", "a function's name is part of its executable: keep it"),
+    GONE: CauseKind("its entry is gone", "raise max_size if the limit is too small; `ejcache stats` shows it"),
+    OTHER_CACHE: CauseKind(
+        "another cache", "use one cache for all programs; `ejcache push` and `ejcache pull` copy entries"
+    ),
+    differ.SHAPE: CauseKind(
+        "a shape varies", "if {name} has another size in every call, pad it to a few sizes, and mask what was added"
+    ),
+    differ.TYPE: CauseKind(
+        "a type varies",
+        "give {name} one dtype in every call: a Python number is weakly typed, jnp.asarray(value, dtype) is not",
+    ),
+    differ.NUMBER: CauseKind(
+        "a number is part of the program", "pass {name} as an argument: a Python value is compiled into the program"
+    ),
+    differ.CAPTURED: CauseKind(
+        "a captured array is part of the program", "pass the array as an argument: what a function captures is compiled"
+    ),
+    differ.PLACEMENT: CauseKind(
+        "arguments are placed in another way",
+        "place and donate them alike in every call: jax.device_put(value, sharding), in_shardings, donate_argnums",
+    ),
+    differ.MESH: CauseKind("another mesh", "keep one mesh, and one set of names for its axes"),
+    differ.ARGUMENTS: CauseKind(
+        "other arguments or results", "nothing: another model or another call is another program"
+    ),
+    differ.ORDER: CauseKind(
+        "the order of a set or dict",
+        "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set",
+    ),
+    differ.PRECISION: CauseKind(
+        "another precision", "jax_default_matmul_precision and precision= decide it: keep them"
+    ),
+    differ.CODE: CauseKind("its code changed", "nothing, if the code was changed on purpose"),
+    "jaxlib": CauseKind(
+        "another version of JAX",
+        "nothing: entries of another version are not used; `ejcache prune --old-versions` removes them",
+    ),
+    "native_libraries": CauseKind("other native libraries", _SURROUNDINGS),
+    "format": CauseKind("another format of keys", "nothing: this version of ejcache makes other keys"),
+    "platform_version": CauseKind("another version of the platform", _SURROUNDINGS),
+    "devices": CauseKind("other devices", "nothing: `ejcache warm --target` compiles ahead for other devices"),
+    "machine": CauseKind("another machine", _SURROUNDINGS),
+    "cpu": CauseKind("another kind of CPU", "nothing: compiled code for one kind of CPU may crash on another"),
+    "threads": CauseKind("another number of threads", "give each process the same number of cores"),
+    "variables": CauseKind("environment variables", "set {name} to the same value everywhere"),
+    "arguments": CauseKind("flags on the command line", "pass the same flags everywhere"),
+    "settings": CauseKind("settings of JAX", "set {name} to the same value everywhere"),
+    "options": CauseKind("compile options", "set {name} to the same value everywhere"),
+    "overrides": CauseKind("compiler_options", "pass the same compiler_options everywhere"),
+    "compile_options": CauseKind("compile options", "compile with the same options everywhere"),
+    "namespace": CauseKind("EJCACHE_NAMESPACE", "set EJCACHE_NAMESPACE to the same text everywhere"),
+    "custom_hook": CauseKind("the custom key hook", "register the same hook in every process"),
+    "partitioned_calls": CauseKind("batch partitionable custom calls", "register the same calls in every process"),
+    "variant": CauseKind("PGLE", "nothing: the program is profiled once, and compiled with its profile once"),
+    "profile": CauseKind("another profile of PGLE", "nothing: the program is compiled with the new profile once"),
+    Miss.CORRUPT: CauseKind(
+        "its entry was damaged",
+        "`ejcache verify` checks all entries; if it happens again, check the disk",
+        "its entry was damaged; it was quarantined, and this compilation replaces it",
+    ),
+    Miss.FOREIGN: CauseKind(
+        "another program's entry",
+        "`ejcache verify` checks all entries",
+        "the store returned another program's entry, which was quarantined",
+    ),
+    Miss.VERSION: CauseKind(
+        "another format of entries",
+        "use one version of ejcache",
+        "its entry is of a format that this version of ejcache does not read",
+    ),
+    Miss.SUSPECTED: CauseKind(
+        "two starts ended while they loaded it",
+        "nothing: it was replaced",
+        "its entry is intact, but two starts in a row ended while they loaded it; it was replaced",
+    ),
+    Miss.REJECTED: CauseKind(
+        "XLA cannot load it on this host",
+        "nothing: this host has its own entry now",
+        "its entry is intact, but XLA cannot load it on this host; this host stored another one beside it",
+    ),
+    Miss.FORCED: CauseKind(
+        "a fresh compilation is asked for",
+        "unset EASYDEL_RECOMPILE_FORCE",
+        "EASYDEL_RECOMPILE_FORCE asks for a fresh compilation",
+    ),
+    Miss.DISAGREED: CauseKind(
+        "not on every rank",
+        "nothing: the next start finds it on every rank",
+        "it could be loaded here, but not on every rank of its program, and all ranks must do the same",
+    ),
+    Miss.CHECKED: CauseKind(
+        "a hit was checked",
+        "unset jax_compilation_cache_check_contents when the check is done",
+        "the hit was recompiled to check it",
+    ),
+    Miss.ERROR: CauseKind("the storage failed", "`ejcache doctor` checks the storage", "the storage could not be read"),
+    Miss.DISABLED: CauseKind(
+        "the cache is off", "`ejcache config` says which setting switches it off", "the cache is switched off"
+    ),
+    Miss.NO_DEVICES: CauseKind(
+        "for devices that are not here",
+        "nothing: it is stored for its devices",
+        "its entry is for devices that this process does not have, so its caller compiled it again",
+    ),
+    Skip.QUICK: CauseKind(
+        "it compiles quickly",
+        "nothing, if `ejcache config` shows the default of min_compile_seconds; remove a floor that somebody has set",
+        "it compiled in less than the minimum compile time (min_compile_seconds; 0.01 s for this host and 0.1 s for "
+        "shared storage unless it is set)",
+    ),
+    Skip.DUPLICATE: CauseKind(
+        "compiled at the same time",
+        "nothing: the processes started at the same time, and one of them stored it",
+        "another process compiled it at the same time, and stored it first",
+    ),
+    Skip.OTHER_RANK: CauseKind(
+        "another rank stores it", _SAME, "another rank of its program stores it in the same place"
+    ),
+    Skip.SMALL: CauseKind(
+        "its entry is small",
+        "lower min_entry_size to store it",
+        "its entry is below the minimum entry size (min_entry_size)",
+    ),
+    Skip.LARGE: CauseKind(
+        "its entry is large",
+        "raise max_size, so that its entry fits",
+        "its entry is larger than the whole limit (max_size)",
+    ),
+    Skip.READ_ONLY: CauseKind(
+        "the cache is read-only", "unset EJCACHE_READ_ONLY where the program may store", "the cache is read-only"
+    ),
+    Skip.CALLBACK: CauseKind(
+        "it calls back into the process",
+        "move callbacks such as jax.debug.print out of the program, or use JAX 0.11 or later",
+        "it calls back into the process, which this version of JAX cannot restore",
+    ),
+    Skip.PARTITIONING: CauseKind(
+        "custom_partitioning",
+        "set jax_remove_custom_partitioning_ptr_from_cache_key if the function is the same in every process",
+        "it uses custom_partitioning, whose Python function has no identity outside the process",
+    ),
+    Skip.INSPECTION: CauseKind(
+        "it shows a sharding while it compiles",
+        "remove the call of jax.debug.inspect_array_sharding",
+        "it shows a sharding to a Python function while it compiles (jax.debug.inspect_array_sharding)",
+    ),
+    Skip.PLATFORM: CauseKind("the platform", "nothing", "this platform cannot serialise executables"),
+    Skip.NO_KEY: CauseKind("no key", "the log says why", "no key could be made"),
+    Skip.FORBIDDEN: CauseKind(
+        "compilations are forbidden",
+        "compile it before the block",
+        "it was not compiled, because the program forbids compilations (ejcache.forbid_compile)",
+    ),
+    Skip.RANKS_DIFFER: CauseKind(
+        "ranks compile different programs",
+        "the log of each rank names the component of the key, and the first line, that differs",
+        "another rank compiles another program under its name, as the log of that run says",
+    ),
+    Skip.HLO_PASS: CauseKind(
+        "an HLO pass",
+        "nothing: while the program uses one, it compiles",
+        "the program has registered a pass over the HLO (jax.extend.xla), which no key can describe",
+    ),
+}
+"""All kinds, by what JSON, the comment `# ejcache: ignore[…]` and this host's records call them."""
+_KNOWN_QUICK: Final = "it is known to compile too quickly to be published, so shared storage was not read"
+_NOT_WRITTEN: Final = "the storage could not be written"
+
+
+class Cause(NamedTuple):
+    """Why one program was compiled.
+
+    Attributes:
+        name: of the program.
+        key: of the program.
+        kind: one of `KINDS`.
+        sentence: the reason, for a person: `argument x changed: f32[4] -> f32[8]`.
+        what_to_do: so that this costs no compilation again; empty if nothing is known.
+        place: the line that called it, `/home/me/train.py:31`; empty if it is not known.
+        seconds: what compiling took.
+        nearest: the earlier program that it is compared with, if there is one.
+        differences: what changed since then, the most important first.
+        note: what could not be read, and why; empty if everything was.
+        is_refused: True if it was not compiled, because the program forbids that.
+        diff: a unified diff of the texts of the two modules, if both are known and differ, and it was asked for.
+    """
+
+    name: str = ""
+    key: str = ""
+    kind: str = ""
+    sentence: str = ""
+    what_to_do: str = ""
+    place: str = ""
+    seconds: float = 0.0
+    nearest: ProgramRecord | None = None
+    differences: tuple[Difference, ...] = ()
+    note: str = ""
+    is_refused: bool = False
+    diff: str = ""
+
+    def __repr__(self) -> str:
+        """The sentence; a notebook shows no more of it."""
+        return f"<Cause: {self.text}>"
+
+    @property
+    def title(self) -> str:
+        """The heading of its kind."""
+        return title_of(self.kind)
+
+    @property
+    def is_avoidable(self) -> bool:
+        """True if a change of the program keeps it from compiling so."""
+        return self.kind in AVOIDABLE and not self.what_to_do.startswith("nothing")
+
+    @property
+    def text(self) -> str:
+        """The whole sentence: `jit_step was compiled because …`."""
+        return f"{self.name} {'would be' if self.is_refused else 'was'} compiled because {self.sentence}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Stable snake_case fields, for machines."""
+        return {
+            "kind": self.kind,
+            "sentence": self.sentence,
+            "what_to_do": self.what_to_do,
+            "place": self.place,
+            "seconds": round(self.seconds, 6),
+            "nearest_key": self.nearest.key if self.nearest else None,
+            "differences": [{"kind": each.kind, "sentence": each.sentence} for each in self.differences],
+            "note": self.note,
+        }
+
+
+def what_to_do(kind: str, *, name: str = "it") -> str:
+    """Say what to do about a kind, where this has changed; empty if nothing is known."""
+    return KINDS[kind].what_to_do.format(name=name) if kind in KINDS else ""
+
+
+def title_of(kind: str) -> str:
+    """The heading of a kind; of one that this version does not know, the kind itself."""
+    return KINDS[kind].title if kind in KINDS else kind
+
+
+def why_not_found(reason: str) -> str:
+    """Return the `Miss` of this name in words; an unknown name is returned as it is."""
+    return _KNOWN_QUICK if reason == Miss.QUICK else _reason(reason)
+
+
+def why_not_stored(outcome: str) -> str:
+    """Return the `Skip` of this name in words; an unknown name is returned as it is."""
+    return _NOT_WRITTEN if outcome == Skip.ERROR else _reason(outcome)
+
+
+def _reason(kind: str) -> str:
+    return KINDS[kind].reason or kind if kind in KINDS else kind
+
+
+def cause(program: ProgramRecord, earlier: Earlier, *, diff_up_to: float = 0) -> Cause:
+    """Say why a program was compiled.
+
+    Args:
+        program: the record of the miss.
+        earlier: what was compiled before.
+        diff_up_to: characters of texts whose lines are compared, too.
+    """
+    caller = caller_of(program)
+    if not program.reason:
+        found = _of(program.outcome, f"it was not looked up: {why_not_stored(program.outcome)}")
+    elif program.reason != Miss.ABSENT:
+        found = _of(program.reason, why_not_found(program.reason))
+    elif program.outcome == Skip.DUPLICATE:
+        found = _of(Skip.DUPLICATE)
+    else:
+        found = _repeated(program, earlier) or _changed(program, earlier, diff_up_to)
+    return found._replace(
+        name=program.name,
+        key=program.key,
+        place=f"{caller.file}:{caller.line}" if caller.file else "",
+        seconds=program.compile_seconds,
+        is_refused=program.outcome == Skip.FORBIDDEN,
+    )
+
+
+def _of(kind: str, sentence: str = "", *, name: str = "it", nearest: ProgramRecord | None = None) -> Cause:
+    advice = what_to_do(kind, name=name)
+    return Cause(kind=str(kind), sentence=sentence or _reason(kind), what_to_do=advice, nearest=nearest)
+
+
+def _repeated(program: ProgramRecord, earlier: Earlier) -> Cause | None:
+    """If this host has compiled the very same program before: why it was compiled again."""
+    same = earlier.of_key(program)
+    here = [each for each in same if each.url == program.url]
+    if not same:
+        return None
+    before = (here or same)[0]
+    ago = format_age(max(0, round(program.time - before.time)))
+    if not here:
+        words = f"this is another cache: {ago} before, it was compiled for {before.url}"
+        return _of(OTHER_CACHE, words, nearest=before)
+    if before.outcome == STORED:
+        words = f"its entry is gone: it was stored {ago} before, and evicted or removed since"
+        return _of(GONE, words, nearest=before)
+    words = f"it was not stored when it was compiled {ago} before: {why_not_stored(before.outcome)}"
+    return _of(before.outcome, words, nearest=before)
+
+
+def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cause:
+    """Say what changed since the nearest compilation of the same function."""
+    ranked, note = earlier.of_function(program)
+    sources = SourceFiles(until=program.time)
+    if not ranked:
+        return (_renamed(program, earlier, sources) or _of(NEW))._replace(note=note)
+    before = ranked[0]
+    differences = differences_of(before, program, earlier.texts, sources)
+    if definition_of(program.details).is_library:
+        differences = [_without_names(each) for each in differences]
+    sentence = "; ".join(each.sentence for each in differences[:IN_SENTENCE])
+    if len(differences) > IN_SENTENCE:
+        sentence += f"; and {len(differences) - IN_SENTENCE} more"
+    first = differences[0]
+    found = _of(first.kind, sentence, name=first.name or "it", nearest=before)
+    if first.kind == differ.SHAPE:
+        # Those of this program are the last.
+        seen = buckets_of([each.signature for each in (*reversed(ranked), program)])
+        names = earlier.texts.argument_names(program) if seen is not None else []
+        if seen is not None:
+            is_named = seen.argument < len(names) and first.name
+            name = names[seen.argument] if is_named else f"argument {seen.argument}"
+            found = found._replace(what_to_do=seen.words(spell_types(name)))
+    raw = [earlier.texts.raw(each) for each in (before, program)]
+    is_compared = all(raw) and max(map(len, raw)) <= diff_up_to
+    diff = _diff(raw[0], raw[1], before.key, program.key) if is_compared else ""
+    return found._replace(differences=tuple(differences), note=note, diff=diff)
+
+
+def _without_names(found: Difference) -> Difference:
+    """A difference between programs of a library's function, whose names of arguments its caller has never seen."""
+    return found._replace(sentence=_NAMED_ARGUMENT.sub("an argument", found.sentence), name="", more=())
+
+
+_NAMED_ARGUMENT: Final = re.compile(r"\bargument [^\s:]+")
+
+
+def differences_of(before: ProgramRecord, after: ProgramRecord, texts: Texts, sources: SourceFiles) -> list[Difference]:
+    """List what changed from one program to another, the most important first; never empty."""
+    found = environment_differences(before, after)
+    if before.components.get("computation") != after.components.get("computation"):
+        found += _program_differences(before, after, texts, sources)
+    return found or [_UNKNOWN]
+
+
+_UNKNOWN: Final = Difference(differ.CODE, "the function's code or a constant in it changed; its text is not known")
+
+
+def _program_differences(
+    before: ProgramRecord, after: ProgramRecord, texts: Texts, sources: SourceFiles
+) -> list[Difference]:
+    old, new = texts.read(before), texts.read(after)
+    if old is None or new is None:
+        return _recorded_differences(before, after)
+    if old.is_named != new.is_named:  # a cache keeps texts without the names of arguments
+        names = [argument.name for argument in (old if old.is_named else new).arguments]
+        old, new = (read_text(texts.raw(each), names=names) for each in (before, after))
+    place = differ.find_reordering(old, new)
+    files = {line.place.file for line in new.lines if line.place.line}
+    if place is not None and sources.are_older(files, before.time):
+        words = (
+            "the order of a set or dict changed, most likely: the same source gave the same operations in another "
+            f"order, first at {place} in {place.function}"
+        )
+        return [Difference(differ.ORDER, words)]
+    weak = differ.weak_differences(before, after, new, former=old)
+    committed = differ.commitment_changes(before, after)
+    found = differ.program_differences(old, new, sources=sources, weak=weak, committed=committed)
+    found = found or differ.commitment_differences(before, after)
+    return found or [Difference(differ.CODE, "the order of the operations, or which values they use, changed")]
+
+
+def _recorded_differences(before: ProgramRecord, after: ProgramRecord) -> list[Difference]:
+    """List what two records say of the programs, whose texts are not known."""
+    if before.signature == after.signature:
+        noted = differ.weak_differences(before, after) + differ.commitment_differences(before, after)
+        return noted or [_UNKNOWN]
+    was, now = (spell_types(each.signature) for each in (before, after))
+    words = f"the arguments and results changed from {was} to {now}"
+    return [
+        Difference(
+            differ.kind_of_signatures(before.signature, after.signature),
+            words if len(words) < _LONGEST else "the arguments or results changed",
+            "what changes",
+        )
+    ]
+
+
+def _renamed(after: ProgramRecord, earlier: Earlier, sources: SourceFiles) -> Cause | None:
+    """If a function of the same file did the same and is there no longer: that it was renamed."""
+    place = definition_of(after.details)
+    others = [each for each in earlier.of_file(after) if sources.lack(place.file, definition_of(each.details).name)][
+        :IN_SENTENCE
+    ]
+    earlier.texts.load([after, *others] if others else [])
+    new = earlier.texts.read(after)
+    for old in others if new is not None else ():
+        text = earlier.texts.read(old)
+        if new is not None and text is not None and differ.does_the_same(text, new):
+            words = f"the function was renamed: {definition_of(old.details).name} {ARROW} {place.name}"
+            found = [Difference(RENAMED, words), *environment_differences(old, after)]
+            sentence = "; ".join(each.sentence for each in found[:IN_SENTENCE])
+            return _of(RENAMED, sentence, nearest=old)._replace(differences=tuple(found))
+    return None
+
+
+def _diff(before: str, after: str, old_key: str, new_key: str) -> str:
+    old, new = _without_locations(before), _without_locations(after)
+    lines = list(difflib.unified_diff(old, new, old_key, new_key, lineterm="", n=1))
+    if len(lines) > _DIFF_LINES:
+        lines = [*lines[:_DIFF_LINES], f"\N{HORIZONTAL ELLIPSIS} {len(lines) - _DIFF_LINES} more lines"]
+    return "\n".join(lines)
+
+
+def _without_locations(text: str) -> list[str]:
+    lines = (line for line in text.splitlines() if not line.startswith(("#loc", "// ")))
+    return [re.sub(r' loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)', "", line) for line in lines]
+
+
+def table() -> list[tuple[str, str, str]]:
+    """The rows of the table of causes in the documentation: kind, what it is, and what to do."""
+    return [
+        (str(name), kind.reason or kind.title, what_to_do(name, name="what changed")) for name, kind in KINDS.items()
+    ]

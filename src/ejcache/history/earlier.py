@@ -1,0 +1,300 @@
+"""What was compiled before a program: the misses of this host, the entries of its cache, and the texts of both.
+
+An earlier compilation counts only if it is of the same function: of the same file and qualified name, or, where a
+checkout has moved or an entry names no whole path, if its operations are nearly the same. A function of a library
+counts for the file of the user's that calls it, an operation of JAX for the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+from bisect import bisect_left
+from collections import Counter
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from ejcache.cache.counters import Skip
+from ejcache.errors import StoreError
+from ejcache.history.definitions import definition_of, end_of, qualified_name
+from ejcache.history.known_entries import KnownEntries, stored_text
+from ejcache.history.log import recall_programs
+from ejcache.history.program import caller_of, defined_by_jax, digest_of
+from ejcache.history.text import read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from ejcache.history.text import ProgramText
+    from ejcache.journal.line import ProgramRecord
+    from ejcache.stores.base import Store
+
+    Fetch = Callable[[Collection[str]], Mapping[str, str]]
+    """Returns the texts that are known of these digests."""
+
+_LATEST: Final = 16
+"""Earlier programs of a function of this host that a program is compared with."""
+_COMPARED: Final = 12
+"""Programs whose texts are compared; each text of a bucket costs a request."""
+_NEARLY: Final = 0.8
+"""The part of two programs' operations that is the same, if they are of one function at two places."""
+_MOST: Final = 240
+"""Texts that are fetched at once."""
+_LARGEST: Final = 8_000_000
+"""Characters of a text that is read."""
+
+
+class Texts:
+    """The texts of programs by the digests of their computations; each is fetched and read once.
+
+    Args:
+        fetch: returns those that this host has.
+        budget: characters of all texts that are read; reading 8 million takes about a second.
+    """
+
+    def __init__(self, fetch: Fetch = recall_programs, *, budget: float = float("inf")) -> None:
+        self._fetch = fetch
+        self._left = budget
+        self._raw: dict[str, str] = {}
+        self._read: dict[str, ProgramText] = {}
+        self._asked: set[str] = set()
+        self._is_complete = False
+
+    def load(self, programs: Iterable[ProgramRecord], store: Store | None = None) -> None:
+        """Fetch the texts of these programs, as far as they are known, those that this host lacks from a store."""
+        wanted = {digest_of(each): each for each in programs if digest_of(each) not in self._asked}
+        wanted.pop("", None)
+        if self._is_complete:
+            return
+        found = self._fetch(list(wanted)) if wanted else {}
+        for digest, program in wanted.items():
+            text = found.get(digest)
+            if text is None and store is not None and program.module:
+                with contextlib.suppress(StoreError):
+                    text = stored_text(store, program.module)
+            self._asked.add(digest)
+            if text and len(text) <= min(_LARGEST, self._left):
+                self._left -= len(text)
+                self._raw[digest] = text
+
+    @contextlib.contextmanager
+    def loaded(self, programs: Iterable[ProgramRecord]) -> Iterator[None]:
+        """Fetch the texts of these programs at once; in this block, nothing more is fetched."""
+        distinct = {digest_of(each): each for each in programs}
+        self.load(itertools.islice(distinct.values(), _MOST))
+        self._is_complete = True
+        try:
+            yield
+        finally:
+            self._is_complete = False
+
+    def raw(self, program: ProgramRecord) -> str:
+        """The text of a program; empty if it is not known."""
+        return self._raw.get(digest_of(program), "")
+
+    def read(self, program: ProgramRecord) -> ProgramText | None:
+        """Read the text of a program; None if it is not known."""
+        digest = digest_of(program)
+        raw = self._raw.get(digest)
+        if raw is None:
+            return None
+        if digest not in self._read:
+            self._read[digest] = read_text(raw)
+        return self._read[digest]
+
+    def argument_names(self, program: ProgramRecord) -> list[str]:
+        """The paths of a program's arguments; empty if they are not known."""
+        text = self.read(program)
+        return [each.name for each in text.arguments] if text is not None and text.is_named else []
+
+    def qualified_name(self, program: ProgramRecord) -> str:
+        """The name of the program's function with those around it; empty if it is not known."""
+        return qualified_name(self.raw(program), definition_of(program.details))
+
+
+class Earlier:
+    """The misses of a host, and what else is known.
+
+    Args:
+        misses: of any functions, in any order.
+        texts: of their programs.
+        entries: returns the entries of the cache of a program, None if it has none, or why they cannot be read.
+    """
+
+    def __init__(
+        self,
+        misses: Iterable[ProgramRecord],
+        texts: Texts | None = None,
+        *,
+        entries: Callable[[ProgramRecord], KnownEntries | Exception | None] = lambda _: None,
+    ) -> None:
+        self.texts = texts if texts is not None else Texts()
+        self.entries = entries
+        # What was refused was not compiled, so that nothing is compared with it.
+        misses_by_time = sorted(
+            (each for each in misses if not each.is_hit and each.outcome != Skip.FORBIDDEN and each.components),
+            key=lambda each: each.time,
+        )
+        self._by_key: dict[str, list[ProgramRecord]] = {}
+        self._by_name: dict[tuple[str, str], list[ProgramRecord]] = {}
+        self._by_signature: dict[tuple[str, str], list[ProgramRecord]] = {}
+        for each in misses_by_time:
+            self._by_key.setdefault(each.key, []).append(each)
+            self._by_name.setdefault((each.url, each.name), []).append(each)
+            self._by_signature.setdefault((each.url, each.signature), []).append(each)
+
+    def without_texts(self) -> Earlier:
+        """The same, where no text is known."""
+        other = copy.copy(self)
+        other.texts = Texts(lambda _: {})
+        return other
+
+    def of_key(self, program: ProgramRecord) -> list[ProgramRecord]:
+        """The earlier compilations of the very same program, for any cache, the latest first."""
+        began = program.time - program.compile_seconds
+        return [each for each in reversed(self._by_key.get(program.key, ())) if each.time < began]
+
+    def of_file(self, program: ProgramRecord) -> list[ProgramRecord]:
+        """The last programs of other functions of the same file, with equal arguments and results."""
+        place = definition_of(program.details)
+        if place.is_lambda or place.is_library or not place.file:
+            return []
+        found: dict[str, ProgramRecord] = {}
+        for each in reversed(self._by_signature.get((program.url, program.signature), ())):
+            before = definition_of(each.details)
+            is_other = each.name != program.name and not before.is_lambda
+            if is_other and before.file == place.file and each.time < program.time:
+                found.setdefault(each.key, each)
+        return list(found.values())
+
+    def of_function(self, program: ProgramRecord) -> tuple[list[ProgramRecord], str]:
+        """The programs of the same function before, at most a dozen, the most similar first; and what was not read.
+
+        All are ranked by what their records say, and the first ones by their texts.
+        """
+        candidates: dict[str, ProgramRecord] = {}
+        store, note = None, ""
+        known = self.entries(program)
+        try:
+            if isinstance(known, KnownEntries):
+                candidates = {each.key: each for each in known.named(program.name) if each.time < program.time}
+                store = known.store
+        except StoreError as exc:
+            known = exc
+        if isinstance(known, Exception):
+            note = f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
+        for each in self._latest(program):
+            candidates[each.key] = each
+        related = [
+            (each, relation(program, each))
+            for each in candidates.values()
+            if each.components and each.key != program.key
+        ]
+        same = [each for each, is_same in related if is_same]
+        moved = [each for each, is_same in related if is_same is None]
+        for group in (same, moved):
+            found = self._ranked(program, group, store)
+            if group is same:
+                found = [each for each in found if self._has_its_name(program, each)]
+            else:
+                found = [each for each in found if self._is_nearly(program, each)]
+            if found:
+                return found, note
+        return [], note
+
+    def first(self, program: ProgramRecord) -> list[ProgramRecord]:
+        """The programs of which the texts say which is nearest, without reading any."""
+        return sorted(
+            (each for each in self._latest(program) if relation(program, each) is not False), key=_distance(program)
+        )[:_COMPARED]
+
+    def _latest(self, program: ProgramRecord) -> list[ProgramRecord]:
+        named = self._by_name.get((program.url, program.name), [])
+        found: dict[str, ProgramRecord] = {}
+        for place in range(bisect_left(named, program.time, key=lambda each: each.time) - 1, -1, -1):
+            each = named[place]
+            if each.key != program.key:
+                found.setdefault(each.key, each)
+                if len(found) == _LATEST:
+                    break
+        return list(found.values())
+
+    def _ranked(
+        self, program: ProgramRecord, candidates: Sequence[ProgramRecord], store: Store | None
+    ) -> list[ProgramRecord]:
+        first = sorted(candidates, key=_distance(program))[:_COMPARED]
+        if first:
+            self.texts.load([program, *first], store)
+        if len(first) > 1:
+            first.sort(key=_distance(program, self.texts))
+        return first
+
+    def _has_its_name(self, program: ProgramRecord, other: ProgramRecord) -> bool:
+        names = {*map(self.texts.qualified_name, (program, other))} - {""}
+        return len(names) < 2
+
+    def _is_nearly(self, program: ProgramRecord, other: ProgramRecord) -> bool:
+        if digest_of(program) and digest_of(program) == digest_of(other):
+            return True
+        one, two = self.texts.read(program), self.texts.read(other)
+        return one is not None and two is not None and one.likeness(two) >= _NEARLY
+
+
+def relation(one: ProgramRecord, other: ProgramRecord) -> bool | None:
+    """Say whether two programs of one name are of one function; None if so where their operations are nearly the same.
+
+    Their qualified names are in their texts.
+    """
+    a, b = definition_of(one.details), definition_of(other.details)
+    if not (a.file and b.file):
+        return not (a.is_lambda or b.is_lambda)
+    if a.name != b.name:
+        return False
+    callers = caller_of(one), caller_of(other)
+    are_known = bool(callers[0].file and callers[1].file)
+    if defined_by_jax(a) or defined_by_jax(b):
+        return are_known and callers[0][:2] == callers[1][:2]
+    if a.is_library or b.is_library:
+        if a.is_lambda or end_of(a.file) != end_of(b.file):
+            return False
+        return True if are_known and callers[0].file == callers[1].file else None
+    if a.is_lambda:
+        is_there = end_of(a.file) == end_of(b.file)
+        return is_there and (a.line == b.line or bool(a.source and a.source == b.source))
+    if a.file == b.file:
+        return True
+    return None if PurePath(a.file).name == PurePath(b.file).name else False
+
+
+@functools.lru_cache(4096)
+def _counted(signature: str) -> Counter[str]:
+    return Counter(signature.split(", "))
+
+
+@functools.lru_cache(4096)
+def _signature_likeness(one: str, other: str) -> float:
+    a, b = _counted(one), _counted(other)
+    longest = max(a.total(), b.total())
+    return (a & b).total() / longest if longest else 1.0
+
+
+_OF_PROGRAM: Final = frozenset({"computation", "compile_options"})
+
+
+def _distance(program: ProgramRecord, texts: Texts | None = None) -> Callable[[ProgramRecord], tuple[float, float]]:
+    """Return how much a program differs from others, to sort these: what differs least and is the latest is first."""
+    ours = {name: digest for name, digest in program.components.items() if name not in _OF_PROGRAM}
+    compiled = texts.read(program) if texts is not None else None
+
+    def apart(other: ProgramRecord) -> tuple[float, float]:
+        theirs = {name: digest for name, digest in other.components.items() if name not in _OF_PROGRAM}
+        far = 0.0 if ours == theirs else float(sum(ours.get(each) != theirs.get(each) for each in ours | theirs))
+        far += 2.0 * (1.0 - _signature_likeness(program.signature, other.signature))
+        if digest_of(program) != digest_of(other):
+            text = texts.read(other) if texts is not None and compiled is not None else None
+            far += 4.0 * (1.0 - (text.likeness(compiled) if text is not None and compiled is not None else 0.5))
+        return far, -other.time
+
+    return apart

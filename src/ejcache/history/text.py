@@ -1,0 +1,366 @@
+"""The text of a program in a form in which two of them can be compared, and the source lines that it names.
+
+The text is the module as MLIR prints it, with debug locations if this host has compiled it. Each operation becomes a
+`Line`: values have no names, an argument has the one that JAX gives it, and a constant stands where it is used, because
+its own location is the call of the jitted function. A line of another form than expected is an operation without a
+place; nothing here raises on any text.
+
+    location := '"' file '":' line ':' column …          a place in a source file
+              | '"' name '"(' location ')'                a function, or a scope such as `jit(train)/mul`, and its place
+              | 'callsite(' location ' at ' location ')'  a place, and the place that called it
+              | '"' name '"' | 'unknown'
+
+A module's text names each location once (`#loc7 = loc(…)`), and operations refer to these names.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from ejcache.history.log import LARGE_CONSTANT
+from ejcache.util.files import read_regular
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+_DEFINITION: Final = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
+_FILE: Final = re.compile(r'^"([^"\n]*)":(\d{1,9}):\d')
+_NAMED: Final = re.compile(r'^"((?:[^"\\]|\\.)*)"(?:\(|$)')
+_REFERENCE: Final = re.compile(r"#(loc\d*)")
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+_DEEPEST: Final = 200
+"""Locations in one another that are followed."""
+_LONGEST_READ: Final = 1000
+"""Characters of a location and of a constant that are read: others may have written the text."""
+
+_LOCATION: Final = re.compile(r' loc\((?:#(loc\d*)|unknown|"(?:[^"\\]|\\.)*")\)')
+_OPERATION: Final = re.compile(r'^(?:(%[\w#:]+(?:, %[\w#:]+)*) = )?"?((?:[a-z_]+\.)?[a-zA-Z_][\w.]*)"?(.*)$')
+_VALUE: Final = re.compile(r"%[\w#]+(?::\d+)?")
+_FUNCTION: Final = re.compile(r"@([A-Za-z_]\w*?)(?:_\d+)?\b")
+_TENSOR: Final = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^<>,]+(?:<[^<>]*>)?)(?:, [^<>]*(?:<[^<>]*>)?[^<>]*)?>")
+_NUMBER: Final = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
+_DONATION: Final = frozenset({"tf.aliasing_output", "jax.buffer_donor"})
+_AXES: Final = re.compile(r"\{([^{}]*)\}")
+ELIDED: Final = "contents "
+"""Begins the value of a constant whose elements the text leaves out; then comes their digest."""
+_LONGEST_LINE: Final = 48
+"""Characters of a constant."""
+
+
+class Place(NamedTuple):
+    """A line of a Python program.
+
+    Attributes:
+        file: its path.
+        line: from 1; 0 if it is not known.
+        function: the qualified name of the function around it.
+    """
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        """`train.py:12`; empty if it is not known."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.line else ""
+
+
+NOWHERE: Final = Place()
+
+
+class Argument(NamedTuple):
+    """An argument or a result.
+
+    Attributes:
+        name: as JAX gives it, `params['w']`; its number if the text has no locations.
+        type: `f32[32,32]`.
+        attributes: its sharding, donation and so on, by name.
+    """
+
+    name: str
+    type: str
+    attributes: dict[str, str]
+
+
+class Line(NamedTuple):
+    """One operation.
+
+    Attributes:
+        name: without its dialect, `dot_general`; with the function that it calls, if it calls one.
+        text: without names of values and without types.
+        type: the types of operands and result.
+        constants: the values of the constants that it uses.
+        place: the line of the user's program.
+    """
+
+    name: str
+    text: str
+    type: str
+    constants: tuple[str, ...]
+    place: Place
+
+
+class ProgramText(NamedTuple):
+    """What a program's text says.
+
+    Attributes:
+        module: the attributes of the module.
+        meshes: the axes of its meshes.
+        arguments: those of the program.
+        results: those of the program.
+        lines: its operations.
+        operands: of each line, what it uses, in their order: the number of the line that makes a value, the name of an
+            argument, or `=` and a constant.
+    """
+
+    module: str
+    meshes: str
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    lines: tuple[Line, ...]
+    operands: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def is_named(self) -> bool:
+        """True if the arguments have names."""
+        return not all(argument.name.isdigit() for argument in self.arguments)
+
+    def likeness(self, other: ProgramText) -> float:
+        """Measure how much of two programs is the same, from 0 to 1, whatever the shapes are."""
+        return likeness_of(
+            [(line.name, line.text) for line in self.lines], [(line.name, line.text) for line in other.lines]
+        )
+
+
+def likeness_of(mine: Sequence[object], theirs: Sequence[object]) -> float:
+    """Measure how many items two sequences have in common, from 0 to 1."""
+    counts = Counter(mine), Counter(theirs)
+    longest = max(len(mine), len(theirs))
+    return (counts[0] & counts[1]).total() / longest if longest else 1.0
+
+
+def spell_types(text: str) -> str:
+    """Return a text in which every type is written as JAX writes it: `f32[32,32]` for `tensor<32x32xf32>`."""
+    return _TENSOR.sub(lambda match: f"{_dtype(match[2])}[{match[1].rstrip('x').replace('x', ',')}]", text)
+
+
+def _dtype(name: str) -> str:
+    return "bool" if name == "i1" else name.replace("ui", "u")
+
+
+def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
+    """Read a module's text. In one without locations, the arguments have these names, or else numbers."""
+    every = text.splitlines()
+    places = _Places(every)
+    digests = iter([line.removeprefix(LARGE_CONSTANT) for line in every if line.startswith(LARGE_CONSTANT)])
+    module, meshes = "", []
+    arguments: list[Argument] = []
+    results: list[Argument] = []
+    lines: list[Line] = []
+    operands: list[tuple[str, ...]] = []
+    values: dict[str, str] = {}
+    makers: dict[str, str] = {}
+    for line in map(str.strip, every):
+        if line.startswith("module @"):
+            module = _LOCATION.sub("", line).partition(" attributes ")[2]
+        elif "sdy.mesh @" in line:
+            axes = line.partition(" = <[")[2].partition("]")[0]
+            meshes += [axes.replace('"', "")] * bool(axes)
+        elif line.startswith("func.func"):
+            values, makers = {}, {}
+            if "@main(" in line:
+                arguments, results = _signature(line.partition("@main(")[2], places, names)
+                values = {f"%arg{number}": each.name for number, each in enumerate(arguments)}
+        elif line and not line.startswith(("#", "/", "^", "}")):
+            found = _operation(line, places, values, digests)
+            for each in found:
+                operands.append(_operands(line, values, makers, number=len(lines)))
+                lines.append(each)
+    return ProgramText(module, ", ".join(meshes), tuple(arguments), tuple(results), tuple(lines), tuple(operands))
+
+
+def _operands(line: str, values: Mapping[str, str], makers: dict[str, str], *, number: int) -> tuple[str, ...]:
+    """List what the operation of this line uses; its own results are noted in `makers`."""
+    made, equals, uses = line.partition(" = ")
+    if not equals or not made.startswith("%"):
+        made, uses = "", line
+    names = (each.partition("#") for each in _VALUE.findall(uses.partition(" : ")[0]))
+    found = tuple(values.get(name) or makers.get(name, name) + mark + part for name, mark, part in names)
+    makers.update((each.partition(":")[0], str(number)) for each in _VALUE.findall(made))
+    return found
+
+
+def _operation(line: str, places: _Places, values: dict[str, str], digests: Iterable[str]) -> list[Line]:
+    """Return the operation of this line; a constant is noted in `values` for those that use it."""
+    named = _LOCATION.findall(line)
+    match = _OPERATION.match(_LOCATION.sub("", line))
+    if match is None:
+        return []
+    result, name, rest = match[1] or "", match[2].rpartition(".")[2], match[3]
+    body, _, types = rest.rpartition(" : ")
+    body = body or rest
+    if name == "constant":
+        content = f"{ELIDED}{next(iter(digests), '')}" if "__elided__" in body else _value(body.strip())
+        values[result] = "=" + content
+        return []
+    used = [values.get(each, "") for each in _VALUE.findall(body)]
+    text = _VALUE.sub(lambda each: values.get(each[0], "%") if values.get(each[0], "%")[:1] != "=" else "%", body)
+    text = re.sub(r"\s+", " ", _FUNCTION.sub(r"@\1", text)).strip()
+    if name in {"call", "custom_call"} and (called := _FUNCTION.search(text)):
+        name = f"{name} {called[1]}"
+    place = places.of(named[-1]) if named else NOWHERE
+    constants = tuple(each[1:] for each in used if each.startswith("="))
+    return [Line(name, spell_types(text), spell_types(types), constants, place)]
+
+
+def _signature(line: str, places: _Places, names: Sequence[str]) -> tuple[list[Argument], list[Argument]]:
+    """Return the arguments and the results, of what follows `@main(`."""
+    inner, arrow, after = line.removesuffix("{").strip().rpartition(") -> ")
+    inner = inner if arrow else after.removesuffix(")")
+    arguments = []
+    for number, part in enumerate(re.split(r", (?=%arg\d)", inner) if inner else ()):
+        text, _, location = part.partition(": ")[2].rpartition(" loc(")
+        label = location.removesuffix(")").removeprefix("#")
+        label = label[1:-1] if label.startswith('"') else places.label(label)
+        arguments.append(_described(label or "".join(names[number : number + 1]) or str(number), text or location))
+    parts = re.split(r", (?=tensor<|!)", after.removeprefix("(").removesuffix(")")) if arrow else ()
+    results = [_described("", part) for part in parts if part]
+    return arguments, [each._replace(name=each.name or f"result {number}") for number, each in enumerate(results)]
+
+
+def _described(name: str, text: str) -> Argument:
+    type_, _, attributes = text.partition(" {")
+    found = {}
+    for each in re.split(r", (?=[\w.]+ = )", attributes.removesuffix("}")) if attributes else ():
+        key, _, value = each.partition(" = ")
+        if key in _DONATION:
+            key, value = "donation", "donated"
+        found[key.rpartition(".")[2]] = _partition_spec(value)
+    result = found.pop("result_info", "").strip('"')
+    return Argument(name or ("the result" if result == "result" else result), spell_types(type_), found)
+
+
+def _partition_spec(sharding: str) -> str:
+    """`P('data', None)` of `#sdy.sharding<@mesh, [{"data"}, {}]>`; any other text as it is."""
+    match = re.search(r"<@\w+, \[(.*?)\]", sharding[:_LONGEST_READ])
+    if match is None:
+        return sharding
+    axes = [group.replace('"', "'") or "None" for group in _AXES.findall(match[1])]
+    axes = [f"({group})" if ", " in group else group for group in axes]
+    while axes and axes[-1] == "None":
+        axes.pop()
+    return f"P({', '.join(axes)})"
+
+
+def _value(text: str) -> str:
+    """Return the value in `dense<…>` as Python writes it, cut to a few dozen characters."""
+    value = text.removeprefix("dense<").removesuffix(">")[:_LONGEST_READ]
+    value = _NUMBER.sub(lambda match: f"{float(match[0]):.7g}", value)
+    return value if len(value) <= _LONGEST_LINE else value[: _LONGEST_LINE - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+class _Places:
+    """The locations that a module's text defines."""
+
+    def __init__(self, lines: list[str]) -> None:
+        found = (_DEFINITION.match(line) for line in lines if line.startswith("#loc"))
+        self._texts = {match[1]: match[2] for match in found if match}
+        self._places: dict[str, Place] = {}
+
+    def of(self, name: str, depth: int = _DEEPEST) -> Place:
+        """Return the innermost line of the user's own program: not of an installed library, if another one is there."""
+        if name not in self._places:
+            self._places[name] = NOWHERE  # a text that others wrote may name itself
+            self._places[name] = self._place(self._texts.get(name, ""), depth)
+        return self._places[name]
+
+    def label(self, name: str) -> str:
+        """Return the name that the location has itself, as arguments have theirs; empty if it has none."""
+        match = _NAMED.match(self._texts.get(name, ""))
+        return match[1] if match else ""
+
+    def _place(self, text: str, depth: int) -> Place:
+        if match := _FILE.match(text):
+            return Place(match[1], int(match[2]))
+        named = _NAMED.match(text)
+        inner = [self.of(name, depth - 1) for name in _REFERENCE.findall(text[:_LONGEST_READ]) if depth]
+        found = [place for place in inner if place.line]
+        own = [place for place in found if not is_installed(place.file)]
+        place = next(iter(own or found), NOWHERE)
+        return place._replace(function=named[1]) if named and place.line and not place.function else place
+
+
+def is_installed(file: str) -> bool:
+    """True if the file is one of an installed library, which its user cannot change."""
+    return any(part in file for part in _INSTALLED)
+
+
+_LARGEST: Final = 2_000_000
+
+
+class SourceFiles:
+    """The source files of a program, as they are now.
+
+    Args:
+        until: seconds since the epoch; a file that changed later may hold another program and is not read.
+
+    Attributes:
+        lines: returns the lines of a file; none if they are not known.
+    """
+
+    def __init__(self, *, until: float) -> None:
+        self._until = until
+        self.lines = functools.cache(self._read)
+
+    def are_older(self, files: Iterable[str], time: float) -> bool:
+        """True if all of these files exist and have not changed since `time`, in seconds since the epoch."""
+        try:
+            return all(os.stat(path).st_mtime <= time for path in files)  # noqa: PTH116
+        except (OSError, ValueError):
+            return False
+
+    def line(self, place: Place) -> str:
+        """Return the text of that line; empty if it is not known."""
+        lines = self.lines(place.file)
+        return lines[place.line - 1].strip() if 0 < place.line <= len(lines) else ""
+
+    def lack(self, file: str, name: str) -> bool:
+        """True if the file can be read and nothing in it has this name."""
+        lines = self.lines(file)
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        return bool(lines) and not any(word.search(line) for line in lines)
+
+    def assigned(self, value: str, place: Place) -> tuple[str, Place]:
+        """Find the name that the line at `place` reads, to which its file gives this number, and the line that does.
+
+        `learning_rate = 0.01`, `learning_rate: float = 0.01` and `'learning_rate': 0.01` give a number. ("", NOWHERE)
+        if there is no such name, or more than one.
+        """
+        found: dict[str, Place] = {}
+        words = set(re.findall(r"[^\W\d]\w*", self.line(place)))
+        for number, line in enumerate(self.lines(place.file) if words else (), 1):
+            for match in re.finditer(r"([^\W\d]\w*)['\"]?\s*(?::[^=#]*?)?[=:]\s*([-+]?[\d.][\w.+-]*)", line):
+                if match[1] in words and _is_number(match[2], value):
+                    found.setdefault(match[1], Place(place.file, number))
+        return next(iter(found.items())) if len(found) == 1 else ("", NOWHERE)
+
+    def _read(self, path: str) -> list[str]:
+        try:
+            if not path.startswith("/") or os.stat(path).st_mtime > self._until + 1.0:  # noqa: PTH116
+                return []
+            return read_regular(path, max_size=_LARGEST).decode().splitlines()
+        except (OSError, ValueError):
+            return []
+
+
+def _is_number(literal: str, value: str) -> bool:
+    try:
+        return abs(float(literal) - float(value)) <= abs(float(value)) * 1e-6
+    except ValueError:
+        return False
