@@ -9,9 +9,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache._version import __version__ as __version__
-
 if TYPE_CHECKING:
+    from ejcache._version import __version__ as __version__
     from ejcache.api import clear, current_settings, entries, prune, stats, verify, why
     from ejcache.autotune.operation import autotuned
     from ejcache.autotune.records.store import AutotuneStore
@@ -115,6 +114,8 @@ _HOMES: Final = {name: module for module, names in _MODULES.items() for name in 
 def __getattr__(name: str) -> Any:
     if name == "autotune":
         return import_module("ejcache.autotune")
+    if name == "__version__":
+        return import_module("ejcache._version").__version__
     if name not in __all__:
         raise AttributeError(f"module 'ejcache' has no attribute {name!r}")
     try:

@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.maintenance.worth import worth_of_use
+from ejcache.stores.base import worth_of_use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.util.tally import Tally
 from ejcache.util.tuples import NamedTuple
-from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -153,6 +152,8 @@ class Stats(NamedTuple):
         return f"<Stats: {self}>"
 
     def __str__(self) -> str:
+        from ejcache.util.units import plural
+
         counts = f"{plural(self.hits, 'hit')}, {plural(self.misses, 'miss', 'misses')}, {self.stores:,} stored"
         return f"saved {self.saved_of_total} of compiling: {counts}"
 

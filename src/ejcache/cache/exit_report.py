@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ejcache._version import __version__
 from ejcache.cache.counters import Miss, Stats
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.parsers import REPORT_JSON, REPORT_LINE, REPORT_OFF
@@ -132,6 +131,8 @@ def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
 
 def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, object]:
     """Stable snake_case fields: the counters, as `Stats.to_dict` has them, and the process."""
+    from ejcache._version import __version__
+
     return {
         "schema": _SCHEMA,
         "version": __version__,

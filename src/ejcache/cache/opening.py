@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.errors import StoreError
 from ejcache.keys.key import evicted_before
-from ejcache.maintenance.worth import worth_by
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind
 from ejcache.stores.network_filesystems import detect_shared_storage
@@ -18,6 +17,8 @@ from ejcache.util.directory_access import POLICY
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ejcache.bucket.base import Bucket
     from ejcache.cache.switch import CacheSwitch
     from ejcache.coordination.single_flight import SingleFlight
@@ -57,6 +58,15 @@ def open_cache_store(url: str | Location, settings: Settings) -> Store:
         evict_before=evicted_before,
         worth=worth_by(settings),
     )
+
+
+def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:
+    """Return the function by which a local store orders its entries; None to order them by their last use."""
+    if settings.evict != "cost":
+        return None
+    from ejcache.maintenance.worth import worth  # most starts keep the order of uses
+
+    return worth
 
 
 def _open_tiered(location: Location, settings: Settings) -> Store:

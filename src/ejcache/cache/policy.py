@@ -30,8 +30,7 @@ from ejcache.errors import (
 )
 from ejcache.journal.recorder import recorder
 from ejcache.keys.key import module_text_key, parse_any_key
-from ejcache.maintenance.worth import LEAST_WORTH, worth_of_use
-from ejcache.stores.base import two_tiers
+from ejcache.stores.base import LEAST_WORTH, two_tiers, worth_of_use
 from ejcache.stores.location import display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once

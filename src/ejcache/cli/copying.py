@@ -33,7 +33,7 @@ def store_of(source: OpenCache) -> Store:
 
 def open_for_writing(url: str, settings: Settings) -> Store:
     """The store to copy to, which is created if it does not exist."""
-    from ejcache.maintenance.worth import worth_by
+    from ejcache.cache.opening import worth_by
     from ejcache.stores.opening import open_store
     from ejcache.stores.shared.store import SharedStore
 

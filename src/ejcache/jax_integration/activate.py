@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.cache import exit_report as reporting
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight, open_switch
 from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.jax_integration.forms import Form, choose_form
-from ejcache.settings.parsers import FlagValue, Origin
+from ejcache.settings.environment import environment_variable
+from ejcache.settings.parsers import REPORT_OFF, FlagValue, Origin
 from ejcache.settings.resolve import (
     SettingsSource,
     parse,
@@ -116,7 +116,7 @@ class _Session:
             open_single_flight=lambda store: open_single_flight(place, store, self.settings()),
             open_switch=lambda store: open_switch(place, store, self.settings()),
         )
-        reporting.include(policy, destination=settings.report, disabled_reason=settings.disabled_reason)
+        _note_for_report(policy, settings)
         return policy, CompilationCache(policy, settings=self.settings)
 
     def begin(self) -> None:
@@ -187,6 +187,21 @@ class _SavedState(NamedTuple):
 
 
 _ENABLED: Final = "jax_enable_compilation_cache"
+_unreported: Final[list[CachePolicy]] = []
+"""The caches that this process has opened while no report was asked for."""
+
+
+def _note_for_report(policy: CachePolicy, settings: Settings) -> None:
+    """Have the report at exit count a cache; where nobody asks for a report, its module is not imported."""
+    _unreported.append(policy)
+    if (settings.report or "off").lower() in REPORT_OFF and not environment_variable("EJCACHE_RUN_COUNTS"):
+        return
+    from ejcache.cache import exit_report
+
+    for each in _unreported:
+        exit_report.include(each, destination=settings.report, disabled_reason=settings.disabled_reason)
+    _unreported.clear()
+
 
 _lock = threading.RLock()
 _session: _Session | None = None

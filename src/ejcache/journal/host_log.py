@@ -9,7 +9,6 @@ as long as to store a small executable. A killed process loses what it compiled 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ from ejcache.settings.directories import state_directory
 from ejcache.util.files import append_regular, make_private, read_regular
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.scheduler import Scheduler
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,8 +48,7 @@ def write_now() -> None:
 at_exit(ExitPhase.WRITE, write_now)
 
 
-@dataclass(frozen=True, slots=True)
-class AppendedLog:
+class AppendedLog(NamedTuple):
     """A log in the user's directory, which later runs read.
 
     Attributes:

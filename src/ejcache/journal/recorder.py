@@ -14,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache._version import __version__
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
 from ejcache.journal.host_log import AppendedLog, run_later
 from ejcache.journal.line import HIT, STORED, Process, StartRecord, decode_lines, encode_line
@@ -156,6 +155,8 @@ class Recorder:
         from ejcache.util.git_commit import commit_of  # in the background
 
         process = self.describe()
+        from ejcache._version import __version__
+
         versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.versions}
         if commit := commit_of(_directory_of_program()):
             versions["commit"] = commit

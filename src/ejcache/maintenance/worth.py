@@ -11,26 +11,16 @@ day; of shared storage no process sees all evictions, and every pass reads when 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from ejcache.stores.base import worth_of_use
 
-    from ejcache.settings.table import Settings
-
-LEAST_WORTH: Final = 0.01
-"""What a use of a text or a profile counts for, which saves no compilation by itself; no entry counts for less."""
 FORGETTING_SECONDS: Final = 86_400.0
 """An entry of a shared cache that was not used for so long counts half."""
 _START: Final = 8192
 _SECONDS: Final = re.compile(rb'"compile_seconds":([0-9]{1,9}(?:\.[0-9]{1,20})?)[,}]')
 """In the header of an entry, which is canonical JSON, so that within a text the quotation marks are escaped. To decode
 the header takes as long as a tenth of a put."""
-
-
-def worth_of_use(compile_seconds: float) -> float:
-    """Weigh one use of an entry: the seconds of compiling that it saves."""
-    return max(LEAST_WORTH, compile_seconds)
 
 
 def worth_of_bytes(start: bytes) -> float:
@@ -42,8 +32,3 @@ def worth_of_bytes(start: bytes) -> float:
 def worth(start: bytes, size: int) -> float:
     """Return the seconds of compiling for each byte of an entry, by its beginning and its size."""
     return worth_of_bytes(start) / max(size, 1)
-
-
-def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:
-    """Return the function by which a local store orders its entries; None to order them by their last use."""
-    return worth if settings.evict == "cost" else None

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 
 
 UNLIMITED: Final = -1
+LEAST_WORTH: Final = 0.01
+"""What a use of a text or a profile counts for, which saves no compilation by itself; no entry counts for less."""
+
+
+def worth_of_use(compile_seconds: float) -> float:
+    """Weigh one use of an entry: the seconds of compiling that it saves."""
+    return max(LEAST_WORTH, compile_seconds)
 
 
 class EntryInfo(NamedTuple):

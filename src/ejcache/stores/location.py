@@ -18,8 +18,8 @@ ACCEPTED_URL: Final = (
     "can write to"
 )
 
-_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?")
-_PASSWORD: Final = re.compile(r"[^/@?]*:(?!\d*(?:/|$))")
+_SCHEME: Final = r"([A-Za-z][A-Za-z0-9+.-]*):(//)?"
+_USERINFO: Final = r"[^/@?]*:(?!\d*(?:/|$))"
 """The beginning of `user:password@host`: a colon in the host part that no port number follows."""
 
 
@@ -90,7 +90,7 @@ class Location(NamedTuple):
         if isinstance(url, cls):
             return url
         text = _checked_text(url)
-        scheme = _SCHEME.match(text)
+        scheme = re.match(_SCHEME, text)
         if scheme is None:
             return _directory(text, text)
         name = scheme[1].lower()
@@ -121,12 +121,12 @@ def display_url(text: str | os.PathLike[str]) -> str:
     that nobody has parsed.
     """
     shown = os.fspath(text)
-    scheme = _SCHEME.match(shown)
+    scheme = re.match(_SCHEME, shown)
     if scheme is None or scheme[2] is None:
         return shown
     rest, mark, query = shown[scheme.end() :].partition("?")
     name = scheme[1].lower()
-    if _PASSWORD.match(rest):
+    if re.match(_USERINFO, rest):
         rest = "***@" + rest.rpartition("@")[2] if "@" in rest else "***"
     elif "@" in rest.partition("/")[0] and name not in _NAMES_ACCOUNT:
         rest = "***@" + rest.partition("@")[2]
@@ -153,7 +153,7 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
     anonymous = kind in _PUBLIC and rest.endswith(_ANONYMOUS)
     rest = rest.removesuffix(_ANONYMOUS) if anonymous else rest
     host = rest.partition("/")[0]
-    if _PASSWORD.match(rest) or "?" in rest or ("@" in host and scheme not in _NAMES_ACCOUNT):
+    if re.match(_USERINFO, rest) or "?" in rest or ("@" in host and scheme not in _NAMES_ACCOUNT):
         raise UsageError(
             f"{display_url(text)} carries a credential (a password, a token or a query), which would show up in logs: "
             "remove it from the URL and put credentials in the variables or files that the storage's own tools read"

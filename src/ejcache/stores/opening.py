@@ -213,12 +213,12 @@ _BESIDE_ENTRIES: Final = frozenset({"CACHEDIR.TAG", "autotune", "autotune-record
 """What may be in the directory of a cache in which no program has stored an entry."""
 
 
-_OF_JAX: Final = re.compile(r".+-[0-9a-f]{64}-(?:cache|atime)|\.lockfile")
+_OF_JAX: Final = r".+-[0-9a-f]{64}-(?:cache|atime)|\.lockfile"
 
 
 def is_of_plain_jax(name: str) -> bool:
     """True if JAX's own cache has files of this name, which no code of ejcache reads, writes or removes."""
-    return _OF_JAX.fullmatch(name) is not None
+    return re.fullmatch(_OF_JAX, name) is not None
 
 
 class CacheContents(NamedTuple):

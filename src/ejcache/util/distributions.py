@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _METADATA: Final = ".dist-info"
-_SEPARATORS: Final = re.compile("[-_.]+")
+_SEPARATORS: Final = "[-_.]+"
 
 
 class InstalledDistribution(NamedTuple):
@@ -36,7 +36,7 @@ class InstalledDistribution(NamedTuple):
 
 def normalised_name(name: str) -> str:
     """Return a distribution's name as all its spellings have it."""
-    return _SEPARATORS.sub("-", name).lower()
+    return re.sub(_SEPARATORS, "-", name).lower()
 
 
 def distributions_in(directory: str) -> Iterator[InstalledDistribution]:

@@ -39,7 +39,7 @@ else:
 
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A lock file is neither reached through a link that another program may have made, nor waited for if it is a pipe."""
-_TOKEN: Final = re.compile(r"\d+-[0-9a-f]{12}")
+_PRESENCE: Final = r"\d+-[0-9a-f]{12}"
 
 
 class _LockedDescriptors:
@@ -262,7 +262,7 @@ class Presence:
 
 def is_token(name: str) -> bool:
     """True if `name` has the form of a presence's token."""
-    return _TOKEN.fullmatch(name) is not None
+    return re.fullmatch(_PRESENCE, name) is not None
 
 
 def dead_presences(directory: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from ejcache.errors import InvalidKeyError
 MAX_KEY_BYTES: Final = 700
 """A key must fit, escaped, into one file name or object name of every backend."""
 
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
+_CONTROL: Final = "[\x00-\x1f\x7f]"
 
 
 def key_digest(key: str, digits: int = 64) -> str:
@@ -35,7 +35,7 @@ def check_key(key: object) -> str:
         raise InvalidKeyError(f"a key must be encodable as UTF-8, which {key!r} is not") from exc
     if length > MAX_KEY_BYTES:
         raise InvalidKeyError(f"a key has at most {MAX_KEY_BYTES} bytes, and {key[:40]!r}… has {length}")
-    if _CONTROL.search(key):
+    if not key.isprintable() and re.search(_CONTROL, key):
         raise InvalidKeyError(f"a key has no control characters, and {key!r} does")
     return key
 

@@ -24,7 +24,6 @@ from ejcache.keys.environment_variables import compile_variables, read_flags_fil
 from ejcache.keys.toolchain import LibraryDigests, content_digest, cpu_features, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
-from ejcache.util.distributions import distributions_in
 from ejcache.util.log import log
 from ejcache.util.threads import cores, submit
 
@@ -167,6 +166,8 @@ def installed_packages(beginnings: tuple[str, ...]) -> Iterator[tuple[str, str]]
     Args:
         beginnings: of names, in small letters and with hyphens.
     """
+    from ejcache.util.distributions import distributions_in  # no program of a CPU asks
+
     for place in dict.fromkeys(sys.path):
         for each in distributions_in(place or "."):
             if each.name.startswith(beginnings):

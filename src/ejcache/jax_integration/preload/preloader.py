@@ -43,8 +43,7 @@ from ejcache.jax_integration.seam import backends as seam
 from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.keys.compile_options import without_cache_paths
 from ejcache.keys.key import run_profile_key
-from ejcache.maintenance.worth import worth_of_use
-from ejcache.stores.base import two_tiers
+from ejcache.stores.base import two_tiers, worth_of_use
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler

@@ -82,6 +82,11 @@ def age_of(sql: Sql) -> float:
     return rows[0][0] if rows and isinstance(rows[0][0], float) else 0.0
 
 
+def set_turn(sql: Sql, hits: str) -> str:
+    """Return what a statement that counts uses sets besides: the turn of a row, by an expression for its hits."""
+    return f", turn = {age_of(sql)!r} + worth * {WEIGHT.format(hits=hits)}"
+
+
 def set_age(sql: Sql, age: float) -> None:
     """Note the age after entries were evicted, inside the transaction in which it was asked for."""
     sql(_SET_AGE, (_AGE, age))

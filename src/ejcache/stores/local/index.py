@@ -16,7 +16,6 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreBusyError
-from ejcache.stores.local.cost_order import WEIGHT, age_of, has_turns, order_by_cost
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.sqlite_errors import DamageError, SqliteFailure, classify
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
@@ -42,7 +41,7 @@ _WHOLE: Final = "rowid, tag, size, mode, filename, value, store_time"
 _LENGTH: Final = _WHOLE.replace("value", "length(value)")
 # What is put into these statements are the constants of this module.
 # ruff: noqa: S608
-_UNREAD: Final = re.compile(r"failed to get page|error code ?=? ?(?!11\b)\d")
+_UNREAD: Final = r"failed to get page|error code ?=? ?(?!11\b)\d"
 """A line of SQLite's check about a page that could not be read: its code is another one than SQLITE_CORRUPT."""
 _USED: Final = (
     f"SELECT key, raw, expire_time, access_time, access_count, {_WHOLE} FROM Cache",
@@ -64,9 +63,8 @@ _MARK_USES: Final = """
         access_count = access_count + (SELECT times FROM Used WHERE Used.key = Cache.key){turn}
     WHERE raw = 1 AND key IN (SELECT key FROM Used)
 """
-_TURN: Final = ", turn = :age + worth * " + WEIGHT.format(
-    hits="(access_count + (SELECT times FROM Used WHERE Used.key = Cache.key))"
-)
+_USES: Final = "(access_count + (SELECT times FROM Used WHERE Used.key = Cache.key))"
+"""The uses of a row, in that statement."""
 _AS_TEXT: Final = methodcaller("decode", "utf-8", "surrogateescape")
 _ROWS_OF_USES: Final = 300
 """Rows of one statement, which may have 999 values."""
@@ -225,6 +223,8 @@ class EntryIndex:
             raise DamageError(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
         self.total()
         if self.options.worth is not None and not self.read_only and "Cache_turn" not in names:
+            from ejcache.stores.local.cost_order import order_by_cost  # most stores keep the order of uses
+
             self._sql("BEGIN IMMEDIATE")  # who opens the index tries again if another process is writing
             order_by_cost(self._sql)
             self._sql("COMMIT")
@@ -404,6 +404,8 @@ class EntryIndex:
 
     def page(self, after: str, number: int) -> list[tuple[Any, ...]]:
         """Return the next `number` rows in the order of keys; `store.entries` names the columns."""
+        from ejcache.stores.local.cost_order import has_turns
+
         turn = "turn, worth * size" if has_turns(self._sql) else "NULL, NULL"
         return self.rows(
             f"SELECT key, size, store_time, access_time, access_count, {turn} FROM Cache"
@@ -452,11 +454,14 @@ class EntryIndex:
 
     def mark_uses(self) -> None:
         """Write when entries were used, inside a transaction; if that fails, the next one does it."""
-        self._marked = self.uses.take()
+        self._marked, turn = self.uses.take(), ""
+        if self.options.worth is not None:
+            from ejcache.stores.local.cost_order import set_turn
+
+            turn = set_turn(self._sql, _USES)
         for start in range(0, len(self._marked), _ROWS_OF_USES):
             some = self._marked[start : start + _ROWS_OF_USES]
             rows = ", ".join(["(?, ?, ?)"] * len(some))
-            turn = "" if self.options.worth is None else _TURN.replace(":age", repr(age_of(self._sql)))
             self._sql(_MARK_USES.format(rows=rows, turn=turn), [value for row in some for value in row])
 
     def write_uses(self) -> None:
@@ -490,7 +495,7 @@ class EntryIndex:
             sqlite3.Error: it could not be read, which proves nothing.
         """
         lines = [str(line) for (line,) in self.rows("PRAGMA integrity_check(10)", steps=11 * _MOST_STEPS)]
-        if any(map(_UNREAD.search, lines)):
+        if any(re.search(_UNREAD, line) for line in lines):
             # A page that the disk did not give counts as damage there, and so does what only that page leads to.
             raise sqlite3.OperationalError("; ".join(lines))
         if lines != ["ok"]:

@@ -81,9 +81,9 @@ _SHARE_OF_DISK: Final = 10
 """The limit of a cache is at most a tenth of its disk."""
 _RESERVES: Final = 16
 """A disk that is smaller than so many reserves has none: entries need the room."""
-_NUMBER: Final = re.compile(r"-1|[0-9]{1,18}")
-_GENERATION: Final = re.compile(r"g-[0-9a-f]{16}")
-_LEFTOVER: Final = re.compile(r"(new|dead)-[0-9a-f]{16}")
+_NUMBER: Final = r"-1|[0-9]{1,18}"
+_GENERATION: Final = r"g-[0-9a-f]{16}"
+_LEFTOVER: Final = r"(new|dead)-[0-9a-f]{16}"
 _WRONG: Final = ".wrong"
 _QUARANTINED_ENTRY: Final = r"[0-9a-f]{16}-[0-9a-f]{8}\.(entry|wrong)"
 _QUARANTINED_INDEX: Final = r"index-[0-9a-f]{16}"
@@ -244,11 +244,11 @@ class Layout:
         """Generations that were being created or deleted when their process died."""
         return list(self._directories(_LEFTOVER))
 
-    def _directories(self, form: re.Pattern[str]) -> Iterator[Path]:
+    def _directories(self, form: str) -> Iterator[Path]:
         try:
             with os.scandir(self.local) as entries:
                 for entry in entries:
-                    if form.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    if re.fullmatch(form, entry.name) and entry.is_dir(follow_symlinks=False):
                         yield self.local / entry.name
         except FileNotFoundError:
             return
@@ -358,7 +358,7 @@ class Layout:
         except (FileNotFoundError, UnsafeFileError):
             return None
         text = data.decode(errors="replace").strip()
-        return int(text) if _NUMBER.fullmatch(text) else None
+        return int(text) if re.fullmatch(_NUMBER, text) else None
 
     def _holds_caches_only(self) -> bool:
         with contextlib.suppress(OSError):
