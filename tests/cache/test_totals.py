@@ -7,8 +7,6 @@ from collections import Counter
 
 import pytest
 
-from ejcache.stores.local.store import LocalStore
-
 USER = """
 import json, os, sys
 import ejcache
@@ -64,20 +62,3 @@ def _variables(name):
         ("XDG_CONFIG_HOME", f"{name}/.config"),
         ("EJCACHE_LOCAL_DIR", f"{name}/tiers"),
     )
-
-
-def test_what_is_replaced_by_execv_has_counted(run_forked, tmp_path):
-    """It runs no exit handlers; what it has stored is in the sums."""
-    program = """
-        import os, sys
-        import ejcache
-        cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
-        for number in range(3):
-            assert cache.get(str(number)) is None
-            cache.put(str(number), b"value")
-        os.execv(sys.executable, [sys.executable, "-c", ""])
-    """
-    run_forked(program, str(tmp_path))
-    with LocalStore(tmp_path) as store:
-        counters = store.counters()
-    assert (counters["stores"], counters["misses"]) == (3, 3)

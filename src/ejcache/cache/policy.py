@@ -238,7 +238,7 @@ class CachePolicy:
             self.leave_out(header.key, written.skip, header.compile_seconds, settings)
         else:
             self.tally.add(stores=1)
-            self.flush()  # what takes the place of this process by `os.execv` runs no exit handlers
+            self._flush_if_due()
         return written
 
     def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> WriteResult:
