@@ -270,20 +270,22 @@ def make(k):
         return x * k
     return step
 
-step = make(2)
+step = make(4 if change else 2)
 said["first"] = step(x)
 if change:
     said["second"] = make(3)(x)
+    said["again"] = step(x)
 """
 
 
 def test_a_second_function_that_is_made_late(start):
-    """It is said loudly; the record is removed, and the name, code and word stay off."""
+    """It is said loudly; the record is removed, what was reused is traced, and the name, code and word stay off."""
     for _ in range(2):
         start(LATE)
     assert start()["traced"] == []
     late = start(CHANGE="yes")
-    assert (late["traced"], values(late)["second"]) == ([3], [0.0, 3.0, 6.0, 9.0])
+    assert late["traced"] == [3, 4]
+    assert (values(late)["second"], values(late)["again"]) == ([0.0, 3.0, 6.0, 9.0], [0.0, 4.0, 8.0, 12.0])
     assert "and one of them was reused before, so the word does not stand for all that it reads" in late["stderr"]
     after = [start() for _ in range(3)]
     assert [each["traced"] for each in after] == [[2]] * 3

@@ -266,7 +266,7 @@ class ReusingCalls:
 
     def _note_reuse(self, question: _Question) -> None:
         self._is_slow = True
-        self._namesake.note_reuse(question.word, functools.partial(self._turn_off, question))
+        self._namesake.note_reuse(question.word, functools.partial(self._withdraw, question))
         self._say(question, "reused", "earlier starts with this word, code and call have traced it")
         if not self._is_counted:
             self._is_counted = True
@@ -363,6 +363,11 @@ class ReusingCalls:
             remove_record(question.key, policy, settings)
         except StoreError as exc:
             policy.report_failure("remove a record of reuse", exc, settings, program=self.name)
+
+    def _withdraw(self, question: _Question, why: str) -> None:
+        """Turn off what was reused: its record may be of another function, and the next call is traced."""
+        self._turn_off(question, why)
+        self._jitted.clear_cache()
 
     def _stay_plain(self, use: _Use, why: str) -> None:
         """Remember, and say once in a process, why this function is traced although it has a word."""
