@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 
 from ejcache import code_digest
 from ejcache.errors import UsageError
+from ejcache.reuse import sources
 from ejcache.reuse.functions import know
 from ejcache.reuse.sources import read_source
 
@@ -80,6 +83,20 @@ def test_a_file_that_changes(tmp_path):
     assert "was modified" in source._replace(status=(0, *source.status[1:])).why_changed()
     assert "is gone" in source._replace(path=str(tmp_path / "n.py")).why_changed()
     assert read_source("<string>") is read_source(str(tmp_path)) is None
+
+
+def test_a_way_that_changes(tmp_path, monkeypatch):
+    """A file that is as old as ever, behind a link that was switched."""
+    began = time.time() - 1000
+    (tmp_path / "v1").mkdir()
+    path = tmp_path / "v1" / "m.py"
+    path.write_text("1")
+    path.with_name("other.py").hardlink_to(path)  # only what is in it counts
+    (tmp_path / "current").symlink_to("v1")
+    os.utime(path, (began - 10, began - 10))
+    monkeypatch.setattr(sources, "_BEGAN", began)
+    assert read_source(str(path)).why_changed() == ""
+    assert "was modified" in read_source(str(tmp_path / "current" / "m.py")).why_changed()
 
 
 def make(k):

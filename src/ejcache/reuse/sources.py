@@ -84,9 +84,9 @@ class SourceFile(NamedTuple):
         """Say that the file may differ from what Python read, as the end of a sentence; empty if it cannot."""
         try:
             now = os.stat(self.path)  # noqa: PTH116
+            is_same = _identity(now) == self.status and not is_younger_than_process(now) and not _has_moved(self.path)
         except OSError:
             return f"{self.path} is gone"
-        is_same = _identity(now) == self.status and not is_younger_than_process(now)
         return "" if is_same else f"{self.path} was modified after the process began"
 
 
@@ -100,6 +100,21 @@ def read_source(path: str) -> SourceFile | None:
             return SourceFile(path, hashlib.sha256(file.read()).hexdigest(), _identity(status))
     except (OSError, ValueError):  # a name such as "<string>" or one with a zero byte
         return None
+
+
+def _has_moved(path: str) -> bool:
+    """True if a link on the way to a file was switched after this process began.
+
+    Of a directory nobody can say it: a container gives one new times when something is written below it.
+    """
+    way = (os.lstat(each) for each in _way_to(path))
+    return any(stat.S_ISLNK(status.st_mode) and is_younger_than_process(status) for status in way)
+
+
+def _way_to(path: str) -> Iterator[str]:
+    while path and path != os.sep:
+        yield path
+        path = os.path.dirname(path)  # noqa: PTH120
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
