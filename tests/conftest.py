@@ -102,6 +102,7 @@ _ONE_PYTHON = (
     "jax_integration/test_rank_drift.py",
     "jax_integration/test_remote_programs.py",
     "jax_integration/test_sharing.py",
+    "jax_integration/test_thin.py",
     "jax_integration/test_tuning.py",
     "jax_integration/test_xla_caches.py",
     "keys",
