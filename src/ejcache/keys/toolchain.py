@@ -25,7 +25,7 @@ from ejcache.util.files import make_private, write_atomically
 from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 _SUFFIXES: Final = (".so", ".dylib", ".dll", ".pyd", ".bc")
@@ -33,6 +33,8 @@ _VERSIONED: Final = r"\.so(\.\d+)+$"
 _RACY_SECONDS: Final = 3.0
 """A file changed this recently may change again without a new time stamp."""
 
+_READERS: Final = 2
+"""Libraries that are read at once: each is digested by one core, and the program wants the others."""
 _PIECE_BYTES: Final = 8 << 20
 """Bytes that are read at once. A thread in the background waits for the program twice for each piece, up to 5 ms each:
 in pieces of 256 KB, which `hashlib.file_digest` reads, 330 MB took 13 s beside a busy program."""
@@ -79,9 +81,11 @@ class LibraryDigests:
             OSError: a library cannot be read.
         """
         identities = _identities(map(Path, paths))
-        # Two threads want them at the start of a program: the one that makes the first key, and one in the background.
-        with self._lock:
-            self._compute(identities, Path(memo) if memo is not None else None)
+        if not self._known.keys() >= set(identities.values()):
+            # Two threads want them at the start of a program: the one that makes the first key, and one in the
+            # background.
+            with self._lock:
+                self._compute(identities, Path(memo) if memo is not None else None)
         lines = sorted(f"{path.name} {self._known[identity]}" for path, identity in identities.items())
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -92,14 +96,26 @@ class LibraryDigests:
             for identity, digest in _read_memo(memo).items():
                 known.setdefault(identity, digest)
         fresh: dict[str, str] = {}
-        for path, identity in identities.items():
-            if identity not in known:
-                known[identity] = self._read(path)
-                settled = time.time() - path.stat().st_mtime > _RACY_SECONDS
-                if settled and _identity(path, {}) == identity:
-                    fresh[identity] = known[identity]
+        for path, digest in self._found([path for path, identity in identities.items() if identity not in known]):
+            identity = identities[path]
+            known[identity] = digest
+            settled = time.time() - path.stat().st_mtime > _RACY_SECONDS
+            if settled and _identity(path, {}) == identity:
+                fresh[identity] = digest
         if memo is not None and fresh:
             _write_memo(memo, fresh)
+
+    def _found(self, paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+        """Yield the digests of files of which nothing is known: those that pip wrote down, then those that are read."""
+        if not paths:
+            return
+        from ejcache.keys.recorded_digests import recorded_digests  # by the first start in an environment only
+        from ejcache.util.parallel import in_parallel
+
+        recorded = recorded_digests(paths)
+        yield from recorded.items()
+        rest = [path for path in paths if path not in recorded]
+        yield from zip(rest, in_parallel(self._read, rest, threads=min(_READERS, len(rest))), strict=True)
 
 
 def file_digest(path: Path) -> str:

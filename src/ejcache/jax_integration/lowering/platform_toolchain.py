@@ -28,7 +28,7 @@ from ejcache.util.log import log
 from ejcache.util.threads import cores, submit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 _PLUGINS: Final = (
@@ -77,20 +77,28 @@ def native_libraries(platform: str) -> str:
 
 
 def read_libraries_ahead() -> None:
-    """Have jaxlib's part of `native_libraries` computed in the background, if there is none on disk yet.
+    """Have the digests of `native_libraries` computed in the background, if there are none on disk yet.
 
-    Reading jaxlib takes a quarter of a second, or seconds on a cold disk: on a new host, and in each new container. The
-    program imports its libraries and makes its backend meanwhile.
+    Where pip has not written them down (`recorded_digests`), reading jaxlib takes a quarter of a second and the plug-in
+    of a GPU twice that, or seconds on a cold disk: on a new host, and in each new container. The program imports its
+    libraries and makes its backend meanwhile.
     """
     if not os.path.exists(_memo()):  # noqa: PTH110 (pathlib raises an error if the directory cannot be searched)
-        submit(_read_jaxlib)
+        submit(_read_libraries)
 
 
-def _read_jaxlib() -> None:
+def _read_libraries() -> None:
     try:
         native_libraries("cpu")  # those of jaxlib, which are a part of every other platform's
+        chosen = environment_variable("JAX_PLATFORMS") or environment_variable("JAX_PLATFORM_NAME") or ""
+        if chosen.strip().lower() != "cpu":
+            library_digests.digest_of(_libraries_of(filter(_may_be_used, _plugins(chosen))), memo=_memo())
     except OSError as exc:
-        log.debug("ejcache: jaxlib is read again when its digest is needed: %s", exc)
+        log.debug("ejcache: native libraries are read again when their digests are needed: %s", exc)
+
+
+def _may_be_used(plugin: str) -> bool:
+    return not _finds_nothing(plugin)
 
 
 def _memo() -> Path:
@@ -102,16 +110,22 @@ def native_library_files(platform: str) -> list[Path]:
     files = list(native_files(Path(jaxlib.__file__).parent))
     if platform == "cpu":
         return files
-    for name in _plugins(platform):
-        spec = importlib.util.find_spec(name)
-        for directory in (spec and spec.submodule_search_locations) or ():
-            files += native_files(directory)
+    files += _libraries_of(_plugins(platform))
     # "name:path,name:path", where a name may be missing.
     named = [part.split(":", 1) for part in (environment_variable("PJRT_NAMES_AND_LIBRARY_PATHS") or "").split(",")]
     paths = [part[-1] for part in named if len(part) > 1 and (not part[0] or _is_of(part[0], platform))]
     if _is_of("tpu", platform):
         paths.append(environment_variable("TPU_LIBRARY_PATH") or "")
     return files + [Path(path) for path in paths if path and Path(path).is_file()]
+
+
+def _libraries_of(packages: Iterable[str]) -> list[Path]:
+    files: list[Path] = []
+    for name in packages:
+        spec = importlib.util.find_spec(name)
+        for directory in (spec and spec.submodule_search_locations) or ():
+            files += native_files(directory)
+    return files
 
 
 @cache

@@ -1,0 +1,103 @@
+"""Digests of native libraries that pip wrote down when it installed them, for files that look as it left them.
+
+The RECORD of a distribution has the SHA-256 and the size of each of its files. pip writes a library a second or two
+before RECORD, and gives a file to one environment alone; other installers link one file into many. So a file is taken
+for what RECORD says if
+
+* INSTALLER says pip, and the file is regular, of that size, and has one name;
+* it was modified at most two minutes before RECORD was, and not more than two seconds after that;
+* its status was changed (ctime) at most a minute after that of RECORD was, which also sees `cp -p` over the file. Where
+  an environment was copied or unpacked as a whole, all its files changed then.
+
+In a new container a start so reads none of its 800 MB of libraries. What has an equal size and such times is believed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import csv
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from ejcache.util.distributions import distributions_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_BEFORE_RECORD: Final = 120.0
+_AFTER_RECORD: Final = 2.0
+_CHANGED_AFTER: Final = 60.0
+_INSTALLER: Final = "pip"
+
+
+def recorded_digests(paths: Iterable[Path]) -> dict[Path, str]:
+    """Return the digests (hex) of those of these files that are as pip installed them."""
+    sites: dict[Path, dict[str, Path]] = {}  # the files by their names in RECORD, by the directory of distributions
+    has_distributions: dict[Path, bool] = {}
+    for path in paths:
+        for above in path.parents:
+            if above not in has_distributions:
+                has_distributions[above] = next(distributions_in(str(above)), None) is not None
+            if has_distributions[above]:
+                sites.setdefault(above, {})[path.relative_to(above).as_posix()] = path
+                break
+    found: dict[Path, str] = {}
+    for site, wanted in sites.items():
+        words = {_first_word(name.partition("/")[0]) for name in wanted}
+        for each in distributions_in(str(site)):
+            if _first_word(each.name) in words:
+                with contextlib.suppress(OSError, ValueError, csv.Error):
+                    found.update(_believed(site, site / each.metadata, wanted))
+    return found
+
+
+def _first_word(name: str) -> str:
+    """The `jax` of `jax_plugins` and of `jax-cuda13-pjrt`: a distribution's files are in packages named alike."""
+    return name.lower().replace("_", "-").partition("-")[0]
+
+
+def _believed(site: Path, metadata: Path, wanted: dict[str, Path]) -> Iterator[tuple[Path, str]]:
+    """Yield the files among `wanted` of one distribution that are as it was installed, and their digests.
+
+    Raises:
+        OSError, ValueError, csv.Error: the distribution's files cannot be read.
+    """
+    if (metadata / "INSTALLER").read_text(encoding="utf-8").strip() != _INSTALLER:
+        return
+    record = metadata / "RECORD"
+    installed = record.lstat()
+    real = os.path.realpath(site)
+    with record.open(encoding="utf-8", newline="") as lines:
+        for row in csv.reader(lines):
+            path = wanted.get(row[0]) if len(row) == 3 else None
+            digest = None if path is None else _sha256(row[1])
+            if path is None or digest is None or not row[2].isdecimal():
+                continue
+            is_there = os.path.realpath(path.parent) == f"{real}/{row[0]}".rpartition("/")[0]  # not behind a link
+            if is_there and _is_as_installed(path.lstat(), int(row[2]), installed):
+                yield path, digest
+
+
+def _is_as_installed(file: os.stat_result, size: int, record: os.stat_result) -> bool:
+    return (
+        stat.S_ISREG(file.st_mode)
+        and stat.S_ISREG(record.st_mode)
+        and file.st_nlink == 1
+        and file.st_size == size
+        and -_BEFORE_RECORD <= file.st_mtime - record.st_mtime <= _AFTER_RECORD
+        and file.st_ctime - record.st_ctime <= _CHANGED_AFTER
+    )
+
+
+def _sha256(text: str) -> str | None:
+    """The digest (hex) in a column of RECORD; None if it is of another kind."""
+    kind, _, value = text.partition("=")
+    try:
+        digest = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
+    except (binascii.Error, ValueError):
+        return None
+    return digest.hex() if kind == "sha256" and len(digest) == 32 else None
