@@ -55,6 +55,8 @@ INNER_LEVELS = {
         "call_key": 5,
         "choice": 5,
         "one_of_a_host": 5,
+        "tuned_call": 5,
+        "tuned_records": 6,
         "call_documents": 6,
         "call": 7,
         "recording": 8,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from autotune_helpers import key
 
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.records.record import Status
+from ejcache.errors import UsageError
 
 QUICK = Tuner(rounds=8, confirm=False, min_gain=0.001)
 SIZE = 256
@@ -202,3 +204,125 @@ def test_a_choice_that_this_shape_excludes_is_not_used_for_it(tmp_path):
         assert operation.choose(jnp.ones(8)).configuration == {"block": 8}
         assert operation.choose(jnp.ones(4)).configuration == {"block": 2}
         assert (4, 8) not in tried
+
+
+EDGES = {
+    # name: (right, wrong, the caller's arguments)
+    "NaN for a masked row": (
+        lambda x, m: jnp.where(m.any(1, keepdims=True), jax.nn.softmax(jnp.where(m, x, -jnp.inf), 1), 0.0),
+        lambda x, m: jax.nn.softmax(jnp.where(m, x, -jnp.inf), 1),
+        (jnp.ones((64, 64)), jnp.tril(jnp.ones((64, 64), bool))),
+    ),
+    "NaN for a row of zeros": (
+        lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-30),
+        lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True),
+        (jnp.ones((64, 64)),),
+    ),
+    "the last of equal values": (
+        lambda x: jnp.argmax(x, 1),
+        lambda x: x.shape[1] - 1 - jnp.argmax(x[:, ::-1], 1),
+        (jnp.arange(4096.0).reshape(64, 64),),
+    ),
+    "all values too large in bfloat16": (
+        lambda x: x * 2,
+        lambda x: (x * 2.08).astype(jnp.bfloat16),
+        (jnp.linspace(-1, 1, 4096).astype(jnp.bfloat16),),
+    ),
+    "without the last term in bfloat16": (
+        lambda x: x.astype(jnp.float32).sum(1).astype(jnp.bfloat16),
+        lambda x: x[:, :-1].astype(jnp.float32).sum(1).astype(jnp.bfloat16),
+        (jnp.ones((64, 4096), jnp.bfloat16),),
+    ),
+    "labels that are all a mark": (
+        lambda x, i: jnp.where(i >= 0, x[jnp.arange(64), jnp.maximum(i, 0)], 0.0).sum() + 8.5 * (i < 0).all(),
+        lambda x, i: jnp.where(i >= 0, x[jnp.arange(64), jnp.maximum(i, 0)], 0.0).sum(),
+        (jnp.ones((64, 64)), jnp.arange(64).at[0].set(-100)),
+    ),
+    "a variance by squares": (
+        lambda x: x.var(1),
+        lambda x: (x * x).mean(1) - x.mean(1) ** 2,
+        (jnp.linspace(-1, 1, 64 * 256).reshape(64, 256),),
+    ),
+    "a weak type": (lambda x: x.sum(), lambda _: 1.0, (jnp.ones(1),)),
+    "destroyed arguments": (lambda x: x * 2, jax.jit(lambda x: x * 2, donate_argnums=0), (jnp.ones(64),)),
+}
+
+
+def wasteful(function):
+    """The same, after work that the other candidate saves."""
+
+    def made(*args):
+        wasted = jax.lax.fori_loop(0, 300_000, lambda _, y: jnp.sin(y) + 1, 1.0)
+        return jax.tree.map(lambda leaf: jnp.where(wasted > 1e9, jnp.zeros_like(leaf), leaf), function(*args))
+
+    return made
+
+
+@pytest.mark.parametrize("kind", EDGES)
+def test_what_is_wrong_at_an_edge_does_not_win(kind):
+    """What programs meet, and random values never are."""
+    default, wrong, args = EDGES[kind]
+    build = {"default": wasteful(default), "wrong": wrong}.__getitem__
+    record = QUICK.tune(build, args, {}, key=key(), candidates=["wrong"], default="default")
+    assert record.candidate("wrong").status is Status.FAILED, record
+
+
+def test_a_default_that_computes_nan_makes_the_record_unsure():
+    """Nothing can be compared there; other inputs have none."""
+    x = jnp.ones(SIZE).at[3].set(jnp.nan)
+    build = {"default": slow, "wrong": jnp.zeros_like, "right": lambda x: 2 * x}.__getitem__
+    record = choice(build, x, ["wrong", "right"], default="default")
+    assert record.candidate("wrong").status is Status.FAILED
+    assert "NaN" in record.unsure
+
+
+def test_the_author_gives_inputs():
+    """Candidates are compared on them as on the caller's, also under vmap; what is no list of arguments is refused."""
+    build = {"default": slow, "wrong": lambda x: jnp.where(jnp.abs(x) > 1e20, 0.0, 2 * x)}.__getitem__
+
+    def tuned(check_inputs, x, **options):
+        tuner = replace(QUICK, check_inputs=check_inputs)
+        return tuner.tune(build, (x,), {}, key=key(), candidates=["wrong"], default="default", **options)
+
+    assert tuned(None, jnp.ones(SIZE)).candidate("wrong").status is Status.OK
+    record = tuned(lambda x, *, key: [(x,), (jnp.full_like(x, 1e25),)], jnp.ones(SIZE))
+    assert "differ from the default's" in record.candidate("wrong").error
+    with pytest.raises(UsageError, match="check_inputs"):
+        tuned(lambda x, *, key: [(x[:2],)], jnp.ones(SIZE))
+
+
+@pytest.mark.parametrize(
+    ("default", "other", "named"),
+    [
+        (lambda x: (1000 * x).astype(jnp.int32), lambda x: (1001 * x).astype(jnp.int32), "check="),
+        (lambda x: 2 * x, lambda x: 2.2 * x, "check="),
+        (
+            lambda x: jnp.round(8 * x).astype(jnp.int32),
+            lambda x: jnp.round(8 * x).astype(jnp.int32).at[0].add(1),
+            'check="rounded"',
+        ),
+    ],
+)
+def test_a_refusal_names_the_option_that_accepts_it(default, other, named):
+    """And that option does accept it."""
+    build = {"default": wasteful(default), "other": other}.__getitem__
+    x = jnp.linspace(1, 2, SIZE)
+
+    def tuned(check):
+        tuner = replace(QUICK, check=check, initialisers={"argument 0": lambda *_: np.linspace(1, 2, SIZE)})
+        return tuner.tune(build, (x,), {}, key=key(), candidates=["other"], default="default").candidate("other")
+
+    said = tuned(True).error
+    assert named in said
+    word = said.split("check=")[1].split()[0].strip(",")
+    assert tuned("rounded" if "rounded" in word else float(word)).status is Status.OK
+
+
+def test_noise_on_the_inputs_of_the_caller_does_not_count():
+    """A variance of equal values is zero, or nearly."""
+    build = {
+        "default": wasteful(lambda x: x.var(1)),
+        "other": lambda x: ((x - x.sum(1, keepdims=True) * (1 / 64)) ** 2).mean(1),
+    }
+    record = choice(build.__getitem__, jnp.full((64, 64), 0.1), ["other"], default="default")
+    assert record.candidate("other").status is Status.OK, record.candidate("other").error

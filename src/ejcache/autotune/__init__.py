@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.json_values import ConfigurationError
     from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Timing
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
-    from ejcache.autotune.replay import TunedCall, tune
+    from ejcache.autotune.replay import tune
+    from ejcache.autotune.tuned_call import TunedCall
+    from ejcache.autotune.tuned_records import TunedRecords
 
 __all__ = [
     "AutotuneStore",
@@ -48,6 +50,7 @@ __all__ = [
     "Space",
     "Timing",
     "TunedCall",
+    "TunedRecords",
     "Tuner",
     "TuningPolicy",
     "autotuned",
@@ -86,7 +89,9 @@ _MODULES: Final = {
     "records.json_values": ("ConfigurationError",),
     "records.record": ("Candidate", "Record", "RecordKey", "Source", "Timing"),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
-    "replay": ("TunedCall", "tune"),
+    "replay": ("tune",),
+    "tuned_call": ("TunedCall",),
+    "tuned_records": ("TunedRecords",),
     "measure.space": ("Space", "powers_of_two"),
 }
 

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.autotune.records.json_values import canonical_json, json_or_repr
-from ejcache.autotune.records.record import RecordKey, Source, differences
+from ejcache.autotune.records.record import Record, RecordKey, Source, differences
 from ejcache.autotune.workers import tries_candidate
 from ejcache.errors import EjcacheError, SettingError
 from ejcache.settings.resolve import settings_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from ejcache.autotune.records.record import Record
 
 
 @cache
@@ -124,7 +122,8 @@ def overlay(configurations: Mapping[str | RecordKey, Any]) -> Iterator[None]:
     """Use these configurations in this block instead of stored ones. They are never stored.
 
     Args:
-        configurations: by operation name, for all its calls, or by `RecordKey`, for one call.
+        configurations: by operation name, for all its calls, or by `RecordKey`, for one call. A record stands for its
+            configuration.
     """
     mapping = {key.digest if isinstance(key, RecordKey) else key: value for key, value in configurations.items()}
     token = _overlays.set((*_overlays.get(), mapping))
@@ -155,9 +154,13 @@ def _retraced() -> contextlib.AbstractContextManager[Any]:
 
 
 def _fingerprint() -> str:
-    overlays = [[name, json_or_repr(value)] for mapping in _overlays.get() for name, value in sorted(mapping.items())]
+    overlays = [[name, _shown(value)] for mapping in _overlays.get() for name, value in sorted(mapping.items())]
     text = canonical_json([[list(change) for change in _overrides.get()], overlays])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _shown(value: Any) -> Any:
+    return json_or_repr(value.configuration if isinstance(value, Record) else value)
 
 
 class ConfigurationMissingError(EjcacheError, LookupError):

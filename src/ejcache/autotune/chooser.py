@@ -5,6 +5,9 @@
 
 The links below the seed are used only where the policy forbids tuning or tuning failed, but for a similar record that a
 package ships: who installs the package measures nothing.
+
+`Chooser.choose` is the page to read: what decides before anything is looked up, and then the sources, in the order in
+which they stand below it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import threading
 import time
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event, current_policy, overlaid
@@ -24,18 +27,20 @@ from ejcache.autotune.one_of_a_host import one_of_a_host
 from ejcache.autotune.pod import POD, PodAgreement
 from ejcache.autotune.recording import collected, note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, to_json
-from ejcache.autotune.records.record import CODE, Source, agreement, differences, with_agreement
+from ejcache.autotune.records.record import CODE, Record, Source, agreement, differences, with_agreement
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.no_compile_blocks import is_forbidden, refuse_tuning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from ejcache.autotune.call import Call
     from ejcache.autotune.choice import TuningPolicy
-    from ejcache.autotune.records.record import Record, RecordKey
+    from ejcache.autotune.records.record import RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found
+
+    _ChoiceSource = Callable[["_Asked"], Choice | None]
 
 
 _KEPT_EVENTS: Final = 1000
@@ -71,6 +76,30 @@ class _KeyState:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the sources of a choice are asked with.
+
+    Attributes:
+        call: the call.
+        policy: under which it is made.
+        state: what is known of its key.
+    """
+
+    call: Call
+    policy: TuningPolicy
+    state: _KeyState
+
+    @classmethod
+    def unmeasured(cls, call: Call, state: _KeyState) -> _Asked:
+        """Ask without measuring."""
+        return cls(call, replace(current_policy(call.policy), on_miss="heuristics"), state)
+
+    @property
+    def may_measure(self) -> bool:
+        return self.policy.on_miss == "autotune"
+
+
 class Chooser:
     """Chooses configurations from a store. Threads may share it: if several miss one key, one of them tunes.
 
@@ -104,137 +133,132 @@ class Chooser:
             ConfigurationMissingError: no configuration was found, or none that is tuned where the policy requires one.
             CompileForbiddenError: the operation would be tuned where `forbid_compile` forbids compilations.
         """
-        key = call.key
         if recording():
             note(call)
-        if (found := overlaid(key)) is not None:
-            return self._chosen(Choice(found[0], Source.OVERLAY, key))
+        if (given := overlaid(call.key)) is not None:
+            return self._chosen(_overlaid(call, given[0]))
         if collected(call):
-            return self._chosen(self._unmeasured(call))
+            # The program is only traced. This choice is neither agreed on nor remembered.
+            known = [] if call.unhashable else [self._recorded]
+            return self._chosen(self._first(_Asked.unmeasured(call, _KeyState()), [*known, self._guessed]))
         if call.unhashable:
             return self._chosen(self._without_key(call))
-        state = self._state(key.digest + call.part)
+        state = self._state(call.key.digest + call.part)
         if state.choice is not None and state.until == math.inf:
             self.counters["memory"] += 1
             return state.choice
-        policy = current_policy(call.policy)
+        asked = _Asked(call, current_policy(call.policy), state)
         if call.is_being_measured:
             # A candidate makes the call for which it is being measured. It must not wait for itself.
-            return self._second_best(call, policy)
-        if policy.on_miss == "autotune" and _evaluates_shapes():
+            return self._first(asked, self._not_measured_here)
+        if asked.policy.on_miss == "autotune" and _evaluates_shapes():
             # Nothing runs, and the other processes of a job may not ask. So this choice is neither kept nor agreed on.
-            return self._chosen(self._resolve(call, replace(policy, on_miss="heuristics"), state))
+            return self._chosen(self._first(_Asked.unmeasured(call, state), self._sources))
         with state.lock:
             if state.resolves:
                 # A signal handler makes the call that it has interrupted, and must not wait for its answer.
-                return self._chosen(self._resolve(call, replace(policy, on_miss="heuristics"), state))
+                return self._chosen(self._first(_Asked.unmeasured(call, state), self._sources))
             try:
                 state.resolves = True
-                if (held := state.current(policy)) is not None:
+                if (held := state.current(asked.policy)) is not None:
                     self.counters["memory"] += 1
                     return held
-                choice = self.agreement.settle(call, lambda: self._resolve(call, policy, state))
-                self._keep(state, choice, policy)
+                choice = self.agreement.settle(call, lambda: self._first(asked, self._sources))
+                self._keep(state, choice, asked.policy)
             finally:
                 state.resolves = False
         return self._chosen(choice)
 
-    def emit(self, name: str, key: RecordKey, *, source: Source | None = None, detail: str = "") -> None:
-        """Count an event and pass it to the listener."""
-        event = Event(name, key, source, detail)
-        self.counters[name if source is None else f"{name}_{source.value}"] += 1
-        self.events.append(event)
-        if self.on_event is not None:
-            try:
-                self.on_event(event)
-            except Exception as exc:
-                self.counters["listener_errors"] += 1
-                warn_once("autotune listener", "the listener of autotune events failed: %r", exc)
+    def _first(self, asked: _Asked, sources: Iterable[_ChoiceSource]) -> Choice:
+        """Return the configuration of the first source that has one."""
+        return next(choice for source in sources if (choice := source(asked)) is not None)
 
-    def _state(self, digest: str) -> _KeyState:
-        with self._lock:
-            if self._generation != self.store.generation:
-                self._generation = self.store.generation
-                self._keys.clear()
-            state = self._keys.get(digest)
-            if state is None:
-                if len(self._keys) >= _REMEMBERED_KEYS:
-                    self._keys.popitem(last=False)
-                state = self._keys.setdefault(digest, _KeyState())
-            return state
+    @property
+    def _sources(self) -> tuple[_ChoiceSource, ...]:
+        return (self._recorded, self._shipped, self._measured_now, *self._not_measured_here)
 
-    def _keep(self, state: _KeyState, choice: Choice, policy: TuningPolicy) -> None:
-        state.choice, state.policy = choice, policy
-        shipped = choice.source is Source.SIMILAR and policy.on_miss == "autotune"
-        if choice.source.rank <= Source.SEED.rank or choice.layer == POD or shipped:
-            state.until = math.inf
-        else:
-            # A guess is kept for a while only: another process may publish a better configuration.
-            state.until = time.monotonic() + self.store.refresh_seconds
+    @property
+    def _not_measured_here(self) -> tuple[_ChoiceSource, ...]:
+        return (self._similar, self._nearest, self._guessed)
 
-    def _chosen(self, choice: Choice) -> Choice:
-        self.emit("chosen", choice.key, source=choice.source, detail=choice.layer)
-        return choice
+    # The sources, strongest first. Each returns None if it has no configuration, and the last one always has one.
 
-    def _without_key(self, call: Call) -> Choice:
-        """Return the operation's own guess for this call. A record under its key could be of another call."""
-        self.emit("unhashable", call.key, detail="; ".join(call.unhashable))
-        warn_once(
-            f"unhashable {call.key.operation}",
-            "some calls of %s are not tuned, because they have no key of their own: %s",
-            call.key.operation,
-            call.unhashable[0],
-        )
-        if current_policy(call.policy).on_miss == "error":
-            raise self._missing(call, f"it has no key of its own, because {call.unhashable[0]}")
-        return self._guess(call)
-
-    def _resolve(self, call: Call, policy: TuningPolicy, state: _KeyState) -> Choice:
-        choice = self._stored(call, policy, state)
-        if choice is not None:
-            return choice
-        if (choice := self._similar(call, shipped=True)) is not None:
-            return choice
-        self.emit("miss", call.key)
-        if policy.on_miss == "autotune" and (choice := self._tuned(call, None, state)) is not None:
-            return choice
-        if policy.on_miss == "error":
-            raise self._missing(call, "the policy forbids tuning")
-        return self._second_best(call, policy)
-
-    def _stored(self, call: Call, policy: TuningPolicy, state: _KeyState) -> Choice | None:
-        for found in self._found(call):
-            record, measured = found.record, found.source in _MEASURED
-            failed = measured and record.failed
-            choice = self._usable(call, found) if record.works or not measured else None
-            if call.shares_key and measured and not failed:
-                return self._for_part(call, found, choice, policy)
-            # A record without a usable choice still has the times of its other candidates.
-            may_retune = policy.on_miss == "autotune" and not (choice is not None and is_forbidden())
-            unusable = choice is None and not failed and (measured or found.source is Source.PINNED)
-            retune = may_retune and (unusable or ((choice is not None or failed) and _has_new_candidates(call, found)))
-            tuned = self._tuned(call, record, state) if retune else None
-            if tuned is not None or choice is not None:
-                return tuned or self._for_part(call, found, choice, policy)
-            if failed and not retune:
-                # Measured before, by this or another process. Each start would compile all candidates again.
-                state.failed = True
-                self._report_failure(call.key, record)
+    def _recorded(self, asked: _Asked) -> Choice | None:
+        """A record of the call: pinned, measured, imported or shipped; measured again if it has no end."""
+        for found in self._found(asked.call):
+            if (choice := self._of_record(asked, found)) is not None:
+                return choice
         return None
 
-    def _for_part(self, call: Call, found: Found, choice: Choice | None, policy: TuningPolicy) -> Choice | None:
-        """Choose for one of several calls that share a key, and so a record.
+    def _shipped(self, asked: _Asked) -> Choice | None:
+        """A record of a package, of the call on a like device: who installs it measures nothing."""
+        return self._of_near(asked, Source.SIMILAR, shipped=True)
 
-        The configuration may not be for this one, or its gradient be wrong: it is then compared with the default first,
-        where measuring is allowed. The record is not measured anew, because the others use it.
+    def _measured_now(self, asked: _Asked) -> Choice | None:
+        """A measurement; none where the policy forbids it, or if it fails.
+
+        Raises:
+            ConfigurationMissingError: the policy requires what is tuned, and forbids tuning.
         """
-        record = found.record
-        if not call.part or found.source not in _MEASURED:
+        self.emit("miss", asked.call.key)
+        if asked.policy.on_miss == "error":
+            raise self._missing(asked.call, "the policy forbids tuning")
+        return self._tuned(asked, None) if asked.may_measure else None
+
+    def _similar(self, asked: _Asked) -> Choice | None:
+        """A record of the call on a like device, with other cores or versions."""
+        return self._of_near(asked, Source.SIMILAR)
+
+    def _nearest(self, asked: _Asked) -> Choice | None:
+        """A record of a call of other sizes, if the policy asks for that."""
+        return self._of_near(asked, Source.NEAREST) if asked.policy.nearest else None
+
+    def _guessed(self, asked: _Asked) -> Choice:
+        """The operation's own guess."""
+        if not asked.call.unhashable:
+            self._say_elsewhere(asked.call.key)
+        return self._guess(asked.call)
+
+    # What the sources ask.
+
+    def _of_record(self, asked: _Asked, found: Found) -> Choice | None:
+        call, record, measured = asked.call, found.record, found.source in _MEASURED
+        failed = measured and record.failed
+        choice = self._usable(call, found) if record.works or not measured else None
+        again = self._is_measured_again(asked, found, choice)
+        if again and (tuned := self._tuned(asked, record)) is not None:
+            return tuned
+        if failed and not again and choice is None:
+            # Measured before, by this or another process. Each start would compile all candidates again.
+            asked.state.failed = True
+            self._report_failure(call.key, record)
+        if not (call.part and measured) or failed:
             return choice
         if choice is None:
-            return self._guess(call) if call.may_guess else None
+            # The other calls of the key use the record, so it is not measured anew for this one.
+            return self._guess(call) if call.shares_key and call.may_guess else None
+        return self._if_right(asked, found, choice)
+
+    def _is_measured_again(self, asked: _Asked, found: Found, choice: Choice | None) -> bool:
+        """True if a record is of no use, or has no end, and may be measured again."""
+        measured, failed = found.source in _MEASURED, found.record.failed and found.source in _MEASURED
+        if not asked.may_measure or (choice is not None and is_forbidden()):
+            return False
+        if asked.call.shares_key and measured and not failed:
+            return False
+        # A record without a usable choice still has the times of its other candidates.
+        if choice is None and not failed:
+            return measured or found.source is Source.PINNED
+        return _has_new_candidates(asked.call, found)
+
+    def _if_right(self, asked: _Asked, found: Found, choice: Choice) -> Choice:
+        """Return the choice of a record of several calls, or the guess if it, or its gradient, is wrong for this one.
+
+        Where measuring is allowed, it is compared with the default first, once.
+        """
+        call, record = asked.call, found.record
         right = agreement(record, call.part)
-        if right is None and policy.on_miss == "autotune" and not is_forbidden():
+        if right is None and asked.may_measure and not is_forbidden():
             try:
                 right = call.agrees(record.configuration)
                 self.store.publish(with_agreement(record, call.part, agrees=right))
@@ -244,14 +268,22 @@ class Chooser:
                 right = False
         return self._guess(call) if right is False and call.may_guess else choice
 
+    def _of_near(self, asked: _Asked, source: Source, *, shipped: bool = False) -> Choice | None:
+        """Choose by the nearest record of this source; with `shipped`, of a package's."""
+        for found in self.store.near(asked.call.key, same_call=source is Source.SIMILAR):
+            usable = found.source is source and found.record.works and (found.shipped or not shipped)
+            if usable and (choice := self._usable(asked.call, found)) is not None:
+                return choice
+        return None
+
     def _found(self, call: Call) -> list[Found]:
         found = self.store.find_all(call.key)
         if all(item.source.rank > Source.IMPORTED.rank for item in found) and (legacy := call.legacy()) is not None:
             return [legacy, *found]
         return found
 
-    def _tuned(self, call: Call, known: Record | None, state: _KeyState) -> Choice | None:
-        key = call.key
+    def _tuned(self, asked: _Asked, known: Record | None) -> Choice | None:
+        call, key, state = asked.call, asked.call.key, asked.state
         if state.failed:
             return None
         refuse_tuning(key.operation)
@@ -313,22 +345,55 @@ class Chooser:
         self.emit("error", key, detail=reason)
         warn_once(subject, message, key.text, reason)
 
-    def _second_best(self, call: Call, policy: TuningPolicy) -> Choice:
-        if (choice := self._similar(call)) is not None:
-            return choice
-        for found in self.store.near(call.key) if policy.nearest else ():
-            if found.source is Source.NEAREST and (choice := self._usable(call, found)) is not None:
-                return choice
-        self._say_elsewhere(call.key)
-        return self._guess(call)
+    def emit(self, name: str, key: RecordKey, *, source: Source | None = None, detail: str = "") -> None:
+        """Count an event and pass it to the listener."""
+        event = Event(name, key, source, detail)
+        self.counters[name if source is None else f"{name}_{source.value}"] += 1
+        self.events.append(event)
+        if self.on_event is not None:
+            try:
+                self.on_event(event)
+            except Exception as exc:
+                self.counters["listener_errors"] += 1
+                warn_once("autotune listener", "the listener of autotune events failed: %r", exc)
 
-    def _similar(self, call: Call, *, shipped: bool = False) -> Choice | None:
-        """Choose by a measurement on a like device with other cores or versions; with `shipped`, a package's only."""
-        for found in self.store.near(call.key, same_call=True):
-            usable = found.source is Source.SIMILAR and found.record.works and (found.shipped or not shipped)
-            if usable and (choice := self._usable(call, found)) is not None:
-                return choice
-        return None
+    def _state(self, digest: str) -> _KeyState:
+        with self._lock:
+            if self._generation != self.store.generation:
+                self._generation = self.store.generation
+                self._keys.clear()
+            state = self._keys.get(digest)
+            if state is None:
+                if len(self._keys) >= _REMEMBERED_KEYS:
+                    self._keys.popitem(last=False)
+                state = self._keys.setdefault(digest, _KeyState())
+            return state
+
+    def _keep(self, state: _KeyState, choice: Choice, policy: TuningPolicy) -> None:
+        state.choice, state.policy = choice, policy
+        shipped = choice.source is Source.SIMILAR and policy.on_miss == "autotune"
+        if choice.source.rank <= Source.SEED.rank or choice.layer == POD or shipped:
+            state.until = math.inf
+        else:
+            # A guess is kept for a while only: another process may publish a better configuration.
+            state.until = time.monotonic() + self.store.refresh_seconds
+
+    def _chosen(self, choice: Choice) -> Choice:
+        self.emit("chosen", choice.key, source=choice.source, detail=choice.layer)
+        return choice
+
+    def _without_key(self, call: Call) -> Choice:
+        """Return the operation's own guess for this call. A record under its key could be of another call."""
+        self.emit("unhashable", call.key, detail="; ".join(call.unhashable))
+        warn_once(
+            f"unhashable {call.key.operation}",
+            "some calls of %s are not tuned, because they have no key of their own: %s",
+            call.key.operation,
+            call.unhashable[0],
+        )
+        if current_policy(call.policy).on_miss == "error":
+            raise self._missing(call, f"it has no key of its own, because {call.unhashable[0]}")
+        return self._guess(call)
 
     def _say_elsewhere(self, key: RecordKey) -> None:
         """Say so if the call was measured on other devices only, which says nothing of this one."""
@@ -342,12 +407,6 @@ class Chooser:
                 ", ".join(devices),
                 key.device,
             )
-
-    def _unmeasured(self, call: Call) -> Choice:
-        """Return a choice for a program that is only traced: not measured, not agreed on, and not remembered."""
-        policy = replace(current_policy(call.policy), on_miss="heuristics")
-        found = None if call.unhashable else self._stored(call, policy, _KeyState())
-        return found or self._guess(call)
 
     def _guess(self, call: Call) -> Choice:
         if not call.may_guess:
@@ -369,6 +428,12 @@ class Chooser:
     def _missing(self, call: Call, reason: str) -> ConfigurationMissingError:
         found = self.store.near(call.key)
         return ConfigurationMissingError(call.key, found[0].record.key if found else None, reason)
+
+
+def _overlaid(call: Call, given: Any) -> Choice:
+    if not isinstance(given, Record):
+        return Choice(given, Source.OVERLAY, call.key)
+    return Choice(call.restored(given.configuration, Source.OVERLAY), Source.OVERLAY, call.key, record=given)
 
 
 def _evaluates_shapes() -> bool:

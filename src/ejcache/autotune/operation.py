@@ -64,6 +64,7 @@ class Options(TypedDict, total=False):
     gradient: bool
     initialisers: Mapping[str, Callable[..., Any]] | None
     check: Check | None
+    check_inputs: Callable[..., Any] | None
     prune: Callable[..., Sequence[Any]] | None
 
 
@@ -141,7 +142,13 @@ class BoundCall(Call):
         tuner = self.operation.tuner or Tuner()
         initialisers = {**tuner.initialisers, **self.operation.initialisers}
         check = tuner.check if self.operation.check is None else self.operation.check
-        return dataclasses.replace(tuner, gradient=self._measures_gradient(), initialisers=initialisers, check=check)
+        return dataclasses.replace(
+            tuner,
+            gradient=self._measures_gradient(),
+            initialisers=initialisers,
+            check=check,
+            check_inputs=self.operation.check_inputs or tuner.check_inputs,
+        )
 
     def code(self) -> str:
         """Return the digest of the function's code."""
@@ -221,6 +228,7 @@ class Autotuned(Generic[P, R]):
         self.initialisers = dict(options.get("initialisers") or {})
         self.prune = options.get("prune")
         self.check = options.get("check")
+        self.check_inputs = options.get("check_inputs")
         if self.check is not None:
             check_setting(self.check)
         self.signature = inspect.signature(function)
@@ -444,6 +452,8 @@ def autotuned(function: Callable[..., Any] | None = None, *, configs: Configs, *
         initialisers: how to make inputs if the caller is being traced, by argument name.
         prune: a function of (the list of candidates, the call) that returns those that are worth measuring.
         check: how a candidate's results are compared with the default's, as in `Tuner`; None for the tuner's own way.
+        check_inputs: a function of the call's arguments and `key=` that returns lists of arguments of the same shapes,
+            on which candidates have to be right, too, as those of the kernel's tests; see `Tuner`.
 
     Raises:
         UsageError: there is no configuration, one cannot be passed or written as JSON, or `check` is not valid.

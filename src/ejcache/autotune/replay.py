@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, deque
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import RecordedNames, arguments_of
@@ -23,6 +22,8 @@ from ejcache.autotune.operation import Autotuned
 from ejcache.autotune.recording import collect
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Source, decode_record
+from ejcache.autotune.tuned_call import TunedCall, TuningOutcome
+from ejcache.autotune.tuned_records import TunedRecords
 from ejcache.autotune.workers import PROGRAM, worker_environment
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
@@ -32,35 +33,8 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.call import Call
     from ejcache.autotune.recording import CollectedCall, RecordedCall
-    from ejcache.autotune.records.record import Record, RecordKey
+    from ejcache.autotune.records.record import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
-
-
-class TuningOutcome(StrEnum):
-    """The result of tuning a call."""
-
-    TUNED = "tuned"
-    ALREADY = "already tuned"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class TunedCall:
-    """One call that was to be tuned.
-
-    Attributes:
-        path: of the document that recorded it, or of its record.
-        operation: its name.
-        outcome: the result.
-        record: of the call, if there is one.
-        problem: the reason for a failure.
-    """
-
-    path: str
-    operation: str
-    outcome: TuningOutcome
-    record: Record | None = None
-    problem: str = ""
 
 
 def replay(
@@ -141,7 +115,7 @@ def tunable(call: dict[str, Any], names: RecordedNames) -> Call:
     raise UsageError(f"a call of kind {how.get('kind')!r} cannot be replayed")
 
 
-def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[TunedCall]:
+def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TunedRecords:
     """Tune the operations that `program(*args, **kwargs)` would call. The program is traced and does not run.
 
         ejcache.autotune.tune(jax.jit(train_step), state, batch)
@@ -158,8 +132,9 @@ def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Tune
         **kwargs: of the call.
 
     Returns:
-        One `TunedCall` for each operation and kind of call. One whose candidates fail, or that cannot be measured, has
-        the outcome `failed` and a `problem`; it does not keep the others from being measured.
+        A sequence of one `TunedCall` for each operation and kind of call, which can be applied (`with records:`) and
+        saved. A call whose candidates fail, or that cannot be measured, has the outcome `failed` and a `problem`; it
+        does not keep the others from being measured.
 
     Raises:
         UsageError: `program` is not a function.
@@ -171,7 +146,7 @@ def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Tune
     for store in {id(call.call.store()): call.call.store() for call in calls.values()}.values():
         # Functions that are traced from now on choose again.
         store.reload()
-    return done
+    return TunedRecords(done)
 
 
 def _tuned(collected: CollectedCall) -> TunedCall:

@@ -43,15 +43,27 @@ class VariedInputs:
         tuning: runs candidates, a `TuningRun`.
 
     Attributes:
-        sets: lists of arrays; empty until the first candidate has run.
+        sets: lists of arrays, the caller's first and then those of the operation's author; empty until the first
+            candidate has run.
+        noisy: what the default computes from the caller's inputs is rounding noise, and there are others.
     """
 
     def __init__(self, tuning: Any) -> None:
         self.sets: list[Sequence[Any]] = []
+        self.noisy = False
+        self._alike = False
+        self._given: list[list[Any]] = []
         self._tuning = tuning
         self._has_more = False
         self._stays_inside: Callable[[Sequence[Any]], bool] | None = None
         self._known_bounds = False
+
+    def ask_author(self) -> None:
+        """Make the inputs that the author of the operation gives; raises `UsageError` if they are none of the call."""
+        inputs, tuner = self._tuning.inputs, self._tuning.tuner
+        if tuner.check_inputs is not None and not self._given:
+            run = self._tuning.thread.run
+            self._given = inputs.given(self._tuning.arrays, tuner.check_inputs, seed=tuner.seed, run=run)
 
     def found_by(self, trial: Trial, first: Results) -> list[Results]:
         """Find the sets on which a candidate can be trusted, and return what it computes from each but the caller's.
@@ -61,12 +73,17 @@ class VariedInputs:
             first: what it computes from the caller's inputs.
         """
         tuning = self._tuning
-        self.sets = [tuning.arrays]
+        self.sets = [tuning.arrays, *self._given]
+        # The author's are compared like the caller's, whatever the default makes of them.
+        computed = [tuning.first_run(trial, arrays) for arrays in self._given]
         if trial.jaxpr is None or trial.warm[-1] > LONG_SHARE * tuning.tuner.budget:
-            return []
+            return computed
         large = sum(array.size * array.dtype.itemsize for array in tuning.arrays) > _MANY_BYTES
-        styles = (Style.RANDOM,) if large else (Style.RANDOM, Style.LARGE, Style.OWN)
-        return self._found(trial, first, styles, seed=tuning.tuner.seed)
+        styles = (Style.RANDOM,) if large else (Style.RANDOM, Style.LARGE, Style.OWN, Style.EDGE, Style.OFFSET)
+        found = self._found(trial, first, styles, seed=tuning.tuner.seed)
+        # Where the caller's inputs give rounding noise, as the variance of equal values is, other inputs decide.
+        self.noisy = bool(found) and not self.is_steady(partial(tuning.first_run, trial), first, tuning.arrays)
+        return [*computed, *found]
 
     def add_more(self, default: Trial, expected: list[Results]) -> None:
         """Add random inputs of other seeds, once, for the few candidates that are about to win.
@@ -102,6 +119,7 @@ class VariedInputs:
         )
         computed = []
         for style in styles:
+            self._alike = style is Style.EDGE
             if (arrays := variations.in_style(style)) is not None:
                 self.sets.append(arrays)
                 computed += usable
@@ -116,7 +134,7 @@ class VariedInputs:
             results: Results = tuning.first_run(trial, arrays)
             if not is_finite(results, first):
                 return None
-            if not self.is_steady(partial(tuning.first_run, trial), results, arrays, seed=seed):
+            if not self.is_steady(partial(tuning.first_run, trial), results, arrays, seed=seed, alike=self._alike):
                 return None
         except Exception as exc:
             if isinstance(exc, TookTooLongError) and tuning.hung:
@@ -125,13 +143,19 @@ class VariedInputs:
         return results
 
     def is_steady(
-        self, run: Callable[[Sequence[Any]], Results], results: Results, arrays: Sequence[Any], *, seed: int = 0
+        self,
+        run: Callable[[Sequence[Any]], Results],
+        results: Results,
+        arrays: Sequence[Any],
+        *,
+        seed: int = 0,
+        alike: bool = False,
     ) -> bool:
-        """True if rounding errors of the arrays hardly change the results, as `run` computes them."""
+        """True if rounding errors of the arrays hardly change the results, as `run` computes them; see `perturbed`."""
         tuning = self._tuning
 
         def with_rounding() -> list[Any]:
-            return perturbed(arrays, seed=seed, exact=multiplies_exactly(tuning.arrays))
+            return perturbed(arrays, seed=seed, exact=multiplies_exactly(tuning.arrays), alike=alike)
 
         try:
             tuning.compare(run(tuning.thread.run(with_rounding)), results, arrays, share=_STEADY)

@@ -120,6 +120,51 @@ class Inputs:
                 made.append(_made((*batch, *array.shape), array.dtype, generator, top))
         return made
 
+    def given(
+        self,
+        arrays: Sequence[Any],
+        check_inputs: Callable[..., Any],
+        *,
+        seed: int,
+        run: Callable[[Callable[[], Any]], Any],
+    ) -> list[list[Any]]:
+        """Return the inputs that the author of an operation has candidates compared on; see `Tuner.check_inputs`.
+
+        Args:
+            arrays: of the call, or what stands for them.
+            check_inputs: the author's function.
+            seed: of the key that it gets.
+            run: calls a function where arrays may be made: not in a trace.
+
+        Raises:
+            UsageError: what it returns are not lists of arguments of the same shapes.
+        """
+        return run(lambda: self._given(arrays, check_inputs, seed))  # type: ignore[no-any-return]
+
+    def _given(self, arrays: Sequence[Any], check_inputs: Callable[..., Any], seed: int) -> list[list[Any]]:
+        import jax
+
+        # Under `jax.vmap` the author's function sees one element, as the operation does.
+        batches = [tuple(axis.size for axis in self.axes if axis.mapped[place]) for place, _, _ in self._arrays()]
+        elements = [array[(0,) * len(batch)] for array, batch in zip(arrays, batches, strict=True)]
+        args, kwargs = self.rebuild(elements)
+        found = []
+        for each in check_inputs(*args, key=jax.random.key(seed), **kwargs):
+            leaves, treedef = jax.tree_util.tree_flatten((tuple(each), kwargs))
+            made = [leaf for leaf, is_dynamic in zip(leaves, self.dynamic, strict=False) if is_dynamic]
+            alike = treedef == self.treedef and all(
+                is_array(one) and (one.shape, one.dtype) == (other.shape, other.dtype)
+                for one, other in zip(made, elements, strict=True)
+            )
+            if not alike:
+                raise UsageError("check_inputs= returns other than lists of arguments like those of the call")
+            placed = [_placed(one, one.dtype) for one in made]
+            found.append([
+                jax.numpy.broadcast_to(one, (*batch, *one.shape)) if batch else one
+                for one, batch in zip(placed, batches, strict=True)
+            ])  # fmt: skip
+        return found
+
     def mapped(self) -> list[dict[str, Any]]:
         """For each axis over which `jax.vmap` maps the call, its size and the arguments that have it."""
         return [

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ejcache.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    Check = bool | float | Callable[[Any, Any], object]
+    Check = bool | float | Literal["rounded"] | Callable[[Any, Any], object]
 
 
 _TOLERANCES: Final = {"float64": 1e-6, "float32": 1e-2, "float16": 1e-2, "bfloat16": 5e-2}
@@ -32,6 +32,16 @@ _COARSEST_INPUT: Final = 5e-2
 
 _EXACT_PRECISIONS: Final = frozenset({"highest", "float32"})
 
+ROUNDED: Final = "rounded"
+_FEW: Final = 0.01
+"""The share of integers that may differ by one where they come from rounding."""
+
+_BIAS: Final = 1 / 8
+_SURE: Final = 8.0
+"""All values together may be too large by this share of the tolerance, unless that is less than so many of its standard
+errors: what is rounded in another way differs to both sides."""
+
+_FEWEST_LEANING: Final = 64
 _PART: Final = 2**18
 """Values that are compared at once."""
 
@@ -57,21 +67,29 @@ class Results:
 
 
 def check_setting(check: Check) -> None:
-    """Raise `SettingError` if `check` is neither a bool nor a tolerance nor a function."""
-    if isinstance(check, bool) or callable(check):
+    """Raise `SettingError` if `check` is neither a bool nor a tolerance nor "rounded" nor a function."""
+    if isinstance(check, bool) or callable(check) or check == ROUNDED:
         return
     if not isinstance(check, int | float) or check <= 0:  # type: ignore[redundant-expr]  # a caller may have no types
-        raise SettingError("check", check, "True, False, a positive tolerance, or a function of two results")
+        raise SettingError("check", check, 'True, False, "rounded", a positive tolerance, or a function of two results')
 
 
 def outputs_text(results: Any) -> str:
     """Return the tree, shapes and data types of results, which may be tracers."""
     import jax
-    import jax.numpy as jnp
 
     leaves, treedef = jax.tree_util.tree_flatten(results)
     tree = str(treedef).removeprefix("PyTreeDef")
-    return f"{tree} of {', '.join(f'{jnp.result_type(leaf)}{list(jnp.shape(leaf))}' for leaf in leaves)}"
+    return f"{tree} of {', '.join(map(_type_text, leaves))}"
+
+
+def _type_text(leaf: Any) -> str:
+    """A type that is weak counts: with it, what the program computes of the result has another type."""
+    import jax
+    import jax.numpy as jnp
+
+    weak = "weak " if getattr(jax.typeof(leaf), "weak_type", False) else ""
+    return f"{weak}{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
 
 
 def results_of(value: Any, gradients: Any = ()) -> Results:
@@ -113,9 +131,9 @@ def check_results(
     Args:
         found: of the candidate.
         expected: of the default.
-        check: True compares within the tolerance of the data type of the result, a number within that tolerance, False
-            only looks for NaN where the default has none. A function gets both results and returns False or raises for
-            a difference.
+        check: True compares within the tolerance of the data type of the result, a number within that tolerance,
+            "rounded" as True but for few integers, False only looks for NaN where the default has none. A function gets
+            both results and returns False or raises for a difference.
         inputs: the arrays of the call.
         share: of the tolerance.
     """
@@ -133,25 +151,56 @@ def check_results(
     largest = max(scales, default=0.0)
     for number, (ours, theirs, scale) in enumerate(zip(found.arrays, expected.arrays, scales, strict=True)):
         own = _tolerance(theirs.dtype, exact=exact)
-        tolerance = own and share * (max(own, coarsest) if check is True else float(check))
-        smallest = _SMALLEST_SCALE * largest * (_tolerance(theirs.dtype) / own if own else 1.0)
-        _check_array(number, ours, theirs, tolerance=tolerance if check else None, scale=max(scale, smallest))
+        if not own:
+            _check_exact(number, ours, theirs, check=check)
+            continue
+        by_type = check is True or check == ROUNDED
+        tolerance = share * (max(own, coarsest) if by_type else float(check))
+        smallest = _SMALLEST_SCALE * largest * _tolerance(theirs.dtype) / own
+        _check_array(
+            number, ours, theirs, tolerance=tolerance if check else None, scale=max(scale, smallest), bias=by_type
+        )
 
 
-def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None, scale: float) -> None:
+def _check_exact(number: int, ours: Any, theirs: Any, *, check: Check) -> None:
+    """Compare integers and booleans, which are exact unless the author says otherwise."""
     import numpy as np
 
-    if not _tolerance(theirs.dtype):
-        different = 0 if tolerance is None else int(np.count_nonzero(ours != theirs))
-        if different:
-            raise DifferentResultError(
-                f"{different} of {theirs.size} values of array {number} differ from the default's; check= changes or "
-                "disables this comparison"
-            )
+    if check is False:
         return
+    different = int(np.count_nonzero(ours != theirs))
+    if not different:
+        return
+    whole = theirs.dtype.kind in "iu"
+    said = f"{different} of {theirs.size} values of array {number} differ from the default's"
+    if not whole:
+        raise DifferentResultError(f"{said}; check=False, or a function of both results, accepts that")
+    distance = np.abs(ours.astype(np.float64) - theirs.astype(np.float64))
+    if distance.max() <= 1 and different <= _FEW * theirs.size:
+        if check == ROUNDED:
+            return
+        accepts = 'check="rounded", for integers that come from rounding,'
+    else:
+        size = np.abs(theirs.astype(np.float64))
+        share = float((distance / (size + math.sqrt(float(np.mean(size * size))) + 1e-300)).max())
+        if check is not True and check != ROUNDED and not callable(check) and share <= check:
+            return
+        accepts = f"check={_rounded_up(share)}"
+    raise DifferentResultError(f"{said}, by {distance.max():.3g} at most; {accepts} accepts that, if it is right")
+
+
+def _rounded_up(share: float) -> str:
+    """A tolerance that accepts this difference, for a message."""
+    return f"{share * 1.1:.2g}"
+
+
+def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None, scale: float, bias: bool) -> None:
+    import numpy as np
+
     # Where results are not compared, as with random numbers, a NaN may be in another place.
     anywhere = tolerance is None and any(np.isnan(part).any() for part in _parts(theirs))
-    count, worst = 0, 0.0
+    count, worst, share = 0, 0.0, 0.0
+    leaning = _Leaning()
     for found, right in zip(_parts(ours), _parts(theirs), strict=True):
         may_be_nan = np.isnan(right) | anywhere
         if (np.isnan(found) & ~may_be_nan).any():
@@ -160,15 +209,61 @@ def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None
             with np.errstate(invalid="ignore", over="ignore"):
                 # An infinity equals itself; its difference from itself is NaN.
                 distance = np.where(found == right, 0.0, np.abs(found - right))
-                wrong = (distance > tolerance * (np.abs(right) + scale)) & ~may_be_nan
+                size = np.abs(right) + scale
+                wrong = (distance > tolerance * size) & ~may_be_nan
                 wrong |= np.isinf(right) & (found != right)
+                if wrong.any():
+                    share = max(share, float(np.max(np.where(wrong, distance / size, 0.0), initial=0.0)))
+                if bias and count == 0:
+                    leaning.add(found, right)
             count += int(wrong.sum())
             worst = max(worst, float(np.max(np.where(wrong, distance, 0.0), initial=0.0)))
     if count:
+        accepts = (
+            f"check={_rounded_up(share)}" if math.isfinite(share) else "check=False, or a function of both results,"
+        )
         raise DifferentResultError(
             f"{count} of {theirs.size} values of array {number} differ from the default's, by {worst:.3g} "
-            f"at most, which is more than {tolerance:g} of their size; check= changes or disables this comparison"
+            f"at most, which is more than {tolerance:g} of their size; {accepts} accepts that, if it is right"
         )
+    if tolerance is not None and bias and (leans := leaning.share) > _BIAS * tolerance:
+        raise DifferentResultError(
+            f"the values of array {number} are together {100 * leans:.2g} % further from zero, or nearer, than the "
+            f"default's; check={tolerance:g} accepts that, if it is right"
+        )
+
+
+class _Leaning:
+    """Whether values differ to one side: by which share of their size, if that is more than chance."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0, 0.0, 0.0]
+        self._count = 0
+
+    def add(self, found: Any, right: Any) -> None:
+        """Take a part of two arrays into account."""
+        import numpy as np
+
+        good = np.isfinite(found) & np.isfinite(right)
+        ours, theirs = found[good], right[good]
+        size = np.abs(theirs).astype(np.float64)
+        # Further from zero is positive, for complex numbers too.
+        signed = np.abs(ours).astype(np.float64) - size
+        self._sums = [
+            held + float(new)
+            for held, new in zip(self._sums, (signed.sum(), (signed**2).sum(), size.sum()), strict=True)
+        ]
+        self._count += size.size
+
+    @property
+    def share(self) -> float:
+        """The share; 0 if it may be chance."""
+        signed, squared, size = self._sums
+        if self._count < _FEWEST_LEANING or not size:
+            return 0.0
+        mean = signed / self._count
+        error = math.sqrt(max(0.0, squared / self._count - mean * mean) / self._count)
+        return abs(signed) / size if abs(mean) > _SURE * error else 0.0
 
 
 def _tolerance(dtype: Any, *, exact: bool = False) -> float:

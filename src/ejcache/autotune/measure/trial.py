@@ -143,6 +143,22 @@ def _named_in(closed: Any) -> Iterator[Any]:
             yield value
 
 
+def _donates(closed: Any) -> bool:
+    pending, seen = [closed], set()
+    while pending:
+        value = pending.pop()
+        inner = getattr(value, "jaxpr", value)
+        if hasattr(inner, "eqns") and id(inner) not in seen:
+            seen.add(id(inner))
+            for equation in inner.eqns:
+                if any(equation.params.get("donated_invars", ())):
+                    return True
+                pending += equation.params.values()
+        elif isinstance(value, list | tuple):
+            pending += value
+    return False
+
+
 def _spans(value: Any) -> bool:
     import jax
 
@@ -333,6 +349,10 @@ def compile_trials(
         done = in_parallel(lambda trial: _compile(trial, lowered[id(trial)], tuning), ready, threads=tuning.workers)
         for index, _ in enumerate(done):
             tuning.progress.step("compiled", index + 1, len(ready))
+        for trial in ready:
+            if reference is not None and trial.status is Status.OK and trial.compiled and reference.compiled:
+                with trial.failures():
+                    _check_shardings(trial.compiled, reference.compiled, lowered[id(trial)].out_info)
 
 
 def compile_with_gradient(trial: Trial, build: Callable[[Any], Callable[..., Any]], tuning: Any) -> Trial:
@@ -378,6 +398,9 @@ def _lowered(
     traced = jitted.trace(*arrays)
     refuse_spanning_jaxpr(traced.jaxpr, name="a candidate")
     trial.jaxpr = traced.jaxpr
+    if _donates(traced.jaxpr):
+        # Measured within another program, where that means nothing, it would destroy the caller's arrays later.
+        trial.outputs += ", with arguments that it destroys (donate_argnums)"
     if tuning.pgle:
         return jitted
     return traced.lower()
@@ -395,6 +418,17 @@ def _compile(trial: Trial, lowered: Any, tuning: Any) -> None:
         trial.compiled = compiled
         trial.compile_seconds = (trial.compile_seconds or 0.0) + time.perf_counter() - started
         trial.memory_bytes = _memory(compiled)
+
+
+def _check_shardings(compiled: Any, other: Any, outputs: Any) -> None:
+    """Raise `DifferentResultError` if results lie on devices in another way than those of the reference."""
+    import jax
+
+    both = [jax.tree_util.tree_leaves(each.output_shardings) for each in (compiled, other)]
+    shapes = jax.tree_util.tree_leaves(outputs)
+    for one, right, like in zip(*both, shapes, strict=False):
+        if len(one.device_set | right.device_set) > 1 and not one.is_equivalent_to(right, len(like.shape)):
+            raise DifferentResultError(f"a result is sharded as {one}, and the default's as {right}")
 
 
 def _shardings(compiled: Any) -> list[Any]:

@@ -83,9 +83,12 @@ class Tuner:
         initialisers: how to make inputs, by argument name; see `Inputs.concrete`.
         isolate: first try each candidate in a process of its own, so that a crash ends only that process.
         check: how the results of a candidate are compared with those of the default. True: within the tolerance of
-            their data type, which grows if an input is coarser. A number: within this share of their size. False: only
-            trees, shapes, data types and NaN. A function of (the candidate's results, the default's): it returns False
-            or raises for a difference.
+            their data type, which grows if an input is coarser. A number: within this share of their size, integers
+            too. "rounded": as True, but few integers may differ by one, as those that come from rounding do. False:
+            only trees, shapes, data types and NaN. A function of (the candidate's results, the default's): it returns
+            False or raises for a difference.
+        check_inputs: a function of the call's arguments and `key=`, a key of `jax.random`, that returns lists of
+            arguments of the same shapes, on which candidates are compared as on the caller's own.
         timer: `wall`, or `device` for the time during which operations ran on the device, from the profiler's trace. It
             does not contain the dispatch, which hides the differences between kernels of a few microseconds. If there
             is no such trace, the record says why, and the times are those of the wall clock.
@@ -108,6 +111,7 @@ class Tuner:
     initialisers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     isolate: bool = False
     check: Check = True
+    check_inputs: Callable[..., Any] | None = None
     exhaustive: int = 64
     timer: Timer = "wall"
 
@@ -364,7 +368,7 @@ class _Contest:
                 "min_gain": tuner.min_gain,
                 "warmup": tuner.warmup,
                 "seed": tuner.seed,
-                "tolerance": tuner.check if isinstance(tuner.check, int | float) else "a function",
+                "tolerance": "a function" if callable(tuner.check) else tuner.check,
                 "timer": tuning.timer,
                 "tuner": TUNER_VERSION,
                 SPACE: space_digest(t.stored for t in self.trials) if self.space is None else self.space.space.digest,
@@ -385,8 +389,7 @@ class _Contest:
             evidence["failed"] = True
         if self.tuning.no_device_time:
             evidence["timer"] = f"wall: {self.tuning.no_device_time}"
-        if self.tuning.no_gradient:
-            reason = f"gradients were not compared: {self.tuning.no_gradient}"
+        for reason in self.tuning.doubts():
             evidence["unsure"] = "; ".join(filter(None, (evidence.get("unsure"), reason)))
         if self.tuning.no_bounds:
             evidence["bounds"] = f"not checked: {self.tuning.no_bounds}"

@@ -187,6 +187,7 @@ class TuningRun:
     ) -> None:
         """Compile the candidates and warm them up; one that fails, or differs from the reference, has the error."""
         self._build = build
+        self.varied.ask_author()
         # The reference first, because the others are compared with it.
         trials = [trial for trial in trials if trial.status is Status.OK]
         trials.sort(key=lambda trial: trial is not reference)
@@ -350,10 +351,29 @@ class TuningRun:
                 del trial.warm[0]
                 return
 
+    def doubts(self) -> list[str]:
+        """Return why nobody can say that the winner computes what the default does."""
+        found = []
+        if self.expected is not None and has_nan(self.expected[0]) and not self._has_nan_inputs():
+            found.append("the default computes NaN, where nothing can be compared")
+        elif self.expected is not None and has_nan(self.expected[0]):
+            found.append("the inputs of the measurement have NaN, and so have the default's results")
+        if self.no_gradient:
+            found.append(f"gradients were not compared: {self.no_gradient}")
+        return found
+
     def compare(self, found: Results, right: Results, arrays: Sequence[Any], *, share: float = 1.0) -> None:
         """Raise `DifferentResultError` if what a candidate computes from these arrays is not right."""
-        check = partial(check_results, found, right, check=self.tuner.check, inputs=inexact(arrays), share=share)
-        self.thread.run(check, timeout=self.tuner.timeout)
+        own = arrays is self.arrays
+        check = False if own and self.varied.noisy and not callable(self.tuner.check) else self.tuner.check
+        compare = partial(check_results, found, right, check=check, inputs=inexact(arrays), share=share)
+        try:
+            self.thread.run(compare, timeout=self.tuner.timeout)
+        except DifferentResultError as exc:
+            if own:
+                raise
+            hint = "on other inputs than the caller's; initialisers= says which ones the operation is meant for"
+            raise DifferentResultError(f"{exc} ({hint})") from None
 
     def first_run(self, trial: Trial, arrays: Sequence[Any]) -> Results:
         """Run a candidate once, and return what it computes; raises what it raises."""

@@ -1,10 +1,10 @@
 """Other inputs than the caller's, on which a candidate must compute what the default computes.
 
 The caller may hold constant what others vary: a mask that is full, indices in order, values that are all positive. A
-candidate that is right for these only must not win. So the arrays of a call are varied in three styles: as the caller's
-own values in another order, as random values, and as large ones. Which variation an array can have, the default
-decides: `Variations` tries the boldest one first, and keeps the first one on which the default stays finite and steady
-and reads nothing outside of an array.
+candidate that is right for these only must not win. So the arrays of a call are varied in five styles: as the caller's
+own values in another order, as random values, as large ones, with what programs meet at edges, and far from zero. Which
+variation an array can have, the default decides: `Variations` tries the boldest one first, and keeps the first one on
+which the default stays finite and steady and reads nothing outside of an array.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ class Style(Enum):
     """The caller's values, or values of their kind, in another order."""
     LARGE = "large"
     """Of large size; positions are ragged."""
+    EDGE = "edge"
+    """Equal values, rows of zeros, large values in last places, masks with an empty row, labels that are all a mark."""
+    OFFSET = "offset"
+    """Far from zero, compared with how they differ."""
 
 
 _PERIOD: Final = 1_048_583
@@ -38,6 +42,8 @@ _PERIOD: Final = 1_048_583
 
 _LARGE: Final = (200.0, 40.0, 16.0)
 _POSITIONS: Final = 128
+_OFFSETS: Final = (100.0, 8.0)
+_SPIKE: Final = 500.0
 _COMMON: Final = 7 / 8
 _MODERATE: Final = 100
 _ROUNDING: Final = 4
@@ -92,23 +98,25 @@ class VariedArray:
         return jax.device_put(values.astype(self.array.dtype), place)
 
 
-def perturbed(arrays: Sequence[Any], *, seed: int, exact: bool) -> list[Any]:
+def perturbed(arrays: Sequence[Any], *, seed: int, exact: bool, alike: bool = False) -> list[Any]:
     """Return the arrays with other rounding errors: the results of a right candidate may differ by what these change.
 
     Args:
         arrays: of JAX.
         seed: of the random errors.
         exact: float32 is multiplied as such, and not as TF32.
+        alike: equal values have equal errors, so that they stay equal.
     """
     import numpy as np
 
     generator = np.random.default_rng(seed)
-    return [_with_errors(array, generator, exact=exact) for array in arrays]
+    return [_with_errors(array, generator, exact=exact, alike=alike) for array in arrays]
 
 
-def _with_errors(array: Any, generator: Any, *, exact: bool) -> Any:
+def _with_errors(array: Any, generator: Any, *, exact: bool, alike: bool) -> Any:
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     if not jnp.issubdtype(array.dtype, jnp.inexact) or array.dtype.itemsize < 2:
         return array
@@ -116,7 +124,11 @@ def _with_errors(array: Any, generator: Any, *, exact: bool) -> Any:
     step = float(jnp.finfo(array.dtype).eps)
     if array.dtype.itemsize >= 4:
         step = step * _ROUNDING if exact or array.dtype.itemsize > 4 else 2.0**-11
-    signs = _repeated(generator.integers(-1, 2, min(values.size, _PERIOD)), values.shape)
+    if alike:
+        # A different multiple of the values, rounded, is as good as random.
+        signs = np.round(1e3 * np.abs(values).astype(np.float64)).astype(np.int64) * 2_654_435_761 % 1_009 % 3 - 1
+    else:
+        signs = _repeated(generator.integers(-1, 2, min(values.size, _PERIOD)), values.shape)
     place = array.sharding if array.committed else None
     return jax.device_put((values * (1 + step * signs)).astype(array.dtype), place)
 
@@ -132,6 +144,11 @@ def _float_ways(values: Any, style: Style) -> list[_Way]:
         positive.append(partial(_normal, values, positive=True))
     if style is Style.OWN:
         return [own]
+    if style is Style.OFFSET:
+        return [partial(_offset, values, by=by) for by in _OFFSETS]
+    if style is Style.EDGE:
+        ways = [partial(_edges, values, zeros=zeros, spikes=spikes) for zeros, spikes in _EDGES]
+        return [*ways, *([partial(_edges, values, positive=True)] if positive else [])]
     random: list[_Way] = [partial(_normal, values), *positive, own]
     return random if style is Style.RANDOM else [*(partial(_normal, values, scale=scale) for scale in _LARGE), *random]
 
@@ -148,14 +165,41 @@ def _normal(values: Any, generator: Any, *, scale: float = 1.0, positive: bool =
     found = _repeated(made, values.shape).astype(values.dtype)
     if values.dtype.kind == "c":
         found = found + 1j * _repeated(generator.permutation(made), values.shape)
-    return np.where(np.isfinite(values), found, values)
+    # An infinity is a mask. A NaN is an accident, which would hide what is compared.
+    return np.where(np.isinf(values), values, found)
+
+
+_EDGES: Final = ((True, True), (False, True), (True, False), (False, False))
+
+
+def _edges(values: Any, generator: Any, *, zeros: bool = False, spikes: bool = False, positive: bool = False) -> Any:
+    """Few different values, zeros among them; a row of zeros, and a large value at the end of each axis."""
+    import numpy as np
+
+    found = np.round(2 * _normal(values, generator).real) / 2
+    found = (np.abs(found) if positive else found).astype(values.dtype)
+    if spikes:
+        for axis in range(found.ndim):
+            place = [int(generator.integers(size)) for size in found.shape]
+            place[axis] = -1
+            found[tuple(place)] = _SPIKE
+        found[(-1,) * found.ndim] = _SPIKE
+    if zeros and found.ndim > 1 and found.shape[-2] > 1:
+        found[(*(generator.integers(size) for size in found.shape[:-2]), generator.integers(found.shape[-2] - 1))] = 0
+    return np.where(np.isinf(values), values, found)
+
+
+def _offset(values: Any, generator: Any, *, by: float) -> Any:
+    import numpy as np
+
+    return np.where(np.isinf(values), values, _normal(values, generator) + np.float32(by))
 
 
 def _reordered(values: Any, generator: Any) -> Any:
-    """Return the finite values in another order; equal ones become different."""
+    """Return the finite values in another order; equal ones become different, and NaN zero."""
     import numpy as np
 
-    values = values.copy()
+    values = np.where(np.isnan(values), 0, values)
     finite = np.isfinite(values)
     chosen = values[finite]
     if not chosen.size:
@@ -173,7 +217,9 @@ def _reordered(values: Any, generator: Any) -> Any:
 def _bool_ways(values: Any, style: Style) -> list[_Way]:
     mixed = values.any() and not values.all()
     mostly = partial(_flags, values, share=_COMMON)
-    if style is Style.RANDOM:
+    if style is Style.EDGE:
+        return [partial(_with_empty_rows, values), mostly]
+    if style in {Style.RANDOM, Style.OFFSET}:
         return [partial(_flags, values, share=0.5), mostly]
     return [partial(_shuffled, values), mostly] if mixed and style is Style.OWN else [mostly]
 
@@ -185,6 +231,18 @@ def _flags(values: Any, generator: Any, *, share: float) -> Any:
     made = np.asarray(generator.random(values.shape) < share)
     place = generator.integers(values.size)
     made.reshape(-1)[place] = not values.reshape(-1)[place]
+    return made
+
+
+def _with_empty_rows(values: Any, generator: Any) -> Any:
+    """Booleans, half of them true, with one row, one column and so on that are all false."""
+    import numpy as np
+
+    made = np.asarray(generator.random(values.shape) < 0.5)
+    for axis in range(made.ndim if made.ndim > 1 else 0):
+        place: list[Any] = [int(generator.integers(size)) for size in made.shape]
+        place[axis] = slice(None)
+        made[tuple(place)] = False
     return made
 
 
@@ -205,6 +263,8 @@ def _integer_ways(values: Any, style: Style, limits: Any) -> list[_Way]:
     own = partial(_shuffled, values) if values.size > 1 and (values != values.flat[0]).any() else moderate
     if style is Style.OWN:
         return [own]
+    if style is Style.EDGE:
+        return [partial(within, 2), own]
     bold = [whole, partial(within, 100 * _MODERATE)] if style is Style.LARGE else []
     return [*bold, moderate, own]
 
@@ -216,6 +276,9 @@ def _position_ways(values: Any, style: Style, extents: frozenset[int]) -> list[_
     kept = values < 0
     if kept.all():
         return []
+    if style is Style.EDGE and kept.any():
+        mark = values[kept].min()
+        return [lambda _: np.full_like(values, mark)]
     most = int(values.max())
     shuffled = partial(_shuffled, values)
     differs = bool((values != values.flat[0]).any())
@@ -239,6 +302,8 @@ def _position_ways(values: Any, style: Style, extents: frozenset[int]) -> list[_
     ragged = [partial(below, most + 1, least=1)] if most > 1 else []
     own = [shuffled] if differs else []
     random: list[_Way] = [partial(below, top) for top in tops]
+    if style is Style.EDGE:
+        return [partial(below, 1), partial(below, 2), *random]
     if style is Style.OWN:
         return [*own, *ragged, *random]
     return [*ragged, *own, *random] if style is Style.LARGE else [*random, *ragged, *own]

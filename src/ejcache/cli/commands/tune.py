@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.autotune.recording import recorded_calls
-from ejcache.autotune.replay import DevicePool, TuningOutcome
+from ejcache.autotune.replay import DevicePool
+from ejcache.autotune.tuned_call import TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM, command_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.autotune.recording import RecordedCall
-    from ejcache.autotune.replay import TunedCall
+    from ejcache.autotune.tuned_call import TunedCall
     from ejcache.stores.documents import Documents
 
 
