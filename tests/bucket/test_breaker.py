@@ -270,7 +270,8 @@ def test_one_thread_asks_a_bucket_that_failed_this_host(failed_lately, error):
     if error is None:
         assert (outcomes, failed_lately.asked) == ([None] * 3, 3)
     else:
-        assert (outcomes, failed_lately.asked) == ([StoreRefusedError, StoreNotAskedError, StoreNotAskedError], 1)
+        assert outcomes.count(StoreRefusedError) == failed_lately.asked == 1
+        assert outcomes.count(StoreNotAskedError) == 2
 
 
 def test_a_refusal_to_write_says_nothing_of_what_may_not_be_read(unsteady):
