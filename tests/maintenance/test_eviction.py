@@ -205,8 +205,8 @@ def test_requests_on_a_bucket():
         finally:
             bucket.close()
     assert len([r for r in requests if r.method == "GET" and r.path.endswith("/o")]) == 1
-    # The baseline, the snapshot and the journal are read, the first two written; a batch of journals, two of entries.
-    assert len(requests) == 1 + 3 + 2 + 1 + 2
+    # The snapshot and the journal are read, the first is written; a batch of journals, two of entries.
+    assert len(requests) == 1 + 2 + 1 + 1 + 2
 
 
 # -- who and when ----------------------------------------------------------------------------------------------------

@@ -196,7 +196,10 @@ def _delete(objects: Bucket, folded: dict[str, str]) -> None:
 
 def _note_snapshot(objects: Bucket, listing: NotedUses, folded: Folded, now: float) -> None:
     """Note the uses of the snapshot, unless it is of a later version; raises _ChangedError if it is another one now."""
-    if folded.is_later:
+    if folded.is_later or folded.version == ABSENT:
+        return
+    if folded.whole:
+        _note(listing, [folded.whole], now)
         return
     # In pieces: the snapshot of a large cache has many megabytes, and the job has other uses for its memory.
     pieces = objects.read_pieces(SNAPSHOT, size=max(_SMALL_BYTES, folded.header_size))
@@ -212,13 +215,16 @@ def _note_snapshot(objects: Bucket, listing: NotedUses, folded: Folded, now: flo
                 raise EntryCorruptError(f"larger than {MAX_SNAPSHOT} bytes")
             yield blob.data
 
-    try:
-        listing.note_uses(decode_pieces(data(), limit=MAX_SNAPSHOT), now=now)
-    except EntryCorruptError as exc:
-        if is_there:
-            log.warning("ejcache: %s is damaged, and a new one replaces it: %s", SNAPSHOT, exc)
-    if is_there != (folded.version != ABSENT):
+    _note(listing, data(), now)
+    if not is_there:
         raise _ChangedError
+
+
+def _note(listing: NotedUses, pieces: Iterable[bytes], now: float) -> None:
+    try:
+        listing.note_uses(decode_pieces(pieces, limit=MAX_SNAPSHOT), now=now)
+    except EntryCorruptError as exc:
+        log.warning("ejcache: %s is damaged, and a new one replaces it: %s", SNAPSHOT, exc)
 
 
 def _note_journals(

@@ -26,7 +26,7 @@ _START: Final = 1 << 16
 
 
 class Folded(NamedTuple):
-    """The header of the snapshot.
+    """The header of the snapshot, and the whole of a small one.
 
     Attributes:
         sums: of counters.
@@ -34,6 +34,7 @@ class Folded(NamedTuple):
         version: of the object.
         is_later: it is of a later version than this code reads; then nothing else is known.
         header_size: bytes.
+        whole: the object, if it is so small that it was read whole.
     """
 
     sums: dict[str, float]
@@ -41,6 +42,7 @@ class Folded(NamedTuple):
     version: str
     is_later: bool = False
     header_size: int = 0
+    whole: bytes = b""
 
     @classmethod
     def read(cls, objects: Bucket) -> Folded:
@@ -51,4 +53,5 @@ class Folded(NamedTuple):
         if blob is None:
             return cls({}, frozenset(), ABSENT)
         sums, names, is_later = decode_folded(blob.data)
-        return cls(sums, names, blob.version, is_later, blob.data.find(b"\n") + 1)
+        whole = blob.data if len(blob.data) == blob.size else b""
+        return cls(sums, names, blob.version, is_later, blob.data.find(b"\n") + 1, whole)
