@@ -66,10 +66,10 @@ _PROBE_SECONDS: Final = 0.5
 _READING_SECONDS: Final = 10.0
 _BACK_SECONDS: Final = 1.0
 """What failures to read may take in a process, and how much of it comes back in a minute."""
-_READ_SECONDS: Final = 3.0
-"""A read gets at least so long, and one that fails leaves so much, however long it is tried: others may be slow."""
-_LEAST_READING: Final = 1.5
-"""Less than this is nothing: the breaker opens, and stays open until it has come back."""
+_KEPT_SECONDS: Final = 3.0
+"""A read that fails leaves so much of it, however long it is tried: for others, which may be slow."""
+_LEAST_READING: Final = 0.5
+"""Less than this is nothing: the breaker opens. A read gets at least so long."""
 _LONGEST: Final = 8.0
 """The cool-down grows to at most this many times the first one."""
 _FAILED_SECONDS: Final = 3600.0
@@ -188,7 +188,8 @@ class CircuitBreaker:
             with self._lock:
                 left = self._reading.left
             # The wait for a turn, where the storage has asked to slow down, is not the object's.
-            seconds = min(seconds, max(_READ_SECONDS, left - _READ_SECONDS) + self.pace.delay)
+            most = max(_LEAST_READING, min(left, _KEPT_SECONDS), left - _KEPT_SECONDS)
+            seconds = min(seconds, most + self.pace.delay)
         first = self._first if is_waited_for() and not self._has_answered else None
         return Budget(seconds, within=tuple(each for each in (look_up, first) if each is not None))
 
@@ -271,8 +272,8 @@ class CircuitBreaker:
             self._retry_at = self._probing_until = self._why = self._again = None
             self._cooldown = self._first_cooldown
 
-    def fail(self, *, seconds: float = 0.0, rest: float = 0.0) -> None:
-        """Note that the storage failed, after `seconds`; it is left alone for `rest` seconds at least."""
+    def fail(self, *, seconds: float = 0.0) -> None:
+        """Note that the storage failed, after `seconds`."""
         with self._lock:
             self._in_a_row += 1
             if self._retry_at is not None:
@@ -282,7 +283,7 @@ class CircuitBreaker:
             elif self._in_a_row < self._failures and seconds < _SLOW_SECONDS:
                 return
             self._probing_until = None
-            self._retry_at = self._clock() + max(rest, self._cooldown * self._jitter(0.75, 1.25))
+            self._retry_at = self._clock() + self._cooldown * self._jitter(0.75, 1.25)
 
     def give_up(self, url: str) -> None:
         """Open, because the program ends while calls are under way."""
@@ -322,7 +323,7 @@ class CircuitBreaker:
                 took = 0.0
             kind = NoPermissionError if isinstance(exc, NoPermissionError) else StoreUnavailableError
             self._why = kind(str(exc))  # without the frames, which hold a program's values
-            self.fail(seconds=took, rest=self._reading.until(_LEAST_READING) if is_spent else 0.0)
+            self.fail(seconds=took)
             self._tell(url, exc)
             raise
         finally:

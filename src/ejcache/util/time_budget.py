@@ -116,10 +116,6 @@ class Allowance:
         self._counted = now
         return self._left
 
-    def until(self, seconds: float) -> float:
-        """Return the time until so many seconds are left."""
-        return max(0.0, seconds - self.left) / self._per_second
-
     def spend(self, began: float) -> None:
         """Count the time since `began`, except what another failure took meanwhile."""
         now = self._clock()
