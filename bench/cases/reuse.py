@@ -94,7 +94,7 @@ def _measure(program: Program, context: Context, outcome: Outcome) -> None:
         ratio, interval = paired_ratio(pairs)
         outcome.ratio(f"{what}, {REUSED} ÷ {TRACED}", ratio, at_most(most) if has_bars else None, interval=interval)
     question = statistics.median(run["question"] for run in found[REUSED])
-    outcome.ratio("processor time of the question", 1e3 * question, at_most(40), unit="ms")
+    outcome.ratio("processor time of the question", 1e3 * question, at_most(10), unit="ms")
     whole = [(theirs[WHOLE], ours[WHOLE]) for theirs, ours in zip(found[TRACED], found[REUSED], strict=True)]
     ratio, interval = paired_ratio(whole)
     bar = None if context.quick else program.whole
