@@ -24,7 +24,7 @@ from ejcache.maintenance.listed_entries import Listing
 pytestmark = needs("fork")
 
 DAY = 86_400.0
-MOST = 200
+MOST = 60
 """Journals of a host."""
 TIMES = 3
 PASSES = 3
