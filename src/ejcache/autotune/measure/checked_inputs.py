@@ -65,6 +65,10 @@ class VariedInputs:
             run = self._tuning.thread.run
             self._given = inputs.given(self._tuning.arrays, tuner.check_inputs, seed=tuner.seed, run=run)
 
+    def is_given(self, arrays: Sequence[Any]) -> bool:
+        """True if the author of the operation gives these inputs."""
+        return any(arrays is given for given in self._given)
+
     def found_by(self, trial: Trial, first: Results) -> list[Results]:
         """Find the sets on which a candidate can be trusted, and return what it computes from each but the caller's.
 

@@ -124,7 +124,7 @@ def is_finite(found: Results, beside: Results) -> bool:
 
 
 def check_results(
-    found: Results, expected: Results, *, check: Check, inputs: Sequence[Any], share: float = 1.0
+    found: Results, expected: Results, *, check: Check, inputs: Sequence[Any], share: float = 1.0, nan: bool = False
 ) -> None:
     """Raise `DifferentResultError` if a candidate's results differ from the default's.
 
@@ -136,6 +136,7 @@ def check_results(
             both results and returns False or raises for a difference.
         inputs: the arrays of the call.
         share: of the tolerance.
+        nan: where the default has NaN, a candidate must have it, too.
     """
     if callable(check):
         try:
@@ -158,7 +159,13 @@ def check_results(
         tolerance = share * (max(own, coarsest) if by_type else float(check))
         smallest = _SMALLEST_SCALE * largest * _tolerance(theirs.dtype) / own
         _check_array(
-            number, ours, theirs, tolerance=tolerance if check else None, scale=max(scale, smallest), bias=by_type
+            number,
+            ours,
+            theirs,
+            tolerance=tolerance if check else None,
+            scale=max(scale, smallest),
+            bias=by_type,
+            nan=nan,
         )
 
 
@@ -194,7 +201,9 @@ def _rounded_up(share: float) -> str:
     return f"{share * 1.1:.2g}"
 
 
-def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None, scale: float, bias: bool) -> None:
+def _check_array(
+    number: int, ours: Any, theirs: Any, *, tolerance: float | None, scale: float, bias: bool, nan: bool
+) -> None:
     import numpy as np
 
     # Where results are not compared, as with random numbers, a NaN may be in another place.
@@ -205,6 +214,8 @@ def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None
         may_be_nan = np.isnan(right) | anywhere
         if (np.isnan(found) & ~may_be_nan).any():
             raise DifferentResultError("it computes NaN, and the default does not")
+        if nan and (np.isnan(right) & ~np.isnan(found)).any():
+            raise DifferentResultError("it computes no NaN where the default does")
         if tolerance is not None:
             with np.errstate(invalid="ignore", over="ignore"):
                 # An infinity equals itself; its difference from itself is NaN.

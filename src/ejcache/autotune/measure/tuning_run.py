@@ -366,7 +366,8 @@ class TuningRun:
         """Raise `DifferentResultError` if what a candidate computes from these arrays is not right."""
         own = arrays is self.arrays
         check = False if own and self.varied.noisy and not callable(self.tuner.check) else self.tuner.check
-        compare = partial(check_results, found, right, check=check, inputs=inexact(arrays), share=share)
+        nan = self.varied.is_given(arrays)
+        compare = partial(check_results, found, right, check=check, inputs=inexact(arrays), share=share, nan=nan)
         try:
             self.thread.run(compare, timeout=self.tuner.timeout)
         except DifferentResultError as exc:
