@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ejcache.cli.interrupt import main
+from ejcache.cli.entry import main
 
 if __name__ == "__main__":
     if not sys.flags.safe_path:

@@ -477,6 +477,6 @@ def test_without_a_temporary_directory(tmp_path, write):
         "import sys, tempfile\nfrom ejcache.cli.main import main\n"
         "tempfile.tempdir = 'nowhere'\nsys.exit(main(['run', 'script.py']))"
     )
-    done = run_program([sys.executable, "-c", code], cwd=tmp_path)
+    done = run_program([sys.executable, "-c", code], cwd=tmp_path, env={"TMPDIR": "nowhere"})
     assert done.stdout == "hello\n"
     assert "there will be no report" in done.stderr

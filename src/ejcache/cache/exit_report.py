@@ -13,15 +13,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache.cache.counters import Miss, Stats
+from ejcache.cache.report_destination import absolute_destination, is_off
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import REPORT_JSON, REPORT_LINE, REPORT_OFF
+from ejcache.settings.parsers import REPORT_JSON, REPORT_LINE
 from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
-from ejcache.util.log import log, warn_once
+from ejcache.util.log import log
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
@@ -93,24 +93,6 @@ def name_place(place: str) -> None:
     """Let the line at exit name one more directory, which this process uses in place of one that is refused."""
     if place not in _places:
         _places.append(place)
-
-
-def absolute_destination(destination: str | None) -> str | None:
-    """`destination`, as an absolute path if it is a path; None if the working directory is gone."""
-    if destination is None or destination.lower() in REPORT_OFF | REPORT_LINE | REPORT_JSON:
-        return destination
-    try:
-        # For a user that does not exist, pathlib raises, and os.path leaves the text as it is.
-        return str(Path(os.path.expanduser(destination)).absolute())  # noqa: PTH111
-    except OSError as exc:
-        # The working directory is deleted. Each cache that is opened asks again.
-        warn_once(("report", destination), "EJCACHE_REPORT cannot be %r, and nothing is reported: %s", destination, exc)
-        return None
-
-
-def is_off(destination: str | None) -> bool:
-    """True if no report goes to this destination."""
-    return destination is None or destination.lower() in REPORT_OFF
 
 
 def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ejcache.journal.line import Process, StartRecord, decode_line, encode_line
@@ -54,7 +53,6 @@ def _append(path: str, record: StartRecord) -> None:
         append_regular(path, line + b"\n", create=False)
 
 
-@dataclass(slots=True)
 class RunTotal:
     """What all processes of a run have counted.
 
@@ -65,10 +63,11 @@ class RunTotal:
         amounts: every counter by its name.
     """
 
-    processes: set[int] = field(default_factory=set)
-    urls: dict[str, None] = field(default_factory=dict)
-    disabled_reason: str = ""
-    amounts: dict[str, float] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.processes: set[int] = set()
+        self.urls: dict[str, None] = {}
+        self.disabled_reason = ""
+        self.amounts: dict[str, float] = {}
 
     def add(self, line: bytes) -> None:
         """Add what a line says; a line that is not one of ours is skipped."""

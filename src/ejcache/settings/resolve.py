@@ -11,7 +11,6 @@ command line tool, it reads JAX's environment variables as JAX would read them.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +53,8 @@ def setting_named(name: str) -> Setting:
     """
     found = _BY_NAME.get(name) or _BY_NAME.get(f"jax_{name}")
     if found is None:
+        import difflib  # for a wrong name only
+
         meant = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=_ALIKE)
         raise UnknownSettingError(
             "setting", name, f"did you mean {meant[0]}?" if meant else "`ejcache config` lists them"
@@ -189,6 +190,8 @@ def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
     found: list[SettingError] = []
     known = OTHER_VARIABLES.union(_OWN_VARIABLES)
     for name in sorted(name for name in env if name.startswith("EJCACHE_") and name not in known):
+        import difflib  # for a wrong name only
+
         meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
         if meant:
             found.append(UnknownSettingError("variable", name, f"did you mean {meant[0]}?"))

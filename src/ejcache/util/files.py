@@ -15,7 +15,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -65,7 +64,7 @@ def make_with_mode(path: Path, mode: int, *, gid: int | None = None) -> None:
     if mode & 0o777 == 0o700:
         path.mkdir(mode=0o700, exist_ok=True)
         return
-    making = path.with_name(f".ejcache-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    making = path.with_name(f".ejcache-{os.getpid()}-{os.urandom(8).hex()}.tmp")
     making.mkdir(mode=0o700)
     try:
         if gid is not None:
@@ -135,7 +134,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, *, mode: int | N
         OSError: the file could not be written; the old one is unchanged.
     """
     target = Path(path)
-    temporary = target.with_name(f".ejcache-{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    temporary = target.with_name(f".ejcache-{os.getpid()}-{os.urandom(8).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = open_like_directory(temporary, flags) if mode is None else os.open(temporary, flags, mode)
     try:

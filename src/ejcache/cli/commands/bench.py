@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.commands.run import BEFORE_A_PROGRAM, absolute_url, command_of
+from ejcache.cli.commands.run import BEFORE_A_PROGRAM
 from ejcache.cli.options import Json, argument, option, positive
+from ejcache.cli.starting import absolute_url, command_of
 from ejcache.errors import EjcacheError
 from ejcache.settings.directories import default_directory, user_directory
 from ejcache.settings.environment import all_variables

@@ -17,8 +17,9 @@ from ejcache.autotune.replay import DevicePool
 from ejcache.autotune.tuned_call import TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory
-from ejcache.cli.commands.run import BEFORE_A_PROGRAM, command_of
+from ejcache.cli.commands.run import BEFORE_A_PROGRAM
 from ejcache.cli.options import Json, Limit, Name, TunedDir, argument, count, flag, option, positive_seconds
+from ejcache.cli.starting import command_of
 from ejcache.cli.tuned.records import named_layer, open_autotune
 from ejcache.errors import UsageError
 from ejcache.settings.environment import child_environment

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.commands.config import share_cache
-from ejcache.cli.commands.run import RunCommand, absolute_url, command_of, export, run_and_report
+from ejcache.cli.commands.run import RunCommand
 from ejcache.cli.commands.target import find_devices
+from ejcache.cli.interrupt import watch_no_longer
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, Readable, argument, option, positive
 from ejcache.cli.programs.warm_worker import EXPORTED, FAILED
+from ejcache.cli.starting import absolute_url, command_of, export, run_and_report
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.util.threads import cores
 from ejcache.util.units import format_size
@@ -117,6 +119,7 @@ def warm(
             raise UsageError(f"--shapes, --jobs and --target belong to MODULE:FUNCTION, and {target} is a script")
         command = command_of([target, *(arguments or [])])
         export(wanted)
+        watch_no_longer()
         return run_and_report(command, "json" if as_json else "line")
     if arguments:
         raise UsageError(f"arguments are for scripts; give --shapes for {target}")

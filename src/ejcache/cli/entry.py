@@ -1,0 +1,82 @@
+"""The `ejcache` process begins here: `ejcache run PROGRAM` starts with the standard library, all else with typer.
+
+Each start of a program waits for `ejcache run`, and the framework of commands takes longer than all else that it does.
+So its ordinary options are read here. Where a command line has anything else (help, another option, a fault), nothing
+is done here, and `interrupt` runs it as any command: there is one text for each error, and one place with all options.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FLAGS: Final = {"--read-only": "read_only", "--json": "json", "--quiet": "quiet", "-q": "quiet"}
+_VALUES: Final = ("--dir", "--report")
+_INTERRUPTED: Final = 130
+
+
+def main() -> int:
+    """Run the command line of this process and answer its exit status; the entry point `ejcache`."""
+    arguments = sys.argv[1:]
+    status = _run(arguments[1:]) if arguments[:1] == ["run"] else None
+    if status is not None:
+        return status
+    from ejcache.cli.interrupt import main as command_line
+
+    return command_line()
+
+
+def _run(arguments: Sequence[str]) -> int | None:
+    """Run a program; None if nothing was done, because the arguments are not ordinary ones or there is an error."""
+    asked = ordinary_arguments(arguments)
+    if asked is None:
+        return None
+    before = dict(os.environ)
+    try:
+        from ejcache.cli.starting import start, take_options
+
+        command, destination = take_options(*asked)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception:
+        os.environ.clear()
+        os.environ.update(before)
+        return None
+    from ejcache.errors import EjcacheError
+
+    try:
+        return start(command, destination)
+    except EjcacheError as exc:
+        from ejcache.cli.output import warn
+
+        warn(str(exc))
+        return 1
+
+
+def ordinary_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]] | None:
+    """Read what follows `run`: the program with its arguments, and the given settings; None for anything else."""
+    found: dict[str, Any] = {}
+    position = 0
+    while position < len(arguments) and arguments[position].startswith("-"):
+        name = arguments[position]
+        if name == "-" or name[:2] in ("-m", "-c"):
+            break
+        if name in _FLAGS:
+            found[_FLAGS[name]] = True
+        elif name in _VALUES and position + 1 < len(arguments):
+            position += 1
+            found[name[2:]] = arguments[position]
+            if not arguments[position] or arguments[position].startswith("-"):
+                return None
+        else:
+            return None
+        position += 1
+    program = list(arguments[position:])
+    if not program or not program[0]:
+        return None
+    report = "off" if "quiet" in found else found.get("report", "json" if "json" in found else None)
+    return program, {"dir": found.get("dir"), "read_only": found.get("read_only"), "report": report}

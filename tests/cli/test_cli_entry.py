@@ -1,0 +1,87 @@
+"""`ejcache run` begins without the framework of commands, and is what it is with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ejcache.cli import starting
+from ejcache.cli.entry import ordinary_arguments
+from ejcache.journal.run_log import RUN_COUNTS
+
+ORDINARY = {
+    "x.py": (["x.py"], {}),
+    "x.py --dir a -q": (["x.py", "--dir", "a", "-q"], {}),
+    "--dir a x.py": (["x.py"], {"dir": "a"}),
+    "-q -m module --json": (["-m", "module", "--json"], {"report": "off"}),
+    "--json -c pass": (["-c", "pass"], {"report": "json"}),
+    "--json --report r.json - b": (["-", "b"], {"report": "r.json"}),
+    "--read-only -mmodule": (["-mmodule"], {"read_only": True}),
+    "--quiet --report line pytest -x": (["pytest", "-x"], {"report": "off"}),
+}
+OTHERS = [
+    "",
+    "--help",
+    "-h x.py",
+    "--dir",
+    "--dir -q x.py",
+    "--dir=a x.py",
+    "-- x.py",
+    "--max-size 1GB x.py",
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_arguments(text):
+    """What follows the program is the program's."""
+    program, given = ORDINARY[text]
+    assert ordinary_arguments(text.split()) == (program, {"dir": None, "read_only": None, "report": None} | given)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_anything_else_is_left_to_the_commands(text):
+    """They know help, every option and every fault."""
+    assert ordinary_arguments(text.split()) is None
+    assert ordinary_arguments(["--dir", "", "x.py"]) is None
+    assert ordinary_arguments([""]) is None
+
+
+def ran(*arguments, **variables):
+    """The end of `python -m ejcache`, started as a user does."""
+    command = [sys.executable, "-X", "importtime", "-m", "ejcache", *map(str, arguments)]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    return done.returncode, done.stdout, said, imported
+
+
+def test_a_program_runs_without_typer(tmp_path):
+    """Status, output and the line at the end are those of the command."""
+    (tmp_path / "x.py").write_text("import os, sys; print(os.environ['EJCACHE'], *sys.argv[1:]); sys.exit(7)")
+    status, out, said, imported = ran("run", "--dir", tmp_path / "cache", tmp_path / "x.py", "--dir", "its own")
+    assert (status, out) == (7, f"{tmp_path}/cache --dir its own\n")
+    assert said == ["ejcache: nothing was cached: no process has enabled the cache"]
+    assert "ejcache.cli.starting" in imported
+    assert not {"typer", "ejcache.cli.main", "difflib", "tempfile", "dataclasses"} & imported
+    status, out, said, _ = ran("run", "-q", tmp_path / "x.py")
+    assert (status, out, said) == (7, "1\n", [])
+
+
+def test_an_error_is_that_of_the_command(tmp_path):
+    """What cannot be started is explained by the one text that there is for it."""
+    status, _, said, _ = ran("run", tmp_path / "none.py")
+    assert (status, said) == (1, [f"ejcache: there is no script {tmp_path}/none.py"])
+    status, _, said, _ = ran("run", "--report", "/nowhere/r.json", "-c", "pass")
+    assert status == 1
+    assert "could not be written: the directory /nowhere does not exist" in " ".join(said)
+    status, _, said, _ = ran("run", "--dir", "ftps://x/y", "-c", "pass")
+    assert status == 2
+    assert "ejcache: --dir: " in said[0]
+
+
+def test_the_counts_have_one_variable():
+    """It is spelled twice, so that a start imports no journal."""
+    assert vars(starting)["_RUN_COUNTS"] == RUN_COUNTS
