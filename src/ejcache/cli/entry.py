@@ -7,7 +7,6 @@ is done here, and `interrupt` runs it as any command: there is one text for each
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,17 +34,16 @@ def _run(arguments: Sequence[str]) -> int | None:
     asked = ordinary_arguments(arguments)
     if asked is None:
         return None
-    before = dict(os.environ)
     try:
         from ejcache.cli.starting import start, take_options
+        from ejcache.settings.environment import restored_after_errors
 
-        command, destination = take_options(*asked)
+        with restored_after_errors():
+            command, destination = take_options(*asked)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception:
-        os.environ.clear()
-        os.environ.update(before)
-        return None
+        return None  # the commands meet it again, and say it
     from ejcache.errors import EjcacheError
 
     try:

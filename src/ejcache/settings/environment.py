@@ -15,7 +15,7 @@ from ejcache.settings.parsers import switch_or_location
 from ejcache.settings.table import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 OTHER_VARIABLES: Final = frozenset({
@@ -62,6 +62,18 @@ def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
 def export_settings(values: Mapping[str, Any]) -> None:
     """Let child processes of this process enable the cache with these settings, however they are started."""
     os.environ.update(settings_environment(values))
+
+
+@contextlib.contextmanager
+def restored_after_errors() -> Iterator[None]:
+    """Put the environment back as it was if the block raises."""
+    before = dict(os.environ)
+    try:
+        yield
+    except BaseException:
+        os.environ.clear()
+        os.environ.update(before)
+        raise
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
