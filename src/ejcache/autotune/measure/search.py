@@ -1,7 +1,7 @@
 """Which configurations of a large space are measured, and when that ends.
 
 The search begins with the default and, where records of the operation exist, with the few configurations that cover
-them best; else with some random ones. After that, a model of all times says which neighbours of the best ones and
+them best; else with a random one. After that, a model of all times says which neighbours of the best ones and
 which random configurations may be faster still: a Gaussian process over the axes (Rasmussen and Williams, Gaussian
 Processes for Machine Learning, 2006, chapter 2), whose lower confidence bound is the score.
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 PORTFOLIO: Final = 5
-RANDOM_STARTS: Final = 4
+RANDOM_STARTS: Final = 1
 _BATCH: Final = 4
 _LEADERS: Final = 6
 _NEAR: Final = 80
@@ -54,6 +54,9 @@ _WORST: Final = 2.3
 _BOLDNESS: Final = 4.0
 _CAUTION: Final = 0.3
 """The boldness for one configuration in two, while nothing better is found: those near the best are tried, too."""
+
+_FEW: Final = 16
+"""While so few are measured and there are no records, one in two is cautious as well: a search may end there."""
 
 _INFORMED: Final = 2.0
 """The boldness where records say what to expect."""
@@ -179,6 +182,7 @@ class Search:
         self._asked: set[str] = set()
         self._out: set[Hashable] = set()
         self._best, self._since = math.inf, 0
+        self._is_cold = not history
         self._model = _Model(history, self)
         queue = [text for start in starts if (text := self._known(start)) is not None]
         queue += self._model.portfolio() if history else self._random_starts()
@@ -258,7 +262,7 @@ class Search:
                 [slow.get(text, _WORST) for text in known],
                 pool,
                 self._text_at,
-                cautious=2 * self._since >= self._most_idle,
+                cautious=2 * self._since >= self._most_idle or (self._is_cold and len(known) < _FEW),
                 alone=_MOSTLY_ALONE if self._since >= _BATCH else 1,
             )
             if chosen:
