@@ -147,3 +147,11 @@ def test_facilities_are_found():
     assert facilities(ast.parse("import fcntl\nfcntl.flock(1, 2)")) == {"fcntl.flock"}
     assert facilities(ast.parse("from threading import Thread as T\nT()")) == {"threading.Thread"}
     assert facilities(ast.parse("import atexit\n@atexit.register\ndef f(): ...")) == {"atexit.register"}
+
+
+def test_only_the_table_of_capabilities_skips():
+    """A condition of one's own is asked in every run and seen by nobody: a skip asks `support/capabilities.py`."""
+    words = ("mark.skip" + "if", "import" + "orskip")
+    tests = sorted((ROOT / "tests").rglob("test_*.py"))
+    own = [str(path.relative_to(ROOT)) for path in tests if any(word in path.read_text() for word in words)]
+    assert own == []

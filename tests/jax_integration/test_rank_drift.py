@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 import pytest
 from forking import Forked
@@ -96,12 +95,11 @@ def test_ranks_that_compile_different_programs(tmp_path, kind, words):
 @pytest.mark.parametrize("kind", ["only 0", "only 1"])
 def test_one_rank_without_ejcache(tmp_path, kind):
     """The other does not wait for it, and says once which rank it is."""
-    began = time.monotonic()
     ranks, said = run(tmp_path, kind)
-    assert time.monotonic() - began < 60
     assert [total for total, *_ in said] == [4.0, 4.0]
     rank, other = int(kind[-1]), 1 - int(kind[-1])
     assert f"rank {other} has not enabled ejcache" in ranks[rank].stderr
+    assert "in time" not in ranks[rank].stderr
     assert "ejcache" not in ranks[other].stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
@@ -50,11 +51,14 @@ def test_a_bucket_that_only_asks_to_slow_down(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "first"),
-    [(403, "no access", 4), (404, "The specified bucket does not exist", 2)],
+    ("status", "message", "first", "sentence"),
+    [
+        (403, "no access", 4, "may not read|may not write"),
+        (404, "The specified bucket does not exist", 2, "there is no bucket"),
+    ],
     ids=["403", "no bucket"],
 )
-def test_a_bucket_that_refuses_everything(tmp_path, status, message, first):
+def test_a_bucket_that_refuses_everything(tmp_path, status, message, first, sentence):
     """It is asked a few times by the first start of a host, once by each later one, and each says so in one line."""
     with GcsServerProcess() as server:
         server.add_fault("status", status=status, message=message)
@@ -62,8 +66,8 @@ def test_a_bucket_that_refuses_everything(tmp_path, status, message, first):
             finished = start(server, tmp_path / "host", programs=range(5 * number, 5 * number + 5))
             assert outcome(finished) == 0
             (line,) = finished.stderr.splitlines()
-            assert "goes on without it" in line
-            assert "may not read" in line or "there is no bucket" in line
+            # On a slow host the client may be made so late that an upload is refused before a look-up.
+            assert re.search(sentence, line)
             assert 1 <= len(server.requests) <= most
             server.clear_requests()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 import pytest
+from capabilities import needs
 from helpers import run_program
 
 HEAD = """
@@ -370,7 +370,7 @@ def test_errors_of_the_user_are_the_user_s(start):
         assert error in said
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@needs("fork")
 def test_a_process_that_was_forked_first(start):
     """Its modules are those of another process, so that nobody knows what is younger; it says so, and traces."""
     forked = """
