@@ -91,7 +91,8 @@ def _times(raw: str, place: Place) -> int:
     """Count how often the program has the operations of this line: most are there as often as the line has run."""
     chains = CallChains(raw)
     located = Counter(match[1] for line in _operations(raw) if (match := _USE_LOCATION.search(line)))
-    counts = Counter(times for name, times in located.items() if place in chains.of(name))
+    # Flax numbers its layers in the names of operations, which then are there once each.
+    counts = Counter(times for name, times in located.items() if times >= _FEWEST and place in chains.of(name))
     return counts.most_common(1)[0][0] if counts else 0
 
 
