@@ -153,6 +153,7 @@ def _caused(group: Sequence[ProgramRecord], misses: Mapping[str, ProgramRecord],
         place = caller_of(program)
         if not why.is_avoidable or not place.file:
             continue
+        file, _, line = (why.differences[0].place or f"{place.file}:{place.line}").rpartition(":")
         keys = {each.key for each, _ in changed} | {changed[0][1].nearest.key if changed[0][1].nearest else ""}
         concerned = [each for each in group if each.key in keys]
         seconds = sum(map(spent, concerned))
@@ -167,8 +168,8 @@ def _caused(group: Sequence[ProgramRecord], misses: Mapping[str, ProgramRecord],
         yield Advice(
             kind,
             function_of(program),
-            place.file,
-            place.line,
+            file,
+            int(line),
             programs=len(keys),
             calls=len(concerned),
             seconds=seconds,

@@ -253,7 +253,8 @@ class Cause(NamedTuple):
         kind: one of `KINDS`.
         sentence: the reason, for a person: `argument x changed: f32[4] -> f32[8]`.
         what_to_do: so that this costs no compilation again; empty if nothing is known.
-        place: the line that called it, `/home/me/train.py:31`; empty if it is not known.
+        place: the line that has what changed, or else the one that called it, `/home/me/train.py:31`; empty if it is
+            not known.
         seconds: what compiling took.
         nearest: the earlier program that it is compared with, if there is one.
         differences: what changed since then, the most important first.
@@ -352,7 +353,7 @@ def cause(program: ProgramRecord, earlier: Earlier, *, diff_up_to: float = 0) ->
     return found._replace(
         name=program.name,
         key=program.key,
-        place=f"{caller.file}:{caller.line}" if caller.file else "",
+        place=found.place or (f"{caller.file}:{caller.line}" if caller.file else ""),
         seconds=program.compile_seconds,
         is_refused=program.outcome == Skip.FORBIDDEN,
     )
@@ -395,7 +396,7 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
     if len(differences) > IN_SENTENCE:
         sentence += f"; and {len(differences) - IN_SENTENCE} more"
     first = differences[0]
-    found = _of(first.kind, sentence, name=first.name or "it", nearest=before)
+    found = _of(first.kind, sentence, name=first.name or "it", nearest=before)._replace(place=first.place)
     if first.kind == differ.SHAPE:
         # Those of this program are the last.
         seen = buckets_of([each.signature for each in (*reversed(ranked), program)])

@@ -356,6 +356,7 @@ def _constant_differences(
         unnamed = "", place
         name, given = next((each for line in lines if (each := sources.assigned(now, line.place))[0]), unnamed)
         where, more = _place(given, sources)
+        at = f"{place.file}:{place.line}" if place.line else ""
         where = f"{_times(lines)}{where and ', '}{where}"
         if was.startswith(ELIDED):
             kind, sentence = CAPTURED, f"the contents of a captured array changed{where}"
@@ -363,7 +364,7 @@ def _constant_differences(
             sentence = f"{name or 'a constant'} changed: {was} {ARROW} {now}{where}"
             # Beside another shape, a constant without a name may follow from that in a way that is not known.
             kind = CODE if reshaped.is_any and not name else NUMBER
-        ranked.append((not name, not place.line, Difference(kind, sentence, name or "the number", more)))
+        ranked.append((not name, not place.line, Difference(kind, sentence, name or "the number", more, at)))
     return [difference for *_, difference in sorted(ranked, key=lambda each: each[:2])]
 
 

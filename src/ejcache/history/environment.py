@@ -45,12 +45,14 @@ class Difference(NamedTuple):
         sentence: what changed, from what to what.
         name: of the argument, the value or the variable that changed; empty if it has none.
         more: further lines.
+        place: the line of the program that has what changed, `/home/me/train.py:12`; empty if it is not known.
     """
 
     kind: str
     sentence: str
     name: str = ""
     more: tuple[str, ...] = ()
+    place: str = ""
 
 
 def environment_differences(before: ProgramRecord, after: ProgramRecord) -> list[Difference]:
