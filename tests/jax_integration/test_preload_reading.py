@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
+from ejcache.jax_integration.preload import background_loader
 from ejcache.jax_integration.preload.background_loader import EntryReader
+from ejcache.jax_integration.preload.run_profile import ProgramUse
 from ejcache.settings.resolve import resolve
 
 PAYLOAD = bytes(1_000)
@@ -74,3 +78,31 @@ def test_an_entry_of_another_key_is_none(policy, reader):
     reader.expect(KEYS, at_once=True)
     assert reader.read(KEYS[1]) is None
     assert reader.read(KEYS[2]).raw == PAYLOAD
+
+
+def preloading():
+    return sum(thread.name.startswith("ejcache-preload") for thread in threading.enumerate())
+
+
+def test_as_many_threads_as_programs(policy, monkeypatch):
+    """A loader on many cores begins a thread for each program, one that watches the time, and none for nothing."""
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def load(*_):
+        begun.release()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(background_loader, "cores", lambda: 32)
+    monkeypatch.setattr(background_loader.seam, "load_ahead", load)
+    before = preloading()
+    loader = background_loader.BackgroundLoader(policy, resolve())
+    client = type("Client", (), {"platform": "cpu"})()
+    loader.plan(client, [], ready=True)
+    assert preloading() == before
+    uses = [ProgramUse(key=key, size=1_000, devices=(0,)) for key in KEYS[:2]]
+    loader.plan(client, uses, ready=True)
+    assert begun.acquire(timeout=60)
+    assert begun.acquire(timeout=60)
+    assert preloading() - before <= len(uses) + 1
+    go_on.set()
+    loader.close()

@@ -62,13 +62,13 @@ class LoadJournal:
     def is_suspected(self, header: Header) -> bool:
         """True if two starts in a row have died while they loaded this entry."""
         if not self._is_open:
-            self._open()
+            self.open()
         return bool(self._deaths) and self._deaths.get(_name_of_bytes(header), 0) >= _DEATHS
 
     def begin(self, header: Header) -> int | None:
         """Have it known that this process is loading the entry, until `end` gets what this returns."""
         if not self._is_open:
-            self._open()
+            self.open()
         deaths = self._deaths.get(_name_of_bytes(header), 0) if self._deaths else 0
         record = f"{deaths} {header.created!r} {header.key}".encode()
         if self._presence is None or len(record) > _RECORD:
@@ -96,7 +96,7 @@ class LoadJournal:
         if presence is not None:
             presence.leave(clean=True)
 
-    def _open(self) -> None:
+    def open(self) -> None:
         """Read the traces of dead processes, and begin a file, once."""
         with self._lock:
             if self._is_open:

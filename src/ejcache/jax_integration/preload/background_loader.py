@@ -111,6 +111,7 @@ class BackgroundLoader:
         self._largest = float("inf") if stack is None else stack
         self._held = 0
         self._working = 0
+        self._beginning = 0  # of these, threads that have taken no program yet
         self._used_at = time.monotonic()
         self._closed = False
         self._paused = False
@@ -135,6 +136,9 @@ class BackgroundLoader:
         Raises:
             StoreError: the storage failed.
         """
+        if not uses:
+            return
+        load_journal.open()  # in the thread that has the interpreter: one of ours would wait for it after each call
         self._reader.expect([use.key for use in uses], at_once=ready)
         factor = _HELD_PER_BYTE.get(str(client.platform), _HELD_ELSEWHERE)
         with self._lock:
@@ -198,17 +202,22 @@ class BackgroundLoader:
     # -- loading ---------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Have as many threads as may run, while there is something to load."""
+        """Have as many threads as may run, and not more than programs wait for them."""
         if not self._waiting or self._working >= self._threads:
             return
         with self._lock:
-            missing = self._threads - self._working if self._next() is not None else 0
-            for _ in range(missing):
-                self._working += self._scheduler.submit(self._work)
+            waiting = sum(planned.ready for planned in self._waiting.values()) if self._next() is not None else 0
+            for _ in range(min(self._threads - self._working, waiting - self._beginning)):
+                begun = self._scheduler.submit(self._work)
+                self._working += begun
+                self._beginning += begun
 
     def _work(self) -> None:
+        begins = True
         while True:
             with self._lock:
+                self._beginning -= begins
+                begins = False
                 planned = self._next()
                 if planned is None:
                     self._working -= 1
