@@ -232,6 +232,8 @@ class Earlier:
         return first
 
     def _has_its_name(self, program: ProgramRecord, other: ProgramRecord) -> bool:
+        if not (self.texts.raw(program) and self.texts.raw(other)):
+            return True
         names = {*map(self.texts.qualified_name, (program, other))} - {""}
         return len(names) < 2
 
