@@ -27,6 +27,7 @@ from ejcache.history.text import read_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from ejcache.history.definitions import Definition
     from ejcache.history.text import ProgramText
     from ejcache.journal.line import ProgramRecord
     from ejcache.stores.base import Store
@@ -249,19 +250,22 @@ def relation(one: ProgramRecord, other: ProgramRecord) -> bool | None:
 
     Their qualified names are in their texts.
     """
-    a, b = definition_of(one.details), definition_of(other.details)
+    return _relation(definition_of(one.details), caller_of(one)[:2], definition_of(other.details), caller_of(other)[:2])
+
+
+@functools.lru_cache(65536)
+def _relation(a: Definition, calling: tuple[str, int], b: Definition, other: tuple[str, int]) -> bool | None:
     if not (a.file and b.file):
         return not (a.is_lambda or b.is_lambda)
     if a.name != b.name:
         return False
-    callers = caller_of(one), caller_of(other)
-    are_known = bool(callers[0].file and callers[1].file)
+    are_known = bool(calling[0] and other[0])
     if defined_by_jax(a) or defined_by_jax(b):
-        return are_known and callers[0][:2] == callers[1][:2]
+        return are_known and calling == other
     if a.is_library or b.is_library:
         if a.is_lambda or end_of(a.file) != end_of(b.file):
             return False
-        return True if are_known and callers[0].file == callers[1].file else None
+        return True if are_known and calling[0] == other[0] else None
     if a.is_lambda:
         is_there = end_of(a.file) == end_of(b.file)
         return is_there and (a.line == b.line or bool(a.source and a.source == b.source))
