@@ -401,7 +401,7 @@ def test_package_imports_nothing_at_once():
         ("jax_integration/decorator.py", "import jax\njax._src.compiler.f()", "only the seam may touch jax._src"),
         ("stores/opening.py", "import diskcache", "may import diskcache"),
         ("stores/base.py", "import gcsfs", "may import gcsfs"),
-        ("cli/main.py", "import requests", "no seam is named for requests"),
+        ("cli/main.py", "import httpx", "no seam is named for httpx"),
         ("stores/base.py", "import pickle", "nothing is unpickled"),
         ("stores/base.py", "from pickle import loads", "nothing is unpickled"),
         ("stores/base.py", "from marshal import dumps", "nothing is unpickled"),

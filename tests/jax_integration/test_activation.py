@@ -192,7 +192,7 @@ def test_disable_gives_jax_its_own_cache_back(directory, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"url": "nonsense://bucket/x"}, ["nonsense", "file://"]),
+        ({"dir": "nonsense://bucket/x"}, ["nonsense", "file://"]),
         ({"max_size": "ten"}, ["max_size", "'ten'", "10GiB"]),
         ({"max_siz": 10}, ["max_siz", "max_size"]),
         ({"min_compile_seconds": "soon"}, ["min_compile_seconds", "soon"]),

@@ -207,7 +207,7 @@ class ClientBucket(Bucket):
         return StoreUnavailableError(f"{self.url} answers {status}: {said}")
 
     def _body_seconds(self) -> float:
-        """How long an answer that has begun to arrive may take."""
+        """Return for how many seconds an answer that has begun to arrive may go on."""
         budget, most = current_budget(), self.policy.deadline / 2
         return most if budget is None else min(most, budget.time_left)
 

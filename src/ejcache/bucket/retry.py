@@ -233,12 +233,8 @@ class RetryPolicy:
                 if failure.throttled:
                     pace.slow_down(began, after=failure.retry_after)
                     continue
-                if failure.unreachable and tries >= _UNREACHABLE_TRIES:
-                    break
-                if failure.arriving and not failure.asks_for_less and budget.left < self.deadline / 2:
-                    break  # another answer that begins and does not end would take longer
                 pause = _between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))
-                if pause >= budget.left:
+                if self._is_last(failure, tries, left=budget.left) or pause >= budget.left:
                     break
                 time.sleep(pause)
         if failure is None:
@@ -246,6 +242,13 @@ class RetryPolicy:
             raise StoreNotAskedError(said).because(StorageCause.THROTTLED)
         message = f"{what}: {failure} ({plural(tries, 'try', 'tries')} within {time.monotonic() - started:.3g} s)"
         raise _error_of(failure, message, works=pace.has_moved_since(started)) from failure
+
+    def _is_last(self, failure: TransientError, tries: int, *, left: float) -> bool:
+        """True if another try would bring nothing, `left` seconds being left for it."""
+        if failure.unreachable and tries >= _UNREACHABLE_TRIES:
+            return True
+        # Another answer that begins and does not end would take longer.
+        return failure.arriving and not failure.asks_for_less and left < self.deadline / 2
 
 
 def _say_if_long(what: str, failure: TransientError, budget: Budget) -> None:

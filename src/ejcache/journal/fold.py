@@ -169,14 +169,18 @@ def compact(
             folded={*new, *(folded.names & there)},
         )
         if objects.write(SNAPSHOT, snapshot, version=folded.version) is not None:
-            ours = listed.journals  # the snapshot may name anything, if others wrote it
-            done = {info.name: info.version for info in ours if info.name in new or info.name in folded.names}
-            damaged = {name: found.version for name, found in read.items() if not found.intact}
-            _delete(objects, done | damaged)
-            left = len(ours) - len(done) - len(damaged)
-            return Compaction(len(done), damaged=len(damaged), left=left, written=True)
+            return _clear_away(objects, listed, {*new, *folded.names}, read)
         listed = None  # another process has folded some of these
     return Compaction(left=len(read))
+
+
+def _clear_away(objects: Bucket, listed: JournalListing, folded: set[str], read: Mapping[str, _Journal]) -> Compaction:
+    """Delete the journals that the snapshot has now, and the damaged ones."""
+    ours = listed.journals  # the snapshot may name anything, if others wrote it
+    done = {info.name: info.version for info in ours if info.name in folded}
+    damaged = {name: found.version for name, found in read.items() if not found.intact}
+    _delete(objects, done | damaged)
+    return Compaction(len(done), damaged=len(damaged), left=len(ours) - len(done) - len(damaged), written=True)
 
 
 def _added(*sums: Mapping[str, float]) -> dict[str, float]:

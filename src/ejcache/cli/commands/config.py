@@ -83,12 +83,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
                 "stored_limits": limits,
                 "own_limit": own_limit,
                 "floors": {"keep_seconds": floors.keep, "publish_seconds": floors.publish},
-                "settings": [
-                    output.fields_of(setting, "name", "default", "accepted", "flag")
-                    | {"variables": list(setting.variables), "help": setting.doc}
-                    | _value_fields(value)
-                    for setting, value in settings.items()
-                ],
+                "settings": _fields_of_all(settings),
             }
         )
         return int(bool(problems))
@@ -104,6 +99,15 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
     if limits:
         output.say(f"\nstored with {settings.dir}, and used instead of a job's own: {_limits_text(limits)}")
     return int(bool(problems))
+
+
+def _fields_of_all(settings: Settings) -> list[dict[str, object]]:
+    return [
+        output.fields_of(setting, "name", "default", "accepted", "flag")
+        | {"variables": list(setting.variables), "help": setting.doc}
+        | _value_fields(value)
+        for setting, value in settings.items()
+    ]
 
 
 def _print_settings(settings: Settings, floors: Floors, own_limit: int | None) -> None:
