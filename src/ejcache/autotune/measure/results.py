@@ -217,7 +217,7 @@ def _check_array(
         if nan and (np.isnan(right) & ~np.isnan(found)).any():
             raise DifferentResultError("it computes no NaN where the default does")
         if tolerance is not None:
-            with np.errstate(invalid="ignore", over="ignore"):
+            with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
                 # An infinity equals itself; its difference from itself is NaN.
                 distance = np.where(found == right, 0.0, np.abs(found - right))
                 size = np.abs(right) + scale

@@ -34,7 +34,7 @@ class Style(Enum):
     EDGE = "edge"
     """Equal values, rows of zeros, large values in last places, masks with an empty row, labels that are all a mark."""
     OFFSET = "offset"
-    """Far from zero, compared with how they differ."""
+    """Eight away from zero; farther where rows of the caller are."""
 
 
 _PERIOD: Final = 1_048_583
@@ -42,7 +42,17 @@ _PERIOD: Final = 1_048_583
 
 _LARGE: Final = (200.0, 40.0, 16.0)
 _POSITIONS: Final = 128
-_OFFSETS: Final = (100.0, 8.0)
+_OFFSET: Final = 8.0
+_FAR_OFFSET: Final = 100.0
+"""Only where rows of the caller are as far from zero: a variance by squares is right for other values."""
+
+_FAR: Final = (50.0, 5_000.0)
+"""The mean of such a row in standard deviations. Where it is more, the row may be constant but for rounding."""
+
+_FAR_ROWS: Final = 1_024
+_FAR_SIZE: Final = 16
+"""The mean of fewer values is far from zero by chance."""
+
 _SPIKE: Final = 500.0
 _COMMON: Final = 7 / 8
 _MODERATE: Final = 100
@@ -145,7 +155,8 @@ def _float_ways(values: Any, style: Style) -> list[_Way]:
     if style is Style.OWN:
         return [own]
     if style is Style.OFFSET:
-        return [partial(_offset, values, by=by) for by in _OFFSETS]
+        far = [_FAR_OFFSET] if _has_far_rows(values) else []
+        return [partial(_offset, values, by=by) for by in (*far, _OFFSET)]
     if style is Style.EDGE:
         ways = [partial(_edges, values, zeros=zeros, spikes=spikes) for zeros, spikes in _EDGES]
         return [*ways, *([partial(_edges, values, positive=True)] if positive else [])]
@@ -177,7 +188,8 @@ def _edges(values: Any, generator: Any, *, zeros: bool = False, spikes: bool = F
     import numpy as np
 
     found = np.round(2 * _normal(values, generator).real) / 2
-    found = (np.abs(found) if positive else found).astype(values.dtype)
+    # Of an array without axes, arithmetic makes a number, which cannot be written to.
+    found = np.array(np.abs(found) if positive else found, values.dtype)
     if spikes:
         for axis in range(found.ndim):
             place = [int(generator.integers(size)) for size in found.shape]
@@ -187,6 +199,17 @@ def _edges(values: Any, generator: Any, *, zeros: bool = False, spikes: bool = F
     if zeros and found.ndim > 1 and found.shape[-2] > 1:
         found[(*(generator.integers(size) for size in found.shape[:-2]), generator.integers(found.shape[-2] - 1))] = 0
     return np.where(np.isinf(values), values, found)
+
+
+def _has_far_rows(values: Any) -> bool:
+    """True if a row is far from zero, compared with how its values differ."""
+    import numpy as np
+
+    if not values.ndim or values.shape[-1] < _FAR_SIZE:
+        return False
+    rows = values.reshape(-1, values.shape[-1])[:_FAR_ROWS].astype(np.complex128)
+    mean, spread = np.abs(rows.mean(-1)), rows.std(-1)
+    return bool(((mean > _FAR[0] * spread) & (mean < _FAR[1] * spread)).any())
 
 
 def _offset(values: Any, generator: Any, *, by: float) -> Any:
