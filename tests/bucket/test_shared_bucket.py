@@ -442,7 +442,7 @@ class TestEnd:
         assert refused == "gs://bucket/closed was not asked: the program is ending, and has made no client"
         assert finished.stderr == ""
         names = [name.split("/")[2] for name in server.objects()]
-        assert sorted(names) == ["entries", "entries", "used"]
+        assert sorted(names) == ["entries", "entries", "journal"]
 
     def test_an_error_that_nobody_awaits_is_not_printed(self, server, run_client):
         """A client may read in several tasks, and raise what the first one says: the others' errors are nobody's."""

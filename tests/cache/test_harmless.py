@@ -88,13 +88,13 @@ def test_a_directory_that_may_not_even_be_read(run_forked, open_place):
 @needs_root
 def test_who_asks_for_errors_gets_no_other_directory(run_forked, open_place):
     """Nor is a directory made in place of one that cannot be: JAX's own cache raises there, too."""
+    (open_place / "c").mkdir(mode=0o755)
     finished = run_forked(
         f"""
         import os
         import jax
         import ejcache
-        jax.devices()
-        os.setgid(54321), os.setuid(54321)
+        {AS_NOBODY}
         ejcache.enable({str(open_place / "c" / "cache")!r}, raise_errors=True)
         try:
             jax.jit(lambda x: x + 1)(1.0)
@@ -116,7 +116,7 @@ def test_a_home_of_another_user(run_forked, open_place):
     temporary.chmod(0o777)
     finished = run_forked(
         f"""
-        import os, tempfile
+        import os, resource, tempfile
         import ejcache.errors
         from ejcache.settings.resolve import resolve
         from ejcache.stores.local.store import LocalStore

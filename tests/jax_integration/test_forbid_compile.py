@@ -87,12 +87,12 @@ def test_the_error_says_what_why_says(cache):
         assert part in str(error)
     assert isinstance(error, ejcache.EjcacheError)
     (said,) = command_line("why", "jit_step", "--dir", cache.url, "--json").json["explanations"]
-    assert (said["sentence"], said["outcome"]) == (sentence, "forbidden")
+    assert (f"jit_step would be compiled because {said['sentence']}", said["outcome"]) == (sentence, "forbidden")
     shown = command_line("why", "jit_step", "--dir", cache.url).out
     assert "by ejcache.forbid_compile" in shown
     # What was refused is not what the compilation is compared with, nor the same again.
     step(Y)
-    assert ejcache.why("jit_step")[0].sentence == sentence.replace("would be", "was")
+    assert ejcache.why("jit_step")[0].text == sentence.replace("would be", "was")
 
 
 def test_no_frame_of_ours(cache):

@@ -485,5 +485,5 @@ def test_why_names_the_variant(tmp_path):
 
     (miss,) = cli("why", "--dir", tmp_path, "--last", "1", "--json").json["explanations"]
     (only,) = miss["differences"]
-    assert only["component"] == "variant"
+    assert only["kind"] == "variant"
     assert only["sentence"] == "PGLE changed: compiled to be profiled -> compiled with its profile"

@@ -114,7 +114,8 @@ def test_cold_and_warm(server, tmp_path):
     before = server.objects()
     warm = run(server, tmp_path / "two", work, EJCACHE_READ_ONLY="1")
     assert (warm["hits"], warm["misses"], warm["errors"]) == (3, 0, 0)
-    assert asked(server) == {("GET", "entries"): 3}
+    # A host asks once a minute whether the cache is turned off.
+    assert asked(server) == {("GET", "entries"): 3, ("GET", "policy"): 1}
     assert server.objects() == before
 
     again = run(server, tmp_path / "two", work)
@@ -122,7 +123,7 @@ def test_cold_and_warm(server, tmp_path):
     assert again["tiers"]["local"]["hits"] == 3
     requests = asked(server)
     assert requests["GET", "entries"] == 0
-    assert set(requests) <= {("POST", "writes")}
+    assert set(requests) <= {("POST", "writes"), ("GET", "policy")}
 
 
 def test_a_killed_programs_uploads(server, tmp_path):

@@ -21,7 +21,7 @@ from ejcache.bucket.breaker import CircuitBreaker, breaker_for
 from ejcache.bucket.object_names import ENTRIES, is_plausible_entry, max_size, may_hold_up
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import NoPermissionError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.lifecycle import Closing
+from ejcache.util.lifecycle import Closing, is_ending
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -71,8 +71,11 @@ class BlobInfo:
 
 
 def is_light(name: str, size: int) -> bool:
-    """True for a small object that is no entry, such as a journal or a lease: no large client is needed for it."""
-    return size <= _LIGHT_BYTES and not name.startswith(ENTRIES)
+    """True for a small object that needs no large client: one that is no entry, or any where the program is ending.
+
+    A program that has compiled nothing worth publishing has only the small client, and writes its run profile at exit.
+    """
+    return size <= _LIGHT_BYTES and (not name.startswith(ENTRIES) or is_ending())
 
 
 class Bucket(Closing):
