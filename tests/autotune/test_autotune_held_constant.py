@@ -9,6 +9,8 @@ import pytest
 from autotune_helpers import key
 
 from ejcache.autotune import Tuner
+from ejcache.autotune.measure.integer_uses import Use
+from ejcache.autotune.measure.variation import Style, VariedArray, perturbed
 from ejcache.autotune.records.record import Status
 
 QUICK = Tuner(rounds=4, confirm=False, min_gain=0.5)
@@ -249,3 +251,22 @@ def test_a_right_candidate_may_win(kind):
     """Also where it differs from the default for values that the operation is not meant for."""
     found = tried(*RIGHT[kind])
     assert found.status is Status.OK, found.error
+
+
+TYPES = [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.complex64, jnp.int32, jnp.int8, jnp.uint8, jnp.bool_]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_array_has_inputs_of_its_kind_in_every_style(dtype):
+    """What fails here has the default fail, and then anything wins."""
+    infinite = [np.inf, 1e30] if jnp.issubdtype(dtype, jnp.inexact) else []
+    for shape in ((), (1,), (0, 3), (2, 1), (2, 3, 17)):
+        numbers = np.arange(float(np.prod(shape))).reshape(shape)
+        for values in (numbers, numbers - 1, *(np.full(shape, value) for value in (0, 1, *infinite))):
+            array = jnp.asarray(values.astype(dtype))
+            assert perturbed([array], seed=0, exact=True, alike=True)[0].dtype == dtype
+            for position in (False, True):
+                varied = VariedArray(array, Use(position, position, position), frozenset(shape))
+                for way in (way for style in Style for way in varied.ways(style)):
+                    made = varied.placed(way(np.random.default_rng(0)))
+                    assert (made.shape, made.dtype) == (array.shape, array.dtype)

@@ -134,13 +134,16 @@ def _with_errors(array: Any, generator: Any, *, exact: bool, alike: bool) -> Any
     step = float(jnp.finfo(array.dtype).eps)
     if array.dtype.itemsize >= 4:
         step = step * _ROUNDING if exact or array.dtype.itemsize > 4 else 2.0**-11
-    if alike:
-        # A different multiple of the values, rounded, is as good as random.
-        signs = np.round(1e3 * np.abs(values).astype(np.float64)).astype(np.int64) * 2_654_435_761 % 1_009 % 3 - 1
-    else:
-        signs = _repeated(generator.integers(-1, 2, min(values.size, _PERIOD)), values.shape)
     place = array.sharding if array.committed else None
-    return jax.device_put((values * (1 + step * signs)).astype(array.dtype), place)
+    # Some values are infinite, or too large for an integer. Any sign is right for these.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if alike:
+            # A different multiple of the values, rounded, is as good as random.
+            whole = np.round(1e3 * np.abs(values).astype(np.float64)).astype(np.int64)
+            signs = whole * 2_654_435_761 % 1_009 % 3 - 1
+        else:
+            signs = _repeated(generator.integers(-1, 2, min(values.size, _PERIOD)), values.shape)
+        return jax.device_put((values * (1 + step * signs)).astype(array.dtype), place)
 
 
 def _float_ways(values: Any, style: Style) -> list[_Way]:
@@ -208,7 +211,9 @@ def _has_far_rows(values: Any) -> bool:
     if not values.ndim or values.shape[-1] < _FAR_SIZE:
         return False
     rows = values.reshape(-1, values.shape[-1])[:_FAR_ROWS].astype(np.complex128)
-    mean, spread = np.abs(rows.mean(-1)), rows.std(-1)
+    rows = rows[np.isfinite(rows).all(-1)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, spread = np.abs(rows.mean(-1)), rows.std(-1)
     return bool(((mean > _FAR[0] * spread) & (mean < _FAR[1] * spread)).any())
 
 
