@@ -165,11 +165,12 @@ def test_why(tmp_path):
     jax.clear_caches()
     jax.jit(scaled)(jax.numpy.ones(3))
     (latest,) = ejcache.why("scaled")
-    assert latest.sentence.startswith("jit_scaled was compiled because argument x changed: f32[] -> f32[3]")
-    both = ejcache.why("scaled", url=tmp_path, last=5)
+    assert latest.sentence.startswith("argument x changed: f32[] -> f32[3]")
+    assert latest.text == f"jit_scaled was compiled because {latest.sentence}"
+    both = ejcache.why("scaled", dir=tmp_path, last=5)
     assert len(both) == 2
     assert both[0].sentence == latest.sentence
-    assert ejcache.why("scaled", url=tmp_path / "other") == []
+    assert ejcache.why("scaled", dir=tmp_path / "other") == []
     with pytest.raises(ejcache.UsageError):
         ejcache.why(last=0)
 

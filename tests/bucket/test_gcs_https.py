@@ -216,11 +216,15 @@ def test_a_header_that_comes_a_byte_at_a_time_is_given_up():
 
 
 def test_nobody_there():
-    """A refused connection, and a name without an address, are known as what is not waited for."""
-    for location in ("http://127.0.0.1:1", "http://no-such-host.invalid"):
+    """A refused connection, and a name without an address, are known as what is not waited for, with the address."""
+    for location, asked in (
+        ("http://127.0.0.1:1", "127.0.0.1:1: "),
+        ("http://no-such-host.invalid", "no-such-host.invalid:80: "),
+    ):
         with pytest.raises(TransientError) as caught:
             send(location)
         assert caught.value.unreachable is True
+        assert str(caught.value).startswith(asked)
 
 
 def test_an_untrusted_server(tmp_path):

@@ -95,7 +95,7 @@ def test_ls_and_show(bucket, cache):
 
 def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
     """Several misses of one bucket cost one listing, and a request for each of the newest entries of a function."""
-    monkeypatch.setattr("ejcache.history.nearest.NEWEST", 4)
+    monkeypatch.setattr("ejcache.history.known_entries.NEWEST", 4)
     with open_store(URL) as store:
         for number in range(9):
             put(store, key_text("jit_train", program=str(number)))
@@ -127,7 +127,7 @@ def test_why_without_the_cache(monkeypatch):
         record_miss(ProgramRecord(time=2e9 + number, name=f"jit_{number}", **about))
     said = ejcache("why", "--last", "2")
     assert said.status == 0
-    assert said.out.startswith("jit_1 was compiled: no entry is stored under its key")
+    assert said.out.startswith("jit_1 was compiled because it is new here: no other program of this function")
     assert "127.0.0.1:1" in said.out
     assert "1.50 s" in said.out
 

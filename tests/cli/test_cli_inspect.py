@@ -232,13 +232,18 @@ def test_show_of_what_is_not_there(cache):
 
 
 def test_show_of_several(cache):
-    """If several programs have the name, the message lists their keys."""
+    """If several programs have the name, each is listed, with its arguments as far as its entry has them."""
+    one, other = key_text("jit_eval"), key_text("jit_eval", program="other")
+    signature = "(tensor<4x2xf32>) -> tensor<4xi32>"
     with LocalStore(cache) as store:
-        put(store, key_text("jit_eval", program="another"))
+        put(store, other, signature=signature)
     said = ejcache("show", "jit_eval", "--dir", cache)
-    assert said.status == 1
-    assert key_text("jit_eval", program="another") in said.err
-    assert key_text("jit_eval") in said.err
+    assert (said.status, said.err) == (0, "")
+    listed = {line.split("\t")[-1] for line in said.lines if "\t" in line}
+    assert listed == {"arguments and results", "(f32[4,2]) -> i32[4]", "-"}
+    assert "2 entries of jit_eval" in said.out
+    rows = ejcache("show", "jit_eval", "--dir", cache, "--json").json["entries"]
+    assert {row["key"]: row["signature"] for row in rows} == {one: "", other: "(f32[4,2]) -> i32[4]"}
 
 
 def test_show_of_a_damaged_entry(cache):

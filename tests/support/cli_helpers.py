@@ -91,7 +91,7 @@ def key_text(name="jit_train", *, variant="plain", jaxlib="1.0", program="p", pl
     return CacheKey(name=name, platform=platform, variant=variant, components=components).text
 
 
-def put(store: LocalStore, key: str, raw: bytes = b"executable", *, seconds: float = 2.5) -> bytes:
+def put(store: LocalStore, key: str, raw: bytes = b"executable", *, seconds: float = 2.5, signature: str = "") -> bytes:
     parts = parse_key(key)
     header = entry.Header(
         key=key,
@@ -102,6 +102,7 @@ def put(store: LocalStore, key: str, raw: bytes = b"executable", *, seconds: flo
         jax="0.12.0",
         jaxlib="0.12.0",
         components={"computation": "c0ffee"},
+        extra={"signature": signature} if signature else {},
     )
     data = entry.encode(header, raw)
     assert store.put(key, data)

@@ -193,6 +193,12 @@ def _pool_kind(scheme: str) -> tuple[Any, dict[str, Any]]:
                 exchange.connection = self
             super().request(*args, **named)
 
+        # The messages of urllib3's errors begin with the connection, of which a person knows the address only.
+        def __repr__(self) -> str:
+            return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+        __str__ = __repr__
+
     class Pool(pool):  # type: ignore[misc]
         ConnectionCls = Connection
 
