@@ -84,9 +84,12 @@ class SoakTurns:
             return
         terminalreporter.section(f"long tests: turn {self._turn} of {TURNS}, {self._today}")
         for part, turn in self._turns.items():
-            ran = f"{'FAILED' if part in self._failed else 'passed'} in {self._seconds[part]:.0f} s, "
-            comes = f"next on {next_day(turn, self._today)}"
-            terminalreporter.write_line(f"{part}: {ran if part in self._seconds else ''}{comes}")
+            terminalreporter.write_line(f"{part}: {self._ran(part)}next on {next_day(turn, self._today)}")
+
+    def _ran(self, part: str) -> str:
+        if part not in self._seconds:
+            return ""
+        return f"{'FAILED' if part in self._failed else 'passed'} in {self._seconds[part]:.0f} s, "
 
 
 def _part(nodeid: str) -> str:
