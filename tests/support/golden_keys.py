@@ -3,7 +3,7 @@
     python tests/support/golden_keys.py    writes the keys of this JAX to tests/data/golden_keys
 
 A key that changes makes every stored entry of its program unreachable. Write the file anew only for a change of the key
-that is meant, and say so in CHANGELOG.md.
+that is meant, and say so in docs/keys.md.
 """
 
 from __future__ import annotations
