@@ -116,7 +116,7 @@ def test_a_home_of_another_user(run_forked, open_place):
     temporary.chmod(0o777)
     finished = run_forked(
         f"""
-        import os, resource, tempfile
+        import os, tempfile
         import ejcache.errors
         from ejcache.settings.resolve import resolve
         from ejcache.stores.local.store import LocalStore

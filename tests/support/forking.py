@@ -34,6 +34,10 @@ IMPORTED = (
     "ejcache.jax_integration.pipeline",
     "ejcache.history.log",
     "ejcache.stores.local.store",
+    # Imported late; a program that has become another user may not be able to read them any more.
+    "grp",
+    "pwd",
+    "resource",
 )
 LARGEST = 1 << 17
 """Bytes of a request: its program and its environment."""
