@@ -13,7 +13,7 @@ from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.cache.opening import find_xla_caches, open_cache_store
+from ejcache.cache.opening import find_xla_caches, open_cache_store, open_xla_documents
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore
@@ -294,9 +294,11 @@ def test_opening_imports_gcsfs_for_gs_only(run_python, tmp_path):
 
 def test_xla_places(tmp_path):
     """XLA's own caches of a remote cache have a place on a local disk of this host; without one there are none."""
-    places = find_xla_caches("gs://bucket/a", resolve(environ={"EJCACHE_LOCAL_DIR": str(tmp_path / "disk")}))
+    settings = resolve(environ={"EJCACHE_LOCAL_DIR": str(tmp_path / "disk")})
+    places = find_xla_caches("gs://bucket/a", settings)
     assert (places.root / places.below).is_relative_to(tmp_path / "disk")
-    assert (places.documents.url, places.documents.remote) == ("gs://bucket/a", True)
+    documents = open_xla_documents(places, settings)
+    assert (documents.url, documents.remote) == ("gs://bucket/a", True)
     assert find_xla_caches("memory://x", resolve(environ={})) is None
 
 
