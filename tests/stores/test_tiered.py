@@ -501,11 +501,11 @@ class SlowToMake(MemoryBucket):
         self.breaker.use_note(note, seconds=60.0)
         self.is_made = threading.Event()
 
-    def prepare(self, *, wait=0.0):
+    def prepare(self, *, wait=0.0, changes=False):
         if wait:
             self.is_made.set()
 
-    def _prepare(self, make_seconds):
+    def _prepare(self, make_seconds, *, light=False):
         if not self.is_made.wait(min(make_seconds, 60.0)):
             raise StoreNotAskedError("its library is still loading")
 
