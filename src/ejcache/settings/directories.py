@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pwd
 import stat
 import sys
 from pathlib import Path
@@ -115,8 +116,6 @@ def temporary_directory() -> Path | None:
 
 def _home() -> Path:
     # Not by `Path.home`, which takes an empty HOME for the root of all directories.
-    import pwd
-
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except (KeyError, OSError):  # in some containers the uid has no passwd entry and HOME is not set

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import queue
+import resource
 import threading
 import weakref
 from concurrent.futures import Future
@@ -52,8 +53,6 @@ def start_daemon(target: Callable[..., object], *args: object, name: str) -> boo
 
 
 def _may_have_few_threads() -> bool:
-    import resource  # a hit that nothing runs beside starts no thread
-
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return limit != resource.RLIM_INFINITY and limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
 
@@ -191,8 +190,6 @@ def smaller_stack() -> int | None:
 
     Python can change the size only for all threads of the process, so ours have the program's.
     """
-    import resource
-
     limit, size = resource.getrlimit(resource.RLIMIT_STACK)[0], threading.stack_size()
     if limit == resource.RLIM_INFINITY:
         return size or _UNLIMITED_STACK
