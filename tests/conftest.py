@@ -156,6 +156,7 @@ _ONE_JAX = (
     "jax_integration/test_good_guest.py",
     "jax_integration/test_progress.py",
     "jax_integration/test_remote_programs.py",
+    "jax_integration/test_thin.py",  # other versions: tools/each_jax.py
     "maintenance",
     "history/test_why_pairs.py",
     "reports",
