@@ -99,6 +99,7 @@ _ONE_PYTHON = (
     "jax_integration/test_preload_remote.py",
     "jax_integration/test_programs.py",
     "jax_integration/test_progress.py",
+    "jax_integration/test_progress.py",
     "jax_integration/test_rank_drift.py",
     "jax_integration/test_remote_programs.py",
     "jax_integration/test_sharing.py",
@@ -154,6 +155,7 @@ _ONE_JAX = (
     "jax_integration/test_credentials_in_urls.py",
     "jax_integration/test_damage.py",
     "jax_integration/test_good_guest.py",
+    "jax_integration/test_progress.py",
     "jax_integration/test_progress.py",
     "jax_integration/test_remote_programs.py",
     "jax_integration/test_thin.py",  # other versions: tools/each_jax.py
