@@ -99,7 +99,6 @@ _ONE_PYTHON = (
     "jax_integration/test_preload_remote.py",
     "jax_integration/test_programs.py",
     "jax_integration/test_progress.py",
-    "jax_integration/test_progress.py",
     "jax_integration/test_rank_drift.py",
     "jax_integration/test_remote_programs.py",
     "jax_integration/test_sharing.py",
@@ -155,7 +154,6 @@ _ONE_JAX = (
     "jax_integration/test_credentials_in_urls.py",
     "jax_integration/test_damage.py",
     "jax_integration/test_good_guest.py",
-    "jax_integration/test_progress.py",
     "jax_integration/test_progress.py",
     "jax_integration/test_remote_programs.py",
     "jax_integration/test_thin.py",  # other versions: tools/each_jax.py

@@ -13,10 +13,11 @@ import jax
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight, open_switch
 from ejcache.cache.policy import CachePolicy
+from ejcache.cache.report_destination import is_off
 from ejcache.errors import UsageError
 from ejcache.jax_integration.forms import Form, choose_form
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import REPORT_OFF, FlagValue, Origin
+from ejcache.settings.parsers import FlagValue, Origin
 from ejcache.settings.resolve import (
     SettingsSource,
     parse,
@@ -194,7 +195,7 @@ _unreported: Final[list[CachePolicy]] = []
 def _note_for_report(policy: CachePolicy, settings: Settings) -> None:
     """Have the report at exit count a cache; where nobody asks for a report, its module is not imported."""
     _unreported.append(policy)
-    if (settings.report or "off").lower() in REPORT_OFF and not environment_variable("EJCACHE_RUN_COUNTS"):
+    if is_off(settings.report) and not environment_variable("EJCACHE_RUN_COUNTS"):
         return
     from ejcache.cache import exit_report
 
