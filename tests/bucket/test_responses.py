@@ -335,3 +335,22 @@ def test_storage_that_is_known_to_be_dead_is_not_tried(retry_time):
     """Not even by an upload that would have more time."""
     with pytest.raises(StoreNotAskedError):
         RetryPolicy(deadline=60).run("writing", pytest.fail, size=20_000_000, budget=Budget(0))
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_program_that_begins_to_end_leaves_no_loop(threads, run_forked):
+    """Python starts no thread any more: the loop that then cannot run is closed, or asyncio prints a traceback of it."""
+    program = """
+        import asyncio, sys
+        from ejcache.bucket import client_bucket
+        from ejcache.util import scheduler, threads
+        start, left = threads.start_daemon, [None] * int(sys.argv[1])
+        def start_while_any_is_left(*task, **named):
+            return bool(left) and left.pop() is None and start(*task, **named)
+        threads.start_daemon = scheduler.start_daemon = start_while_any_is_left
+        loops, make = [], asyncio.new_event_loop
+        asyncio.new_event_loop = lambda: loops.append(make()) or loops[-1]
+        assert client_bucket._loop.get() is None
+        assert [loop.is_closed() for loop in loops] == [True]
+    """
+    assert run_forked(program, str(threads)).stderr == ""

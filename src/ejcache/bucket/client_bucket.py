@@ -381,6 +381,9 @@ class _Loop:
                 # The program may begin to end at any moment.
                 if threads.has_any and _loop_thread.later(0.0, partial(self._run, loop)):
                     self.current = loop
+                else:
+                    # Python may destroy its sockets first, and then prints the traceback of its own closing.
+                    loop.close()
             return cast("asyncio.AbstractEventLoop | None", self.current)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
