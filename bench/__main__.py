@@ -22,13 +22,14 @@ from bench.machine import describe_machine
 from bench.outcome import Outcome
 from bench.registry import Case, SkipCase, all_cases
 from bench.report import case_as_data, case_as_tables, machine_as_text
-from bench.results import page, write_results
+from bench.results import page, with_numbers, write_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DATA = ROOT / "bench" / "results.json"
 PAGE = ROOT / "bench" / "RESULTS.md"
+README = ROOT / "README.md"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cases = all_cases()
     options = _options(cases, arguments)
     if options.page:
-        PAGE.write_text(page(write_results(DATA, {}, order=[case.name for case in cases])), encoding="utf-8")
+        _write_pages(write_results(DATA, {}, order=[case.name for case in cases]))
         return 0
     chosen = _chosen(cases, options.cases, options.only)
     if options.list:
@@ -69,8 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for case in chosen
             if not outcomes[case.name].failed
         }
-        PAGE.write_text(page(write_results(DATA, measured, order=[case.name for case in cases])), encoding="utf-8")
+        _write_pages(write_results(DATA, measured, order=[case.name for case in cases]))
     return 1 if any(outcome.failed for outcome in outcomes.values()) else 0
+
+
+def _write_pages(data: dict[str, Any]) -> None:
+    """Write what says the numbers in words: RESULTS.md, and the table on the first screen of the README."""
+    PAGE.write_text(page(data), encoding="utf-8")
+    README.write_text(with_numbers(README.read_text(encoding="utf-8"), data), encoding="utf-8")
 
 
 def _chosen(cases: Sequence[Case], words: Sequence[str], names: Sequence[str]) -> list[Case]:
@@ -147,9 +154,15 @@ def _options(cases: Sequence[Case], arguments: Sequence[str] | None) -> argparse
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
     parser.add_argument(
-        "--write", action="store_true", help="bring bench/results.json and RESULTS.md up to date with what was measured"
+        "--write",
+        action="store_true",
+        help="bring bench/results.json, RESULTS.md and the README up to date with what was measured",
     )
-    parser.add_argument("--page", action="store_true", help="write RESULTS.md from results.json and measure nothing")
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="write RESULTS.md and the README's numbers from results.json and measure nothing",
+    )
     parser.add_argument("--dir", metavar="DIRECTORY", help="measure on the file system of this directory")
     parser.add_argument("--list", action="store_true", help="name the cases and measure nothing")
     options = parser.parse_args(arguments)

@@ -9,13 +9,14 @@ The first table of a case with bars is its comparisons: what, value, bar, and wh
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["CLAIMS", "page", "write_results"]
+__all__ = ["CLAIMS", "page", "with_numbers", "write_results"]
 
 CLAIMS: Final = (
     ("A put beside 10,000 entries with a size limit", "put", "put at 10,000: JAX ÷ ejcache"),
@@ -59,6 +60,28 @@ CLAIMS: Final = (
     ("False gains in 1,200 trials of tuning", "tuned-verdicts", "false gains in 1,200 trials: ejcache"),
 )
 """What README and docs claim: the claim, and the case and comparison that it stands on."""
+README_ROWS: Final = (
+    (
+        "a second start of six programs, from launch to exit, both with their defaults (JAX keeps what takes a second to "
+        "compile)",
+        "{} times as fast",
+        "start-real",
+        "whole process, geometric mean: JAX, defaults ÷ ejcache, defaults",
+    ),
+    (
+        "one more program stored in a cache of 10,000 that has a size limit",
+        "{} times as fast",
+        "put",
+        "put at 10,000: JAX ÷ ejcache",
+    ),
+    (
+        "requests to a bucket for a start that loads 200 programs",
+        "JAX makes {} times as many",
+        "shared",
+        "requests of a warm start of 200: JAX ÷ ejcache",
+    ),
+)
+"""The numbers on the first screen of the README: what, how its ratio is said, and the case and comparison."""
 
 _HEAD: Final = """\
 # Results
@@ -135,6 +158,21 @@ def page(data: Mapping[str, Mapping[str, Any]]) -> str:
         if not row[2] and "÷ ejcache" in what and _is_lost(row[1]):
             text += f"| {name} | {what} | {row[1]} |\n"
     return text
+
+
+def with_numbers(readme: str, data: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the text of the README with the numbers of the last runs between its two marks."""
+    rows = {(name, row[0]): row for name, case in data.items() for row in _comparisons(case)}
+    lines = ["| what | ejcache |", "|---|---|"]
+    for what, said, name, comparison in README_ROWS:
+        lines.append(f"| {what} | {said.format(rows[name, comparison][1].partition(' ')[0])} |")
+    table = "\n".join(lines)
+    return re.sub(
+        r"^(<!-- numbers: .*? -->\n).*?^(<!-- end of numbers -->)$",
+        lambda found: f"{found[1]}\n{table}\n\n{found[2]}",
+        readme,
+        flags=re.MULTILINE | re.DOTALL,
+    )
 
 
 def _comparisons(case: Mapping[str, Any]) -> list[list[str]]:

@@ -205,11 +205,15 @@ def test_every_claim_stands_on_a_measurement(run_forked):
     done = run_forked(
         """
         import json
-        from bench.results import page
-        from bench.__main__ import DATA, PAGE
-        text = page(json.loads(DATA.read_text(encoding="utf-8")))
+        from bench.results import page, with_numbers
+        from bench.__main__ import DATA, PAGE, README
+        data = json.loads(DATA.read_text(encoding="utf-8"))
+        text = page(data)
         assert text == PAGE.read_text(encoding="utf-8"), "run python -m bench --page"
         assert "not measured" not in text
+        readme = README.read_text(encoding="utf-8")
+        assert readme == with_numbers(readme, data), "run python -m bench --page"
+        assert readme.count(" times as ") >= 3
         print("fine")
         """,
         env={"PYTHONPATH": str(ROOT)},

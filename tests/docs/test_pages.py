@@ -36,8 +36,9 @@ SHOWN = (
     "$ ejcache ls",
     *CLOUDS,
     "jit_train_step was compiled",
-    "[project.entry-points",
+    '[project.entry-points."ejcache.seeds"]',
     "[tool.setuptools.package-data]",
+    '[project.entry-points."fsspec.specs"]',
     "ejcache pull cache.tar",
     *("pip install ejcache", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
     *("EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
@@ -212,8 +213,10 @@ def every_item(value):
 
 def test_how_a_package_names_its_tuned_configurations():
     """The entry point on the page is in the group that is looked up, and names a directory by dots."""
-    points = tomllib.loads(shown("[project.entry-points"))["project"]["entry-points"]
+    points = tomllib.loads(shown('[project.entry-points."ejcache.seeds"]'))["project"]["entry-points"]
     assert points == {GROUP: {"my_kernels": "my_kernels.tuned"}}
+    own = tomllib.loads(shown('[project.entry-points."fsspec.specs"]'))["project"]["entry-points"]
+    assert list(own) == ["fsspec.specs"]  # tests/stores/test_opening_shared.py opens one
 
 
 def test_listing_of_variants(tmp_path):

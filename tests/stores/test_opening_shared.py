@@ -129,6 +129,38 @@ def test_schemes_without_a_test(scheme, caplog, monkeypatch):
     ]
 
 
+OWN = """
+from fsspec.implementations.local import LocalFileSystem
+
+class Own(LocalFileSystem):
+    protocol = "own"
+
+    @classmethod
+    def _strip_protocol(cls, path, **_):
+        return {directory!r} + str(path).removeprefix("own://").removeprefix({directory!r})
+"""
+
+
+def test_a_file_system_of_ones_own(run_python, tmp_path):
+    """The scheme of an installed file system is opened, with the setting, and a program hits what it has stored."""
+    metadata = tmp_path / "site" / "own-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[fsspec.specs]\nown = own:Own\n")
+    (metadata.parent / "own.py").write_text(OWN.format(directory=f"{tmp_path}/there/"))
+    code = """
+        from ejcache import open_store
+        with open_store("own://host/prefix") as store:
+            print(store.put("key", b"value"), store.get("key"), [entry.key for entry in store.entries()])
+        """
+    place = {"PYTHONPATH": str(metadata.parent)}
+    refused = run_python(code, env=place, check=False)
+    assert "EJCACHE_UNTESTED_SCHEMES=1" in refused.stderr
+    done = [run_python(code, env=place | {"EJCACHE_UNTESTED_SCHEMES": "1"}).stdout for _ in range(2)]
+    assert done == ["True b'value' ['key']\n", "False b'value' ['key']\n"]
+    assert list((tmp_path / "there").rglob("*key*"))
+
+
 def test_a_namespace_is_no_credential():
     """Oracle's URLs name a bucket and its namespace."""
     assert Location.parse("oci://bucket@namespace/x").bucket == "bucket@namespace"

@@ -1,7 +1,11 @@
-"""Where a cache is: one parsed `Location` for every spelling of a directory or a URL. Pure: nothing is looked at."""
+"""Where a cache is: one parsed `Location` for every spelling of a directory or a URL.
+
+Nothing is looked at, but for a scheme that is not known here: an installed package may have a file system for it.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 from enum import StrEnum
@@ -15,7 +19,7 @@ ACCEPTED_URL: Final = (
     "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
     "az://container/prefix or abfs://container/prefix, each with ?anonymous behind it if the bucket is public, "
     "memory://name, or with EJCACHE_UNTESTED_SCHEMES=1 a URL of another file system that fsspec "
-    "can write to"
+    "can write to, or that an installed package has for fsspec"
 )
 
 _SCHEME: Final = r"([A-Za-z][A-Za-z0-9+.-]*):(//)?"
@@ -147,7 +151,7 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
             f"{display_url(text)} cannot be opened as a store: mount the directory with sshfs, and give its path "
             "(docs/shared.md says with which options)"
         )
-    if scheme not in _BUCKETS and scheme not in _OTHERS:
+    if scheme not in _BUCKETS and scheme not in _OTHERS and not _is_installed(scheme):
         raise _refuse(text, "this version does not support that kind of storage")
     meant, kind = _BUCKETS.get(scheme, (scheme, LocationKind.FSSPEC))
     anonymous = kind in _PUBLIC and rest.endswith(_ANONYMOUS)
@@ -164,6 +168,11 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
         raise _refuse(text, "it names no bucket" if is_bucket else "it names no host")
     url = f"{meant}://{rest.rstrip('/')}{_ANONYMOUS if anonymous else ''}"
     return Location(url, kind, bucket=bucket, prefix=prefix.strip("/"), anonymous=anonymous)
+
+
+def _is_installed(scheme: str) -> bool:
+    """True if an installed package has a file system for it, in the group of entry points that fsspec reads."""
+    return any(point.name == scheme for point in importlib.metadata.entry_points(group="fsspec.specs"))
 
 
 def _directory(path: str, text: str) -> Location:
