@@ -62,8 +62,7 @@ CLAIMS: Final = (
 """What README and docs claim: the claim, and the case and comparison that it stands on."""
 README_ROWS: Final = (
     (
-        "a second start of six programs, from launch to exit, both with their defaults (JAX keeps what takes a second to "
-        "compile)",
+        "a second start of six programs, both with their defaults (JAX keeps what compiles for a second)",
         "{} times as fast",
         "start-real",
         "whole process, geometric mean: JAX, defaults ÷ ejcache, defaults",
