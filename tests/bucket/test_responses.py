@@ -339,7 +339,7 @@ def test_storage_that_is_known_to_be_dead_is_not_tried(retry_time):
 
 @pytest.mark.parametrize("threads", [0, 1])
 def test_a_program_that_begins_to_end_leaves_no_loop(threads, run_forked):
-    """Python starts no thread any more: the loop that then cannot run is closed, or asyncio prints a traceback of it."""
+    """Python starts no thread any more: the loop that cannot run is closed, or asyncio prints a traceback of it."""
     program = """
         import asyncio, sys
         from ejcache.bucket import client_bucket
