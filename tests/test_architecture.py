@@ -17,6 +17,9 @@ import pytest
 from helpers import ROOT
 from syntax import dotted, parsed
 
+from ejcache import entry
+from ejcache.keys.key import CacheKey
+
 PACKAGE = ROOT / "src" / "ejcache"
 
 LEVELS = {
@@ -430,3 +433,70 @@ def test_checker_allows():
         "__init__.py": "from ejcache.jax_integration.decorator import ejit",
     }
     assert {path: violations(path, source) for path, source in fine.items()} == {path: [] for path in fine}
+
+
+PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+
+
+def rooms_of_the_page() -> dict[str, str]:
+    """The rows of the table of rooms: room → what the row says."""
+    table = PAGE.partition("## The rooms")[2].partition("\n## ")[0]
+    return dict(re.findall(r"^\| `(\w+)/?` \| (.*) \|$", table, flags=re.MULTILINE))
+
+
+def test_the_page_has_every_room_in_its_order():
+    """A room imports those above it in the table of ARCHITECTURE.md, and none that is missing there."""
+    rows = list(rooms_of_the_page())
+    assert rows == sorted(rows, key=LEVELS.__getitem__)
+    assert set(LEVELS) - set(rows) == {"_version", "__main__"}
+
+
+def test_the_page_names_what_its_rooms_have():
+    """A name in backquotes in a row is a module of that room, or stands in one of its modules."""
+    for room, said in rooms_of_the_page().items():
+        ours = {path: text for path, text in modules().items() if room_of(path) == room}
+        names = {part.removesuffix(".py") for path in ours for part in path.split("/")}
+        for name in re.findall(r"`(\w+)`", said):
+            assert name in names or any(re.search(rf"\b{name}\b", text) for text in ours.values()), (room, name)
+
+
+def test_paths_of_the_page_exist():
+    """Each path and folder in backquotes is of the package, of its source directory, or of the repository."""
+    paths = re.findall(r"`((?:[\w.]+/)+(?:[\w.]+)?)(?:::(\w+))?`", PAGE)
+    assert len(paths) > 60
+    for path, name in paths:
+        (found,) = {place for place in (PACKAGE, ROOT) if (place / path).exists()} or {None}
+        assert found, path
+        assert not name or re.search(rf"^(?:def|class) {name}\b", (found / path).read_text(), flags=re.MULTILINE), name
+
+
+def test_the_steps_of_a_compilation_are_methods():
+    """Each numbered step is a method of `Compiler`, in the order of the file."""
+    steps = re.findall(r"^\d\. `(\w+)`", PAGE.partition("## How a compilation goes")[2], flags=re.MULTILINE)
+    methods = re.findall(r"^    def (\w+)\(", modules()["jax_integration/pipeline.py"], flags=re.MULTILINE)
+    assert steps == [name for name in methods if name in steps]
+    assert len(steps) == 5
+
+
+def test_the_page_shows_the_formats():
+    """The first bytes of an entry, the parts of a key and the variants of a program are those of the code."""
+    magic = re.search(r'magic "(\w+)"', PAGE)
+    assert magic
+    key = CacheKey(name="jit_step", platform="cpu", components={"computation": "a", "jaxlib": "b"})
+    assert entry.encode(entry.Header(key=key.text), b"").startswith(magic[1].encode())
+    parts = re.search(r"`(<name>-.*?)`", PAGE)
+    assert parts
+    assert key.text == "-".join(str(getattr(key, field)) for field in re.findall(r"<(\w+)>", parts[1]))
+    variants = re.search(r"variants of a program are (.*?)\. \[", PAGE, flags=re.DOTALL)
+    assert variants
+    grammar = re.search(r"^ +variant := (.*)$", modules()["keys/key.py"], flags=re.MULTILINE)
+    assert grammar
+    assert set(re.findall(r"`(\w+)`", variants[1])) == set(re.findall(r'"(\w+)"', grammar[1]))
+
+
+def test_what_the_page_calls_the_only_one_is():
+    """`Bucket._ask` is there, and one module registers what runs at an exit and after a fork."""
+    assert re.search(r"^    def _ask\(", modules()["bucket/base.py"], flags=re.MULTILINE)
+    for name in ("atexit", "register_at_fork"):
+        users = [path for path, text in modules().items() if re.search(rf"\b{name}(?:\.register)?\(", text)]
+        assert users == ["util/lifecycle.py"], (name, users)

@@ -1,4 +1,4 @@
-"""*Everything that ejcache writes*, a table of ARCHITECTURE.md, has a row for whatever programs and commands write."""
+"""docs/files.md has a row for whatever programs and commands write."""
 
 from __future__ import annotations
 
@@ -73,15 +73,13 @@ def world(tmp_path_factory):
     }
 
 
+PAGE = ROOT / "docs" / "files.md"
 KIND = re.compile(r"\| ([a-z]+) \| (`<[^|]+)\|")
 
 
 def rows():
     """The patterns of the first column."""
-    text = (
-        (ROOT / "ARCHITECTURE.md").read_text().partition("## Everything that ejcache writes")[2].partition("\n## ")[0]
-    )
-    for line in text.splitlines():
+    for line in PAGE.read_text().splitlines():
         if line.startswith("| `"):
             yield from re.findall(r"`([^`]+)`", line.split("|")[1])
         elif found := KIND.match(line):
@@ -90,7 +88,7 @@ def rows():
 
 def kinds():
     """The kinds of what says what happened: the first column of the first table."""
-    return {found[1] for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines() if (found := KIND.match(line))}
+    return {found[1] for line in PAGE.read_text().splitlines() if (found := KIND.match(line))}
 
 
 def matcher(name):
