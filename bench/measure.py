@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["Summary", "paired_ratio", "quiet_collector", "summarize", "take_turns", "timed"]
+__all__ = ["Summary", "interval_of_median", "paired_ratio", "quiet_collector", "summarize", "take_turns", "timed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,7 @@ class Summary:
         median: in `unit`, as all that follow.
         p95: the sample that 95 % of them do not exceed.
         worst: the largest, or the smallest where more is better.
+        best: the smallest, or the largest where more is better.
         unit: "s", "B" or "op/s".
     """
 
@@ -33,6 +34,7 @@ class Summary:
     median: float
     p95: float
     worst: float
+    best: float
     unit: str = "s"
 
 
@@ -46,7 +48,7 @@ def summarize(samples: Iterable[float], *, unit: str = "s") -> Summary:
     if not ordered:
         raise ValueError("nothing was measured")
     rank = math.ceil(0.95 * len(ordered)) - 1
-    return Summary(len(ordered), statistics.median(ordered), ordered[rank], ordered[-1], unit)
+    return Summary(len(ordered), statistics.median(ordered), ordered[rank], ordered[-1], ordered[0], unit)
 
 
 def paired_ratio(*pairs: Iterable[tuple[float, float]]) -> tuple[float, tuple[float, float]]:
@@ -64,6 +66,13 @@ def paired_ratio(*pairs: Iterable[tuple[float, float]]) -> tuple[float, tuple[fl
     chosen = random.Random(0)
     drawn = sorted(mean([chosen.choices(one, k=len(one)) for one in logarithms]) for _ in range(2000))
     return mean(logarithms), (drawn[50], drawn[-51])
+
+
+def interval_of_median(samples: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """The median, and its interval of 95 %, by a bootstrap."""
+    chosen = random.Random(0)
+    drawn = sorted(statistics.median(chosen.choices(samples, k=len(samples))) for _ in range(2000))
+    return statistics.median(samples), (drawn[50], drawn[-51])
 
 
 def timed(call: Callable[[], object]) -> float:

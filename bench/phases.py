@@ -6,6 +6,7 @@ that JAX calls for a key, a read, a load and a compilation, or that a cache has 
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import Counter, defaultdict
@@ -41,6 +42,7 @@ class Phases:
         processor: what functions took of a processor in that thread, each without the functions inside it; without the
             phases of JAX's events.
         counts: the hits and requests that JAX, or the cache in its place, has counted.
+        collections: when full collections of garbage began in the main thread.
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,8 @@ class Phases:
         self.behind: dict[str, float] = defaultdict(float)
         self.processor: dict[str, float] = defaultdict(float)
         self.counts: Counter[str] = Counter()
+        self.collections: list[float] = []
+        self._intervals: list[tuple[str, float, float]] = []
         self._thread = threading.get_ident()
         self._inside: list[float] = []
         self._began_at: dict[int, list[float]] = defaultdict(list)
@@ -60,6 +64,7 @@ class Phases:
         monitoring.register_scalar_listener(self._began)
         monitoring.register_event_duration_secs_listener(self._done)
         monitoring.register_event_listener(self._event)
+        gc.callbacks.append(self._collected)
 
     def watch_loads(self) -> None:
         """Begin with loads."""
@@ -105,6 +110,24 @@ class Phases:
         ended.append((start, end - start))
         times = self.main if thread == self._thread else self.behind
         times[phase] += max(0.0, end - start - inside)
+        if thread == self._thread:
+            self._intervals.append((phase, start, end))
+
+    def collections_by(self, phases: list[tuple[str, float]]) -> dict[str, int]:
+        """Count full collections by phase: the innermost one, or else the one of these that had not ended.
+
+        Args:
+            phases: what the main thread did around ours, and when that ended.
+        """
+        found: Counter[str] = Counter()
+        for when in self.collections:
+            inside = [(end - start, phase) for phase, start, end in self._intervals if start <= when <= end]
+            found[min(inside)[1] if inside else next((name for name, end in phases if when <= end), "exit")] += 1
+        return dict(found)
+
+    def _collected(self, event: str, info: dict[str, int]) -> None:
+        if event == "start" and info["generation"] == 2 and threading.get_ident() == self._thread:
+            self.collections.append(time.perf_counter())
 
     def _began(self, event: str, _: float, **_options: Any) -> None:
         if event in _EVENTS:

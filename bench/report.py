@@ -23,7 +23,7 @@ _SCALES = {
     "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
     "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
 }
-_HEADINGS = ("what", "who", "median", "p95", "worst", "samples")
+_HEADINGS = ("what", "who", "median", "p95", "worst", "best", "samples")
 
 
 def format_quantity(value: float, unit: str) -> str:
@@ -104,7 +104,8 @@ def _time_rows(outcome: Outcome) -> list[tuple[str, ...]]:
         what = line.what
         for name, summary in line.contestants.items():
             quantities = (
-                format_quantity(value, summary.unit) for value in (summary.median, summary.p95, summary.worst)
+                format_quantity(value, summary.unit)
+                for value in (summary.median, summary.p95, summary.worst, summary.best)
             )
             rows.append((what, name, *quantities, f"{summary.count:,}"))
             what = ""
@@ -129,7 +130,10 @@ def _notes(outcome: Outcome) -> list[str]:
 
 def _ratio(ratio: Ratio) -> str:
     if ratio.unit != "x":
-        return f"{_digits(ratio.value)} {ratio.unit}"
+        value = f"{_digits(ratio.value)} {ratio.unit}"
+        if ratio.interval is None:
+            return value
+        return f"{value} ({_digits(ratio.interval[0])} to {_digits(ratio.interval[1])})"
     value = f"{ratio.value:.3f} x" if 0.5 < ratio.value < 2 else f"{_digits(ratio.value)} x"
     return value if ratio.interval is None else f"{value} ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f})"
 

@@ -27,7 +27,6 @@ CLAIMS: Final = (
     ("A call through `@ejit`", "call", "one array: ejcache ejit ÷ jax.jit"),
     ("`import ejcache`", "import", "import ejcache, beyond bare Python"),
     ("JAX's first backend with the entry point and `EJCACHE` unset", "unset", "ejcache in JAX's first backend"),
-    ("`enable()` and what the first hit imports", "first-hit", "enable() and the imports behind the first hit"),
     ("The key of a program", "key", "a key: ejcache ÷ JAX"),
     ("Six real programs, warm, whole process", "start-real", "whole process, geometric mean: JAX ÷ ejcache, preload"),
     (

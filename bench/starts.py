@@ -7,14 +7,15 @@ import os
 import resource
 import statistics
 import time
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.context import ChildError
 from bench.outcome import OURS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from bench.context import Context
@@ -39,6 +40,8 @@ __all__ = [
     "Start",
     "Work",
     "known_to_preload",
+    "on_a_gpu",
+    "on_one_core",
     "pairs_of",
     "parts_of",
     "start_by_turns",
@@ -96,10 +99,18 @@ _MOST_ROUNDS = {JAX_DEFAULTS: 7, DEFAULTS: 7}
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a program does between its backend and its first call: so many units of `bench.programs.start_up.work`."""
+    """What a program does between its backend and its first call, and under what it starts.
+
+    Attributes:
+        units: of `bench.programs.start_up.work`.
+        one_core: all its threads share one core.
+        env: as `bench.programs.start_up` reads it.
+    """
 
     name: str
     units: int
+    one_core: bool = False
+    env: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,7 @@ class Start:
         called: from before `enable()` to the return of the first call; not for real programs.
         done: to the last result.
         called_cpu: what the process took of all processors during its calls.
+        collections: full collections of garbage in the main thread, by phase.
     """
 
     seconds: float
@@ -123,6 +135,7 @@ class Start:
     called: float
     done: float
     called_cpu: float
+    collections: dict[str, int]
     digest: str
 
 
@@ -134,6 +147,23 @@ MEASURES: dict[str, Callable[[Start], float]] = {
     CALLED: lambda start: start.called,
     DONE: lambda start: start.done,
 }
+
+
+def on_a_gpu() -> bool:
+    """Whether the programs start on one."""
+    return os.environ.get("JAX_PLATFORMS", "cpu").split(",")[0] in {"cuda", "gpu", "rocm"}
+
+
+@contextmanager
+def on_one_core(*, really: bool = True) -> Iterator[None]:
+    """Let processes that are started meanwhile have one core."""
+    before = os.sched_getaffinity(0)
+    if really:
+        os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def known_to_preload() -> bool:
@@ -157,13 +187,18 @@ def start_by_turns(
     with default floors, one of which compiles much, take part in seven. The contestants of a round begin with another
     one each time, and every second round goes backwards.
 
+    On a GPU all compile with the results of autotuning that one process without a cache has found. Otherwise each cache
+    would hold an executable with kernels of its own, and one of them may need what the others do not.
+
     Raises:
         ChildError: a process failed, or computed other bits than the others: on CPU only, because two compilations of
             one program may choose different algorithms for a GPU.
     """
-    caches = list({one.name: one for one, _ in contestants}.values())
     with context.directory() as home:
         cold: dict[str, Start] = {}
+        if on_a_gpu():
+            contestants = _tuned_alike(context, program, size, contestants, home)
+        caches = list({one.name: one for one, _ in contestants}.values())
         for one in caches:
             context.say(f"{one.name}: first start, which compiles")
             cold[one.name] = start_once(context, program, size, one, home)
@@ -178,11 +213,25 @@ def start_by_turns(
                 if number >= (2 if one.who == "none" and cold[one.name].seconds > 5 else _MOST_ROUNDS.get(one, rounds)):
                     continue
                 context.say(f"round {number + 1} of {rounds}: {one.name}, {work.name}")
-                warm[one.name, work.name].append(start_once(context, program, size, one, home, units=work.units))
+                warm[one.name, work.name].append(start_once(context, program, size, one, home, work))
     digests = {one.digest for one in (*cold.values(), *(start for starts in warm.values() for start in starts))}
-    if len(digests) != 1 and os.environ.get("JAX_PLATFORMS", "cpu") == "cpu":
+    if len(digests) != 1 and not on_a_gpu():
         raise ChildError(f"{program}: the processes computed different results")
     return cold, warm
+
+
+def _tuned_alike(
+    context: Context, program: str, size: int, contestants: Sequence[tuple[Contestant, Work]], home: Path
+) -> list[tuple[Contestant, Work]]:
+    """The same contestants, which compile with one choice of kernels."""
+    tuned = home / "autotuned.txt"
+    context.say("choosing the kernels that all will use")
+    dump = {"XLA_FLAGS": f"--xla_gpu_dump_autotune_results_to={tuned}"}
+    start_once(context, program, size, replace(NONE, env={**NONE.env, **dump}), home)
+    if not tuned.exists():
+        return list(contestants)
+    load = {"XLA_FLAGS": f"--xla_gpu_load_autotune_results_from={tuned}"}
+    return [(replace(one, env={**one.env, **load}), work) for one, work in contestants]
 
 
 def parts_of(starts: Sequence[Start]) -> dict[str, float]:
@@ -206,7 +255,9 @@ def pairs_of(
     return [(max(of(first) - own, 1e-3), max(of(second) - own, 1e-3)) for first, second in rounds]
 
 
-def start_once(context: Context, program: str, size: int, one: Contestant, home: Path, *, units: int = 0) -> Start:
+def start_once(
+    context: Context, program: str, size: int, one: Contestant, home: Path, work: Work | None = None
+) -> Start:
     """Start `program` with the contestant's cache below `home`.
 
     Raises:
@@ -214,10 +265,12 @@ def start_once(context: Context, program: str, size: int, one: Contestant, home:
     """
     directory = home / one.name.replace(", ", "-").replace(" ", "-")
     directory.mkdir(exist_ok=True)
-    command = ("-m", "bench.programs.start_up", program, size, one.who, directory / "cache", units)
+    work = work or Work("", 0)
+    command = ("-m", "bench.programs.start_up", program, size, one.who, directory / "cache", work.units)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
-    _, printed = context.start(*command, home=directory, env=one.env, timeout=1200)
+    with on_one_core(really=work.one_core):
+        _, printed = context.start(*command, home=directory, env={**one.env, **work.env}, timeout=1200)
     ended = time.monotonic()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
@@ -233,5 +286,6 @@ def start_once(context: Context, program: str, size: int, one: Contestant, home:
         called=answer["called"],
         done=answer["done"],
         called_cpu=answer["called_cpu"],
+        collections=answer["collections"],
         digest=answer["digest"],
     )

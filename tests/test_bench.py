@@ -59,6 +59,9 @@ def test_a_name_means_all_cases_that_begin_with_it(run_bench):
     named = run_bench("--list", "start").stdout
     assert {"start-4", "start-tiny", "start-real"} <= {line.split()[0] for line in named.splitlines()}
     assert "put" not in {line.split()[0] for line in named.splitlines()}
+    assert {"hit-tiny", "hit-mean", "hit-run"} <= {
+        line.split()[0] for line in run_bench("--list", "hit").stdout.splitlines()
+    }
     (only,) = run_bench("--list", "--only", "start-real").stdout.splitlines()
     assert only.startswith("start-real ")
 
@@ -105,6 +108,35 @@ def test_phases_do_not_depend_on_the_time_of_day(run_forked):
         env={"PYTHONPATH": str(ROOT)},
     )
     assert done.stdout == "fine\n"
+
+
+def test_full_collections_belong_to_the_innermost_phase(run_forked):
+    """One in a read within a call is the read's; outside of all phases, it is that of a part of the program."""
+    done = run_forked(
+        """
+        import gc
+        import time
+        from types import SimpleNamespace
+        from bench.phases import Phases
+
+        gc.disable()
+        phases, work = Phases(), SimpleNamespace()
+        phases.listen()
+        work.read = gc.collect
+        work.call = lambda: work.read()
+        phases.watch(work, "read", "fetch")
+        phases.watch(work, "call", "run")
+        gc.collect()
+        imported = time.perf_counter()
+        work.call()
+        done = time.perf_counter()
+        gc.collect(0)
+        gc.collect()
+        print(phases.collections_by([("import", imported), ("own work", done)]))
+        """,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout == "{'import': 1, 'fetch': 1, 'exit': 1}\n"
 
 
 def test_the_processor_time_of_a_function_inside_another_counts_once(run_forked):

@@ -1,4 +1,4 @@
-"""What `import ejcache` adds to a Python that does nothing, what a first hit imports, and what no cache adds to JAX."""
+"""What `import ejcache` adds to a Python that does nothing, and what no cache adds to JAX."""
 
 from __future__ import annotations
 
@@ -31,27 +31,6 @@ def import_cost(context: Context, outcome: Outcome) -> None:
     bare = found["bare Python"].median
     outcome.ratio("import ejcache, beyond bare Python", (found[OURS].median - bare) * 1e3, at_most(50), unit="ms")
     outcome.ratio("import jax, beyond bare Python", (found["jax"].median - bare) * 1e3, unit="ms")
-
-
-@case("first-hit", title="enabling the cache, and what is imported for the first hit", order=62)
-def first_hit(context: Context, outcome: Outcome) -> None:
-    """Fresh processes take turns; JAX and NumPy are imported before the clock starts."""
-    floors = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    taken: dict[str, list[dict[str, float]]] = {OURS: [], "JAX": []}
-    with context.directory() as home:
-        context.say("starting processes")
-        for number in range(context.pick(18, 4)):
-            for who in taken if number % 2 == 0 else reversed(taken):
-                answer = context.run("bench.programs.first_hit", who, home / who, home=home, env=floors)
-                # The first start compiles, and the second writes the run profile down.
-                if number > 2:
-                    taken[who].append(answer)
-    ours = taken[OURS]
-    both = summarize(one["enable"] + one["imports"] for one in ours)
-    outcome.line("import ejcache and enable()", {OURS: summarize(one["enable"] for one in ours)})
-    outcome.line("the same, and the imports behind the first hit", {OURS: both})
-    outcome.line("the first call", {who: summarize(one["first"] for one in found) for who, found in taken.items()})
-    outcome.ratio("enable() and the imports behind the first hit", both.median * 1e3, at_most(40), unit="ms")
 
 
 _UNSET = """

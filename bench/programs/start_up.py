@@ -2,8 +2,11 @@
 
 PROGRAM is a module of `bench.programs.start`, SIZE what it takes, WHO `ejcache`, `JAX`, `least` (`least_preload.py`) or
 `none`, CACHE a directory, and UNITS how much work of its own the program does between its backend and its first call.
-The answer has the seconds of each phase in the main thread and behind it, and when this process ended by the machine's
-monotonic clock.
+The answer has the seconds of each phase in the main thread and behind it, the full collections of garbage, and when
+this process ended by the machine's monotonic clock.
+
+With BENCH_NO_COLLECTOR the collector is off; with BENCH_AS_CUDA ejcache treats the CPU as CUDA's: XLA's own caches, and
+the digests and versions of the plug-in's libraries.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import time
 
 began = time.perf_counter()
 
-import hashlib  # noqa: E402 (all imports are timed)
+import gc  # noqa: E402 (all imports are timed)
+import hashlib  # noqa: E402
 import json  # noqa: E402
+import os  # noqa: E402
 import sys  # noqa: E402
 from importlib import import_module  # noqa: E402
 from typing import Any  # noqa: E402
@@ -28,6 +33,8 @@ _TOLD = 1000
 
 
 def main() -> None:
+    if os.environ.get("BENCH_NO_COLLECTOR"):
+        gc.disable()
     program, size, who, cache, units = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
     import jax
 
@@ -35,13 +42,14 @@ def main() -> None:
     least = LeastPreload(cache) if who == "least" else None
     phases.watch_loads()
     phases.listen()
-    if program.startswith("real_"):
+    is_real = program.startswith("real_")
+    if is_real:
         # As people write it; some libraries compile when they are imported.
         enabling = _enable(who, cache, phases, least)
     module = import_module(f"bench.programs.start.{program}")
     calls = module.calls(size)
     imported = time.perf_counter()
-    if not program.startswith("real_"):
+    if not is_real:
         enabling = _enable(who, cache, phases, least)
     enabled = time.perf_counter()
     jax.devices()
@@ -61,6 +69,7 @@ def main() -> None:
     if least is not None:
         least.end()
     during = {name: seconds - before.get(name, 0.0) for name, seconds in phases.main.items()}
+    outer = [("import", imported), ("enable", enabled), ("backend", backend), ("own work", worked), ("run", done)]
     answer = {
         "import": enabled - began - enabling,
         "enable": enabling,
@@ -78,6 +87,7 @@ def main() -> None:
                 "called": called - imported,
                 "done": done - imported,
                 "called_cpu": processor,
+                "collections": phases.collections_by(outer),
                 "digest": _digest(results),
                 "ended": time.monotonic(),
             }
@@ -99,6 +109,8 @@ def _enable(who: str, cache: str, phases: Phases, least: LeastPreload | None) ->
     if who == "ejcache":
         import ejcache
 
+        if os.environ.get("BENCH_AS_CUDA"):
+            _treat_as_cuda()
         ejcache.enable(cache)
     elif who == "JAX":
         import jax
@@ -109,6 +121,16 @@ def _enable(who: str, cache: str, phases: Phases, least: LeastPreload | None) ->
     seconds = time.perf_counter() - start
     phases.watch_compiler()
     return seconds
+
+
+def _treat_as_cuda() -> None:
+    from ejcache.jax_integration import pipeline
+    from ejcache.jax_integration.lowering import key, platform_toolchain
+
+    vars(pipeline)["_PLATFORMS_WITH_CACHES"] = frozenset({"cpu", "cuda"})
+    for module in (key, platform_toolchain):
+        of = module.native_libraries
+        vars(module)["native_libraries"] = lambda platform, of=of: of("cuda" if platform == "cpu" else platform)
 
 
 def _digest(results: Any) -> str:

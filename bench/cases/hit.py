@@ -1,0 +1,253 @@
+"""What a hit costs beside one of JAX's own cache without floors, by time and by memory; and `ejcache run`."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from bench.measure import interval_of_median, paired_ratio, summarize
+from bench.outcome import OURS, at_least, at_most
+from bench.registry import SkipCase, case
+from bench.starts import AT_ONCE, CPU, JAX, PLAIN, PRELOAD, WHOLE, Start, Work, on_a_gpu, pairs_of, start_by_turns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from bench.context import Context
+    from bench.outcome import Bar, Outcome
+
+    Found = dict[tuple[str, str], list[Start]]
+    Pairs = list[tuple[float, float]]
+
+_ONE_CORE = Work("one core", 0, one_core=True)
+_NO_COLLECTOR = Work("no collector", 0, env={"BENCH_NO_COLLECTOR": "1"})
+_AT_ONCE = Work(AT_ONCE, 0)
+_AS_CUDA = Work("as on CUDA", 0, env={"BENCH_AS_CUDA": "1"})
+_PROGRAMS = {
+    "tiny": (150, 10),
+    "nnx_blocks": (4, 1),
+    "real_diffrax": (3, 1),
+    "blocks": (4, 1),
+    "real_numpyro": (100, 10),
+    "real_keras": (8, 4),
+}
+"""What each is given in a full and in a quick run."""
+_NEEDS = {"nnx_blocks": "flax", "real_diffrax": "diffrax", "real_numpyro": "numpyro", "real_keras": "keras"}
+_BLOCKS = (2, 4, 8, 24)
+_KEPT = "hit"
+
+
+def _rounds(context: Context) -> int:
+    return context.turns(5 if on_a_gpu() else 10)
+
+
+def _program(name: str, context: Context, outcome: Outcome) -> None:
+    needed = _NEEDS.get(name)
+    if needed and find_spec(needed) is None:
+        raise SkipCase(f"it needs {needed}, which this environment does not have.")
+    entered = [(one, work) for work in (_AT_ONCE, _ONE_CORE) for one in (JAX, PLAIN, PRELOAD)]
+    entered += [(one, _NO_COLLECTOR) for one in (JAX, PLAIN)]
+    _, warm = start_by_turns(context, name, context.pick(*_PROGRAMS[name]), entered, rounds=_rounds(context))
+    _tell(outcome, warm)
+    least = 0.96 if name == "tiny" else 0.98
+    _compare(context, outcome, CPU, pairs_of(warm, JAX, PLAIN, AT_ONCE, CPU), PLAIN.name, at_least(least))
+    what = f"{CPU}, collector off"
+    _compare(context, outcome, what, pairs_of(warm, JAX, PLAIN, _NO_COLLECTOR.name, CPU), PLAIN.name, at_least(0.98))
+    _compare(context, outcome, CPU, pairs_of(warm, JAX, PRELOAD, AT_ONCE, CPU), PRELOAD.name)
+    _compare(context, outcome, WHOLE, pairs_of(warm, JAX, PRELOAD, AT_ONCE, WHOLE), PRELOAD.name, at_least(1.0))
+    _compare(context, outcome, WHOLE, pairs_of(warm, JAX, PLAIN, AT_ONCE, WHOLE), PLAIN.name)
+    what = f"{WHOLE}, one core"
+    for one in (PLAIN, PRELOAD):
+        pairs = pairs_of(warm, JAX, one, _ONE_CORE.name, WHOLE)
+        _compare(context, outcome, what, pairs, one.name, at_least(0.97))
+
+
+def _tell(outcome: Outcome, warm: Found) -> None:
+    for measure, of in ((CPU, lambda start: start.cpu), (WHOLE, lambda start: start.seconds)):
+        for moment in dict.fromkeys(moment for _, moment in warm):
+            found = {name: summarize(map(of, starts)) for (name, when), starts in warm.items() if when == moment}
+            outcome.line(f"{measure}, {moment}", found)
+    collected = [
+        f"{name}, {moment}: {_in_words(starts)}"
+        for (name, moment), starts in warm.items()
+        if moment != _NO_COLLECTOR.name
+    ]
+    outcome.note(f"Full collections of garbage in a start, by phase: {'; '.join(collected)}.")
+    hits = {f"{name}: {starts[-1].counts.get('hits', 0)}" for (name, _), starts in warm.items()}
+    outcome.note(f"Hits of a start: {', '.join(sorted(hits))}.")
+
+
+def _in_words(starts: Sequence[Start]) -> str:
+    phases = dict.fromkeys(phase for start in starts for phase in start.collections)
+    means = {phase: sum(start.collections.get(phase, 0) for start in starts) / len(starts) for phase in phases}
+    return ", ".join(f"{phase} {mean:g}" for phase, mean in means.items()) or "none"
+
+
+def _compare(context: Context, outcome: Outcome, measure: str, pairs: Pairs, who: str, bar: Bar | None = None) -> None:
+    """JAX ÷ ours: the median of the rounds with its interval, and beside it the ratio of the smallest."""
+    value, interval = paired_ratio(pairs)
+    what = f"{measure}: JAX ÷ {who}"
+    outcome.ratio(what, value, bar, interval=interval)
+    outcome.ratio(f"{what}, smallest", min(first for first, _ in pairs) / min(second for _, second in pairs))
+    context.kept.setdefault(_KEPT, {}).setdefault(what, []).append(pairs)
+
+
+_MEANS: dict[str, Bar] = {
+    f"{CPU}: JAX ÷ {PLAIN.name}": at_least(0.99),
+    f"{WHOLE}: JAX ÷ {PRELOAD.name}": at_least(1.07),
+    f"{WHOLE}, one core: JAX ÷ {PLAIN.name}": at_least(0.99),
+    f"{WHOLE}, one core: JAX ÷ {PRELOAD.name}": at_least(0.99),
+}
+
+
+@case("hit-mean", title="the means of the programs of this run, warm", order=306, when_named=True)
+def means(context: Context, outcome: Outcome) -> None:
+    """The geometric means of what the cases before have measured."""
+    found: dict[str, list[Pairs]] = context.kept.get(_KEPT, {})
+    if not found:
+        raise SkipCase("no program was measured in this run; `python -m bench hit` measures all of them.")
+    for what, series in found.items():
+        value, interval = paired_ratio(*series)
+        outcome.ratio(what, value, _MEANS.get(what), interval=interval)
+    outcome.note(f"{max(map(len, found.values()))} of {len(_PROGRAMS)} programs.")
+
+
+@case("hit-cuda", title="2, 4, 8 and 24 blocks, warm, as on a CUDA machine", order=307, when_named=True)
+def as_cuda(context: Context, outcome: Outcome) -> None:
+    """On a CPU, ejcache does what it does beside a GPU; on a GPU, this is the comparison itself."""
+    work = _AT_ONCE if on_a_gpu() else _AS_CUDA
+    compared: dict[str, list[Pairs]] = {}
+    for blocks in context.pick(_BLOCKS, (1,)):
+        entered = [(one, work) for one in (JAX, PLAIN, PRELOAD)]
+        _, warm = start_by_turns(context, "blocks", blocks, entered, rounds=_rounds(context))
+        for one in (JAX, PLAIN, PRELOAD):
+            collected = _in_words(warm[one.name, work.name])
+            outcome.note(f"{blocks} blocks, {one.name}: full collections by phase: {collected}.")
+        found = {one.name: summarize(start.cpu for start in warm[one.name, work.name]) for one in (JAX, PLAIN, PRELOAD)}
+        outcome.line(f"{CPU}, {blocks} blocks", found)
+        for one in (PLAIN, PRELOAD):
+            pairs = pairs_of(warm, JAX, one, work.name, CPU)
+            compared.setdefault(one.name, []).append(pairs)
+            value, interval = paired_ratio(pairs)
+            outcome.ratio(f"{CPU}, {blocks} blocks: JAX ÷ {one.name}", value, interval=interval)
+    for name, least in ((PLAIN.name, 0.98), (PRELOAD.name, 0.97)):
+        value, interval = paired_ratio(*compared[name])
+        outcome.ratio(f"{CPU}, mean: JAX ÷ {name}", value, at_least(least), interval=interval)
+
+
+@case("hit-needs", title="objects and modules that a hit adds to a process, beyond JAX's cache", order=308)
+def needs(context: Context, outcome: Outcome) -> None:
+    """Counts, which are the same in every round; the third start, because the first two write what later ones read."""
+    env = {**JAX.env, **PLAIN.env}
+    with context.directory() as home:
+        answers = {}
+        for who in ("JAX", OURS):
+            for _ in range(3):
+                answers[who] = context.run("bench.programs.hit_needs", who, home / who, home=home, env=env)
+    added = sorted({*answers[OURS]["modules"]} - {*answers["JAX"]["modules"]})
+    objects = answers[OURS]["objects"] - answers["JAX"]["objects"]
+    outcome.ratio("objects after a collection", objects, at_most(2400), unit="more")
+    outcome.ratio("modules", len(added), at_most(60), unit="more")
+    outcome.note(f"Modules: {', '.join(added)}.")
+
+
+@case("hit-run", title="`ejcache run x.py` beyond `python x.py`, x.py being `pass`", order=309)
+def run(context: Context, outcome: Outcome) -> None:
+    """Processor time of whole processes, which take turns."""
+    with context.directory() as home:
+        script = home / "x.py"
+        script.write_text("pass\n", encoding="utf-8")
+        commands: dict[str, list[object]] = {
+            "python x.py": [script],
+            "ejcache run x.py": ["-m", "ejcache", "run", script],
+        }
+        context.say("starting interpreters")
+        calls: dict[str, Callable[[], object]] = {
+            who: partial(context.start, *command, home=home) for who, command in commands.items()
+        }
+        samples = _cpu_by_turns(calls, rounds=context.turns(20, 3))
+    outcome.line(CPU, {who: summarize(taken) for who, taken in samples.items()})
+    added = [1e3 * (ours - bare) for bare, ours in zip(*samples.values(), strict=True)]
+    _difference(outcome, "ejcache run, beyond python", added, at_most(40))
+
+
+@case(
+    "hit-xla-caches", title="a hit as on a CUDA machine, by what XLA's caches have stored", order=310, when_named=True
+)
+def xla_caches(context: Context, outcome: Outcome) -> None:
+    """Processor time of a start that hits."""
+    if on_a_gpu():
+        raise SkipCase("XLA would read what is stored here in place of results.")
+    counts = (0, 300, 3000)
+    env = {**PLAIN.env, **_AS_CUDA.env}
+    with context.directory() as home:
+        calls: dict[str, Callable[[], object]] = {}
+        for count in counts:
+            cache = home / str(count)
+            command = ("-m", "bench.programs.start_up", "tiny", 1, OURS, cache, 0)
+            context.start(*command, home=home, env=env)
+            _store_results(cache, count)
+
+            def answer(command: Sequence[object] = command) -> Any:
+                return json.loads(context.start(*command, home=home, env=env)[1].splitlines()[-1])
+
+            answer()
+            calls[f"{count} results"] = answer
+        samples = _cpu_by_turns(calls, rounds=_rounds(context))
+    outcome.line(CPU, {who: summarize(taken) for who, taken in samples.items()})
+    none, *others = samples.values()
+    for count, taken in zip(counts[1:], others, strict=True):
+        added = [1e3 * (many - few) for few, many in zip(none, taken, strict=True)]
+        _difference(outcome, f"{count} results, beyond none", added, at_most(2))
+
+
+def _store_results(cache: Path, count: int) -> None:
+    from ejcache.bucket.files import FileBucket
+    from ejcache.jax_integration.xla_caches import XlaFiles
+    from ejcache.jax_integration.xla_directories import AUTOTUNE
+    from ejcache.stores.documents import Documents
+
+    (environment,) = (path.name for path in (cache / "v1" / "xla-processes").iterdir())
+    made = cache.with_name(f"{cache.name}-made")
+    (made / AUTOTUNE).mkdir(parents=True)
+    for number in range(count):
+        (made / AUTOTUNE / f"result{number}").write_bytes(os.urandom(50))
+    if count:
+        stored = Documents(FileBucket(cache, local=True, documents=True))
+        XlaFiles(stored, environment).push(made, known=set(), seconds=600)
+
+
+def _cpu_by_turns(calls: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, list[float]]:
+    """Seconds of all processors that the processes of each call took."""
+    samples: dict[str, list[float]] = {who: [] for who in calls}
+    for call in calls.values():
+        call()
+    for number in range(rounds):
+        for who in calls if number % 2 == 0 else reversed(calls):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            calls[who]()
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            samples[who].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return samples
+
+
+def _difference(outcome: Outcome, what: str, milliseconds: list[float], bar: Bar) -> None:
+    value, interval = interval_of_median(milliseconds)
+    outcome.ratio(what, value, bar, unit="ms", interval=interval)
+
+
+def _register() -> None:
+    for number, name in enumerate(_PROGRAMS):
+
+        def measured(context: Context, outcome: Outcome, name: str = name) -> None:
+            _program(name, context, outcome)
+
+        case(f"hit-{name}", title=f"a warm start of {name}", order=300 + number, when_named=True)(measured)
+
+
+_register()
