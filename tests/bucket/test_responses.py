@@ -337,6 +337,24 @@ def test_storage_that_is_known_to_be_dead_is_not_tried(retry_time):
         RetryPolicy(deadline=60).run("writing", pytest.fail, size=20_000_000, budget=Budget(0))
 
 
+def test_a_program_that_ends_waits_for_an_import(run_forked):
+    """It goes on in a thread that Python would end; JAX's back end may be collected there, which aborts the process."""
+    program = """
+        import os, sys, threading
+        from ejcache.bucket import client_bucket
+        def load():
+            threading.main_thread().join()
+            for _ in range(10_000_000):
+                pass
+            print("loaded")
+        startup = client_bucket.ClientStartup(load, lambda _: None, None)
+        child = os.fork()
+        assert len(list(client_bucket._loading)) == bool(child)
+        assert not child or not os.waitpid(child, 0)[1]
+    """
+    assert run_forked(program).stdout == "loaded\n"
+
+
 @pytest.mark.parametrize("threads", [0, 1])
 def test_a_program_that_begins_to_end_leaves_no_loop(threads, run_forked):
     """Python starts no thread any more: the loop that cannot run is closed, or asyncio prints a traceback of it."""

@@ -58,6 +58,8 @@ T = TypeVar("T")
 
 _GRACE: Final = 0.5
 _CLOSING: Final = 1.0
+_ENDING: Final = 5.0
+"""Seconds that a program which ends waits for an import of ours at most."""
 
 
 class ClientBucket(Bucket):
@@ -264,6 +266,12 @@ class ClientStartup:
         self.started = time.monotonic()
         self._loaded_at: Future[float] = Future()
         self.future: Future[Any] = submit(lambda: self._run(load, make, loop))
+        track_forks(self)
+        _loading.add(self)
+
+    def after_fork_in_child(self) -> None:
+        """Do not wait for it when the child ends: the thread that imports does not exist here."""
+        _loading.discard(self)
 
     def _run(self, load: Callable[[], object], make: Callable[[Any], Any], loop: Any) -> Any:
         load()
@@ -280,6 +288,14 @@ class ClientStartup:
             futures_wait([self.future], _until(min(last, self._loaded_at.result() + make_seconds)))
         return self.future.done()
 
+    def wait_for_import(self) -> None:
+        """Wait until the library is imported, or cannot be.
+
+        Python ends daemon threads when a program ends. One that is in the middle of an import may just collect JAX's
+        back end as garbage; the C++ runtime then aborts the process ("exception not rethrown").
+        """
+        futures_wait([self.future, self._loaded_at], _ENDING, FIRST_COMPLETED)
+
 
 def wait_for(making: ClientStartup | None, seconds: float) -> None:
     """Wait so long at most for a client that is being made."""
@@ -292,6 +308,7 @@ def _until(moment: float) -> float:
 
 
 _clients: Final = AtExit(ExitPhase.CLOSE, ClientBucket.close)
+_loading: Final[AtExit[ClientStartup]] = AtExit(ExitPhase.CLOSE, ClientStartup.wait_for_import)
 _abandoned: Final[collections.deque[object]] = collections.deque(maxlen=64)
 
 
