@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import time
 import uuid
@@ -211,18 +214,34 @@ def test_a_worker_ends_with_its_parent(tmp_path):
     assert command.left() == []
 
 
-@pytest.mark.parametrize("options", [[], ["--report", "off"]], ids=["a parent", "replaced"])
-def test_the_program_of_run_decides(tmp_path, options):
-    """A program that saves when it is interrupted does so under `run` as under `python`, with one status."""
-    (tmp_path / "prog.py").write_text(textwrap.dedent(SAVING.format(seconds=2)))
-    plain, run = Command(tmp_path, prefix=("prog.py",)), Command(tmp_path, "run", *options, "prog.py")
-    said = []
-    for each in (plain, run):
-        each.wait_for("ready")
-        each.interrupt()
-        said.append((each.process.communicate()[0].splitlines()[:2], each.process.returncode))
+def in_a_terminal(place: Path, *command: str) -> tuple[list[str], int]:
+    """Type Ctrl-C when a command has said "ready"; returns what it says then, and its exit status."""
+    keyboard, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, *command],
+        cwd=place,
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY),  # noqa: PLW1509 (it takes no lock)
+    ) as process:
+        os.close(terminal)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.write(keyboard, b"\x03")
+        said = process.stdout.read().splitlines()[:2]
+    os.close(keyboard)
+    return said, process.returncode
 
-    assert said == [(["saving", "saved"], 7)] * 2
+
+@pytest.mark.parametrize("options", [[], ["--report", "off"]], ids=["a parent", "replaced"])
+@pytest.mark.parametrize("seconds", [1, pytest.param(20, marks=pytest.mark.soak)])
+def test_the_program_of_run_decides(tmp_path, options, seconds):
+    """A program that saves when it is interrupted does so under `run` as under `python`, with one status."""
+    (tmp_path / "prog.py").write_text(textwrap.dedent(SAVING.format(seconds=seconds)))
+    run = ["-c", textwrap.dedent(COMMAND), "run", *options, "prog.py"]
+    assert in_a_terminal(tmp_path, "prog.py") == in_a_terminal(tmp_path, *run) == (["saving", "saved"], 7)
 
 
 @needs("linux")  # /proc says what is left
