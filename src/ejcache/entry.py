@@ -41,6 +41,7 @@ _CHECKSUM_SIZE: Final = 32
 _CODECS: Final = ("zstd", "none")
 _LAST_DAY: Final = 253_402_214_400.0
 """The last day of the year 9999: Python has no later date."""
+_MOST_RECALLS: Final = 1 << 53
 _SMALL: Final = 1 << 18
 _MAX_RATIO: Final = 1000
 _RATIO_APPLIES: Final = 64 << 20
@@ -73,6 +74,8 @@ class Header(NamedTuple):
         logical_key: names the program whose variants share it.
         profile_digest: sha256 of the profile a "pgle" variant was made with, or empty.
         components: digest of each named component of the key.
+        writer: the user, host and process that stored it (`util.writer`); empty in entries of the first days.
+        recall: the number of the last recall that the writer knew; 0 for none.
         extra: fields that this version does not know.
     """
 
@@ -91,6 +94,8 @@ class Header(NamedTuple):
     logical_key: str = ""
     profile_digest: str = ""
     components: Mapping[str, str] = {}
+    writer: str = ""
+    recall: int = 0
     extra: Mapping[str, Any] = {}
 
 
@@ -117,7 +122,11 @@ _FIELDS: Final[dict[str, type]] = {
     "logical_key": str,
     "profile_digest": str,
     "components": dict,
+    "writer": str,
+    "recall": int,
 }
+_LATER: Final = ("writer", "recall")
+"""Fields that are left out while they say nothing: the first entries have none of them."""
 _REQUIRED: Final = frozenset({"key", "codec", "payload_size", "raw_size"})
 _ABSENT: Final = object()
 
@@ -147,6 +156,9 @@ def encode(header: Header, raw: bytes, *, level: int | None = None) -> bytes:
         fields["components"] = dict(header.components)
     if not fields.keys().isdisjoint(header.extra):
         raise ValueError(f"extra header fields shadow named ones: {sorted(fields.keys() & header.extra.keys())}")
+    for name in _LATER:
+        if not fields[name]:
+            del fields[name]
     try:
         _header({**header.extra, **fields})
         encoded = _canonical({**header.extra, **fields})
@@ -255,6 +267,11 @@ def decode_header(data: bytes) -> Header:
     return _header(fields)
 
 
+def checksum_of(data: bytes) -> bytes:
+    """Return the last bytes of an intact entry: the digest of the others, which no two entries have in common."""
+    return data[-_CHECKSUM_SIZE:]
+
+
 def begins_like_one(data: bytes) -> bool:
     """True if `data` begins as an entry of any version does. Nothing else is copied to a quarantine."""
     return data[:3] == _FAMILY
@@ -293,6 +310,8 @@ def _header(fields: dict[str, Any]) -> Header:
         raise EntryCorruptError("the header's sizes or codec are out of range")
     if not math.isfinite(header.compile_seconds):
         raise EntryCorruptError("the header's compile time is not a number")
+    if not 0 <= header.recall < _MOST_RECALLS:
+        raise EntryCorruptError("the header's number of a recall is out of range")
     if not 0.0 <= header.created <= _LAST_DAY:
         raise EntryCorruptError("the header's creation time is out of range")
     return header

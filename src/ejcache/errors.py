@@ -11,7 +11,8 @@
     ├── EntryError                      the bytes are not the intact entry that was asked for: a miss
     │   ├── EntryCorruptError*          truncated, changed, or never an entry
     │   ├── EntryForeignError*          an intact entry of another key
-    │   └── EntryVersionError*          an entry in a format that this version does not read
+    │   ├── EntryVersionError*          an entry in a format that this version does not read
+    │   └── EntryRecalledError*         an intact entry that an operator has recalled
     └── StoreError(OSError)             the storage failed; a program goes on without it
         ├── StoreReadOnlyError          a write to a read-only store
         ├── StoreTooSmallError          one entry is larger than the limit of the whole store
@@ -149,6 +150,10 @@ class EntryForeignError(EntryError):
 
 class EntryVersionError(EntryError):
     """The entry is in a format that this version does not read. It is a miss, and stays for versions that read it."""
+
+
+class EntryRecalledError(EntryError):
+    """The entry is intact, and an operator has recalled it (`ejcache recall`)."""
 
 
 class StorageCause(StrEnum):

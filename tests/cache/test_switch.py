@@ -7,16 +7,21 @@ import logging
 import threading
 
 import pytest
+from cli_helpers import ejcache
 
 from ejcache import entry
 from ejcache.cache.counters import Miss, Skip
 from ejcache.cache.opening import open_cache_store, open_switch
 from ejcache.cache.policy import CachePolicy
+from ejcache.cache.recalled_copies import RecalledCopies
 from ejcache.cache.switch import FRESH_SECONDS, CacheSwitch
 from ejcache.errors import StoreUnavailableError
+from ejcache.maintenance.recalls import Recalls, Rule
 from ejcache.maintenance.stored_policy import encode_policy, switch_of
 from ejcache.settings.resolve import resolve
+from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_bucket
+from ejcache.util.writer import user_and_host
 
 OFF = encode_policy(switch_of(enabled=False, by="anna@ops", at=1e9))
 KEY = "jit_f-cpu-plain-" + "0" * 64
@@ -192,3 +197,160 @@ def test_the_document_keeps_the_limits():
     off = json.loads(encode_policy({"max_size": 5} | switch_of(enabled=False, by="a", at=1.0)))
     assert (off["max_size"], off["enabled"], off["switched_by"]) == (5, False, "a")
     assert set(json.loads(encode_policy(switch_of(enabled=True, by="a", at=1.0)))) == {"format", "version"}
+
+
+# -- recalls -----------------------------------------------------------------------------------------------------------
+
+HEADER = entry.Header(key=KEY, name="jit_f", compile_seconds=9.0)
+
+
+class Processes:
+    """Makes processes of hosts that use one cache, and does what an operator does there."""
+
+    def __init__(self, kind, tmp_path, monkeypatch):
+        self.one_host = kind == "directory"
+        self._has_disk = kind != "bucket without a disk"
+        self._path, self._monkeypatch = tmp_path, monkeypatch
+        self.url = str(tmp_path / "cache") if self.one_host else f"gs://bucket/{tmp_path.name}"
+        self.opened = []
+
+    def start(self, host):
+        """Return the policy and the settings of a process that has looked at what is stored."""
+        self._monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(self._path / host))
+        if not self._has_disk:
+            self._monkeypatch.setenv("EJCACHE_LOCAL_MAX_SIZE", "0")
+        policy, settings = policy_at(self.url)
+        assert policy.opened(settings) is not None
+        self.opened.append(policy)
+        return policy, settings
+
+    def minute_passes(self):
+        """What was read before is old now; each process that looks reads it again."""
+        for note in self._path.rglob("scratch/policy"):
+            note.unlink()
+        for policy in self.opened:
+            policy._switch._looked_at = float("-inf")
+            policy._switch.look()
+            policy._switch.is_off()
+
+    def recall(self, *arguments):
+        said = ejcache("recall", "--dir", self.url, "--json", *arguments)
+        assert said.status == 0, said.err
+        return said.json
+
+
+@pytest.fixture(params=["directory", "bucket", "bucket without a disk"])
+def processes(request, tmp_path, bucket, monkeypatch):
+    """Processes of several hosts, all closed in the end."""
+    made = Processes(request.param, tmp_path, monkeypatch)
+    yield made
+    for policy in made.opened:
+        policy.close()
+
+
+def store(process, header=HEADER, raw=b"x" * 100):
+    policy, settings = process
+    assert policy.write(header, raw, settings).skip is None
+    assert policy.flush(60)
+
+
+def found(process, key=KEY):
+    policy, settings = process
+    looked = policy.read(key, settings)
+    return None if looked.entry is None else looked.entry.raw, looked.miss
+
+
+@pytest.mark.parametrize("what", [[KEY], ["--all", "--yes"], ["--by", user_and_host()], ["--before", "2100-01-01"]])
+def test_what_is_recalled_is_a_miss_everywhere(processes, what, caplog):
+    """In processes that run and have copies, and in new ones; who has loaded it is told once; what is stored then is
+    a hit."""
+    first = processes.start("one")
+    store(first)
+    others = [processes.start(host) for host in ("one", "two")]
+    for process in others:
+        assert found(process)[0] is not None
+        process[0].count_hit(HEADER, load_seconds=0.1)
+    assert processes.recall(*what)["removed"] == [KEY]
+    with caplog.at_level(logging.WARNING):
+        processes.minute_passes()
+        processes.minute_passes()
+    told = [record.message for record in caplog.records if "were recalled" in record.message]
+    assert (len(told), all("jit_f" in text for text in told)) == (1, True)  # all of them are one process here
+    assert all(policy.is_taken_back(KEY) for policy, _ in others)
+    late = processes.start("two")
+    for process in (*others, first, late):
+        assert found(process)[1] in {Miss.ABSENT, Miss.RECALLED}
+    store(late, raw=b"y" * 100)
+    for process in (*others, first, processes.start("three")):
+        assert found(process) == (b"y" * 100, None)
+
+
+def test_who_does_not_know_yet_stores_in_vain(processes):
+    """An entry of a process that had not read of the recall is a miss, and is replaced; one of who had read stays."""
+    before, after = processes.start("one"), processes.start("two")
+    store(before, HEADER._replace(key=KEY.replace("jit_f", "jit_g")))
+    processes.recall("--all", "--yes")
+    store(before)
+    processes.minute_passes()
+    assert found(after)[1] in {Miss.ABSENT, Miss.RECALLED}
+    store(after, raw=b"y")
+    assert found(before) == (b"y", None)
+    assert found(processes.start("three")) == (b"y", None)
+
+
+def test_a_reader_drops_its_copy(processes, monkeypatch):
+    """A process that may not write reads what is stored anew."""
+    writer = processes.start("one")
+    store(writer)
+    monkeypatch.setenv("EJCACHE_READ_ONLY", "1")
+    reader = processes.start("two")
+    assert found(reader)[0] is not None
+    monkeypatch.delenv("EJCACHE_READ_ONLY")
+    processes.recall(KEY)
+    processes.minute_passes()
+    for process in (reader, writer):
+        assert found(process)[1] in {Miss.ABSENT, Miss.RECALLED}
+    store(writer, raw=b"y")
+    assert found(reader) == (b"y", None)
+
+
+def test_pending_uploads_bring_nothing_back(tmp_path, bucket, monkeypatch):
+    """What is left to upload is compared with what is stored then, and its copy goes."""
+    url = f"gs://bucket/{tmp_path.name}"
+    monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
+    policy, settings = policy_at(url)
+    tiers = policy.opened(settings)
+    with monkeypatch.context() as held:
+        held.setattr(tiers.worker, "submit", lambda _: False)
+        assert policy.write(HEADER, b"x", settings).skip is None
+    with open_bucket(url) as objects:
+        objects.write("v1/journal/x", b"")  # there is a cache
+    assert ejcache("recall", "--dir", url, "--all", "--yes").status == 0
+    for note in tmp_path.rglob("scratch/policy"):
+        note.unlink()
+    assert tiers.flush(60)
+    store((policy, settings), HEADER._replace(key=KEY.replace("jit_f", "jit_h")))
+    (name,) = (name for name in bucket.objects() if "/v1/entries/" in name)
+    assert "jit_h" in name
+    assert tiers.has_local(KEY) is False
+    policy.close()
+
+
+def test_a_host_that_was_away_drops_its_copies(tmp_path):
+    """When the list has lost what it had not seen, it cannot tell which are good; what it stores then stays."""
+    note = tmp_path / "scratch" / "recalled"
+    data = entry.encode(HEADER, b"x")
+    with LocalStore(tmp_path / "copies") as local:
+        assert local.put(KEY, data)
+        RecalledCopies(local, note).drop_if_unknown(Recalls(50))
+        RecalledCopies(local, note).remove(Recalls(50))
+        assert (local.get(KEY), note.read_text()) == (data, "50\n")
+        RecalledCopies(local, note).drop_if_unknown(Recalls(70, dropped=50))
+        assert local.get(KEY) == data
+        RecalledCopies(local, note).drop_if_unknown(Recalls(70, dropped=51))
+        assert local.get(KEY) is None
+        assert local.put(KEY, data)
+        RecalledCopies(local, note).drop_if_unknown(Recalls(70, dropped=51))
+        assert local.get(KEY) == data
+        RecalledCopies(local, note).remove(Recalls(80, rules=(Rule(80),)))
+        assert (local.get(KEY), note.read_text()) == (None, "80\n")

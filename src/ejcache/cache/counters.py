@@ -57,6 +57,8 @@ class Miss(StrEnum):
     """It compiled so quickly on this host before that shared storage was not read."""
     NO_DEVICES = "no_devices"
     """It is stored, but it was compiled for devices that this process does not have, so nothing loads it here."""
+    RECALLED = "recalled"
+    """An operator has recalled the entry."""
 
 
 class Skip(StrEnum):

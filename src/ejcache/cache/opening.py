@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.errors import StoreError
+from ejcache.errors import EntryRecalledError, StoreError, StoreForbiddenError, StoreNotAskedError
 from ejcache.keys.key import evicted_before
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location, LocationKind
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.documents import Documents
+    from ejcache.stores.shared.store import SharedStore
+    from ejcache.stores.tiered.store import TieredStore
 
 
 log = logging.getLogger("ejcache")
@@ -149,7 +152,7 @@ def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheS
         store: as `open_cache_store` returned it.
         settings: the settings now.
     """
-    from ejcache.cache.switch import LOOK_SECONDS, MAX_BYTES, CacheSwitch
+    from ejcache.cache.switch import MAX_BYTES, CacheSwitch
     from ejcache.util.files import read_regular
 
     location = usable_location(Location.parse(url), settings)
@@ -164,23 +167,50 @@ def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheS
             except FileNotFoundError:
                 return b""
 
-        return CacheSwitch(location.url, read_file)
-    from ejcache.bucket.breaker import FAILED, StorageNote
+        return CacheSwitch(location.url, read_file, remote=False)
     from ejcache.stores.shared.store import SharedStore
-    from ejcache.stores.tier_directory import find_local_tier
     from ejcache.stores.tiered.store import TieredStore
 
-    place = find_local_tier(location, settings) if settings.local_max_size else None
-    if not isinstance(store, TieredStore) or not isinstance(store.shared, SharedStore) or place is None:
+    if not isinstance(store, TieredStore) or not isinstance(store.shared, SharedStore):
         return None
-    bucket = store.shared.bucket
+    return _ask_storage(location, store, store.shared, settings)
+
+
+def _ask_storage(location: Location, store: TieredStore, shared: SharedStore, settings: Settings) -> CacheSwitch:
+    from ejcache.bucket.breaker import FAILED, StorageNote
+    from ejcache.cache.recalled_copies import RecalledCopies
+    from ejcache.cache.switch import LOOK_SECONDS, MAX_BYTES, CacheSwitch
+    from ejcache.stores.local.store import LocalStore
+    from ejcache.stores.tier_directory import find_local_tier
 
     def read_object() -> bytes:
-        found = bucket.read(POLICY, length=MAX_BYTES)
+        found = shared.bucket.read(POLICY, length=MAX_BYTES + 1)
         return b"" if found is None else found.data
 
-    switch = CacheSwitch(location.url, read_object, note=place / "scratch" / "policy")
-    switch.begin(ask=StorageNote(place / "scratch" / "storage").said != FAILED)
+    place = find_local_tier(location, settings) if isinstance(store.local, LocalStore) else None
+    scratch = None if place is None else place / "scratch"
+    switch = CacheSwitch(
+        location.url,
+        read_object,
+        note=None if scratch is None else scratch / "policy",
+        copies=None if scratch is None else RecalledCopies(store.local, scratch / "recalled"),
+    )
+
+    def verify(key: str, data: bytes) -> object:
+        header = entry.verify(data, key=key)
+        if switch.is_recalled(header, data):
+            raise EntryRecalledError(f"{key} was recalled")
+        return header
+
+    def verify_upload(key: str, data: bytes) -> object:
+        with contextlib.suppress(StoreForbiddenError):  # who may write and not look has no word in this
+            switch.ask()
+        if switch.is_off():
+            raise StoreNotAskedError(f"{location} is turned off")
+        return verify(key, data)
+
+    store.verify, store.verify_upload = verify, verify_upload
+    switch.begin(ask=scratch is None or StorageNote(scratch / "storage").said != FAILED)
     store.worker.every(LOOK_SECONDS, switch.look)
     return switch
 

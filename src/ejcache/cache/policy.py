@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ejcache.bucket.breaker import CircuitBreaker
     from ejcache.cache.switch import CacheSwitch
     from ejcache.coordination.single_flight import SingleFlight
+    from ejcache.maintenance.recalls import Recalls
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store, TwoTiers
     from ejcache.util.time_budget import Budget
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TEXT_BYTES: Final = 4_000_000
+_NAMED: Final = 10
+"""Recalled programs that a sentence names."""
 _FLUSH_SECONDS: Final = 2.0
 """Counters of hits go to the store at most this often: that is a transaction. A killed process loses the last."""
 _scheduler: Final = Scheduler(threads=1, name="ejcache-counters", early=True)
@@ -102,6 +105,9 @@ class CachePolicy:
         self._open_single_flight = open_single_flight
         self._open_switch = open_switch
         self._switch: CacheSwitch | None = None
+        self._known: dict[str, tuple[float, str, int, bytes]] = {}
+        self._used: set[str] = set()
+        self._taken_back: frozenset[str] = frozenset()
         self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
         self.tiers: TwoTiers | None = None
@@ -146,8 +152,8 @@ class CachePolicy:
             return Lookup(None, Miss.DISABLED)
         damaged: list[bytes] = []
         looked = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
-        if damaged and self._may_write(store, settings):
-            # The damaged entry is quarantined. Another tier may have an intact one, or another host wrote one.
+        if looked.miss is Miss.RECALLED or (damaged and self._may_write(store, settings)):
+            # That one is gone. Another tier may have a good one, or another host wrote one.
             again = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
             if again.entry is not None:
                 return again
@@ -186,11 +192,51 @@ class CachePolicy:
                 damaged.append(data)
                 self._quarantine_damaged(store, key, data, exc, settings)
             return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
+        if not self.admits(found.header, data):
+            self._remove_recalled(store, key, data, settings)
+            return Lookup(None, Miss.RECALLED)
         self.tally.add(bytes_read=len(data))
         # `worth_of_use`, without the call: every hit comes here.
         note_used = store.note_used if tiers is None or not local_only else tiers.note_used_here
         note_used(key, max(LEAST_WORTH, found.header.compile_seconds))
         return Lookup(found)
+
+    def admits(self, header: entry.Header, data: bytes) -> bool:
+        """False if the entry is recalled. Otherwise it is remembered, because it may be recalled later."""
+        switch = self._switch
+        if switch is not None:
+            if switch.is_recalled(header, data):
+                return False
+            self._known[header.key] = header.created, header.writer, header.recall, entry.checksum_of(data)
+        return True
+
+    def is_taken_back(self, key: str) -> bool:
+        """True if the entry that this process knows under `key` was recalled since."""
+        return key in self._taken_back
+
+    def _note_recalls(self, recalls: Recalls) -> None:
+        """Say once which programs of this process are recalled now."""
+        from ejcache.maintenance.recalls import Stamp
+
+        known = self._known.copy()
+        self._taken_back = frozenset(key for key, stamp in known.items() if recalls.includes(Stamp(*stamp)))
+        names = sorted({parse_any_key(key).name for key in self._taken_back & self._used})
+        if names:
+            self.warn(
+                f"recalled:{recalls.number}",
+                f"programs that this process runs were recalled in {self.url}, and stay loaded until it ends: "
+                f"{', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}",
+            )
+
+    def _remove_recalled(self, store: Store, key: str, data: bytes, settings: Settings) -> None:
+        """Remove what is recalled, so that the next write takes its place, or this host's copy of it."""
+        try:
+            if self._may_write(store, settings):
+                store.quarantine(key, data, wrong=True)
+            elif self.tiers is not None:
+                self.tiers.drop_copy(key, data)
+        except StoreError as exc:
+            log.debug("ejcache: what was recalled under %s could not be removed: %s", key, exc)
 
     def is_noted_as_quick(self, key: str, settings: Settings) -> bool:
         """True if this host has noted that the program compiles too quickly for shared storage to be asked for it."""
@@ -248,10 +294,15 @@ class CachePolicy:
         store = self.opened(settings)
         if store is None:
             return WriteResult(Skip.ERROR)
-        data = entry.encode(header._replace(created=time.time()), raw)
+        signed = self._signed(header)
+        data = entry.encode(signed, raw)
         if len(data) < settings.min_entry_size:
             return WriteResult(Skip.SMALL)
-        return WriteResult(self._create(store, header, data, settings, replacing=replacing), len(data))
+        skip = self._create(store, header, data, settings, replacing=replacing)
+        if skip is None:
+            self.admits(signed, data)
+            self._used.add(signed.key)
+        return WriteResult(skip, len(data))
 
     def _create(
         self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, replacing: bool
@@ -288,6 +339,13 @@ class CachePolicy:
         else:
             created = store.put(key, data, worth=worth)
         return created
+
+    def _signed(self, header: entry.Header) -> entry.Header:
+        """Return the header with what says when, by whom, and after which recall its entry was stored."""
+        from ejcache.util.writer import this_writer  # hits store nothing
+
+        recall = 0 if self._switch is None else self._switch.number
+        return header._replace(created=time.time(), writer=this_writer(), recall=recall)
 
     def is_local_only(self, compile_seconds: float, settings: Settings) -> bool:
         """True if what compiled in so many seconds is stored on this host only, though the cache is shared."""
@@ -347,6 +405,8 @@ class CachePolicy:
             return None
         try:
             header = entry.verify(data, key=key, kind=kind)
+            if self._switch is not None and self._switch.is_recalled(header, data):
+                return None
             store.note_used(key, LEAST_WORTH)
             return entry.decode(data, verified=header).raw if header.raw_size <= max_size else None
         except EntryError as exc:
@@ -363,7 +423,7 @@ class CachePolicy:
         if store is None or not self._may_write(store, settings) or settings.disabled_reason:
             return False
         try:
-            data = entry.encode(header._replace(created=time.time()), raw)
+            data = entry.encode(self._signed(header), raw)
             store.replace(header.key, data, worth=LEAST_WORTH)
         except StoreError as exc:
             self.report_failure("write an entry", exc, settings, program=header.name)
@@ -403,6 +463,7 @@ class CachePolicy:
 
     def count_hit(self, header: entry.Header, *, load_seconds: float) -> None:
         """Count a hit on an entry that took `load_seconds` to read and load."""
+        self._used.add(header.key)
         self.tally.add(hits=1, load_seconds=load_seconds, seconds_saved=max(0.0, header.compile_seconds - load_seconds))
         if not self._flush_is_planned:
             self._flush_if_due()
@@ -540,6 +601,8 @@ class CachePolicy:
                 self._note_place(store.url)
                 self.tiers = two_tiers(store)
                 self._switch = self._open_switch(store)
+                if self._switch is not None:
+                    self._switch.when_recalled = self._note_recalls
                 self._store = store
                 self._opening = self._failed_opening = None
                 if (tiers := self.tiers) is not None:

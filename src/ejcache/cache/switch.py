@@ -1,12 +1,14 @@
-"""Whether a cache is used at all: an operator turns it off with `ejcache config set --dir CACHE enabled=false`.
+"""What operators say of a cache: whether it is used at all, and which of its entries nobody loads any more.
 
-What is stored with the cache says so (`maintenance.stored_policy`). A host keeps what it has read beside its copies, so
-that its processes ask once a minute together, and so that a process that gets no answer knows what held last:
+`ejcache config set --dir CACHE enabled=false` turns a cache off, and `ejcache recall` takes entries back. What is
+stored with the cache says both (`maintenance.stored_policy`). A host keeps what it has read beside its copies, so that
+its processes ask once a minute together, and so that a process that gets no answer knows what held last:
 
     <tier>/scratch/policy := the time of reading, in seconds since 1970, and the end of a line; then what is stored, or
                              nothing if nothing is
 
-A cache on a local disk is asked directly. A process of a cache that is off says so once, and goes on without it.
+A cache on a local disk is asked directly. Without a local disk for copies, each process asks for itself. A process of a
+cache that is off says so once, and goes on without it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from ejcache.cache.recalled_copies import RecalledCopies
+    from ejcache.entry import Header
+    from ejcache.maintenance.recalls import Recalls
+
 LOOK_SECONDS: Final = 5.0
 """How often a process looks at what its host knows,"""
 FRESH_SECONDS: Final = 55.0
@@ -37,23 +43,40 @@ _LOCK_SECONDS: Final = 1.0
 
 
 class CacheSwitch:
-    """What the stored policy of a cache says of its use, at most a minute old. Safe for threads and forks.
+    """What the stored policy of a cache says of its use and its entries, at most a minute old. Safe for threads, forks.
 
     Args:
         url: of the cache, for messages.
         read: reads the stored policy; no bytes if there is none.
-        note: the file in which this host keeps what it has read; None if reading asks nobody else.
+        note: the file in which this host keeps what it has read; None to keep it in this process.
+        remote: reading asks another machine.
+        copies: of entries on this host, which go when they are recalled; None if there are none.
         clock: seconds since the epoch.
+
+    Attributes:
+        when_recalled: called with what is recalled, whenever that has become more; from any thread.
     """
 
     def __init__(
-        self, url: str, read: Callable[[], bytes], *, note: Path | None = None, clock: Callable[[], float] = time.time
+        self,
+        url: str,
+        read: Callable[[], bytes],
+        *,
+        note: Path | None = None,
+        remote: bool = True,
+        copies: RecalledCopies | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._url = url
         self._read = read
         self._note = note
+        self._remote = remote
+        self._copies = copies
         self._clock = clock
+        self.when_recalled: Callable[[Recalls], object] = lambda _: None
         self._off = ""
+        self._recalls: Recalls | None = None
+        self._known: bytes | None = None
         self._looked_at = float("-inf")
         self._answered: threading.Event | None = None
         self._wait_until = 0.0
@@ -64,7 +87,7 @@ class CacheSwitch:
         Args:
             ask: False if the storage is known to give no answer.
         """
-        if self._note is None:
+        if not self._remote:
             return
         age, data = self._noted()
         if data is not None:
@@ -82,64 +105,114 @@ class CacheSwitch:
         if answered is not None:
             answered.wait(max(0.0, self._wait_until - time.monotonic()))
             self._answered = None
-        elif self._note is None and self._clock() - self._looked_at > FRESH_SECONDS:
+        elif not self._remote and self._clock() - self._looked_at > FRESH_SECONDS:
             self._looked_at = self._clock()
             with contextlib.suppress(OSError):
                 self._take(self._read())
         return bool(self._off)
 
+    @property
+    def number(self) -> int:
+        """The number of the last recall that this process knows; 0 for none."""
+        return 0 if self._recalls is None else self._recalls.number
+
+    def is_recalled(self, header: Header, data: bytes) -> bool:
+        """True if nobody is to load this entry."""
+        if self._recalls is None:
+            return False
+        from ejcache.maintenance.recalls import stamp_of
+
+        return self._recalls.includes(stamp_of(header, data))
+
     def look(self) -> None:
-        """Look at what this host knows, and ask if that is old. Without an answer, what is known holds."""
+        """Look at what this host knows, and ask if that is old. Without an answer, what is known holds.
+
+        Copies of what was recalled since the last look are removed.
+        """
         from ejcache.util.time_budget import in_background
 
         with contextlib.suppress(StoreError, OSError), in_background():
-            self._take(self._asked_by_one())
+            self.ask()
+            if self._copies is not None and self._recalls is not None:
+                self._copies.remove(self._recalls)
+
+    def ask(self) -> None:
+        """Look at what this host knows, and ask if that is old.
+
+        Raises:
+            StoreError: the storage failed.
+        """
+        self._take(self._asked_by_one())
 
     def _look_and_tell(self, answered: threading.Event) -> None:
+        from ejcache.util.time_budget import in_background
+
         try:
-            self.look()
+            with contextlib.suppress(StoreError, OSError), in_background():
+                self.ask()
         finally:
             answered.set()
 
     def _asked_by_one(self) -> bytes:
         """Return what is stored, as one process of this host has read it within the last minute."""
-        note = self._note
-        if note is None:
-            return self._read()
         age, data = self._noted()
         if data is not None and 0 <= age <= FRESH_SECONDS:
             return data
+        note = self._note
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(StoreBusyError, OSError):
-                make_below(note.parent)
-                stack.enter_context(
-                    exclusive(note.with_name(f"{note.name}.lock"), deadline=time.monotonic() + _LOCK_SECONDS)
-                )
-                age, data = self._noted()
-                if data is not None and 0 <= age <= FRESH_SECONDS:
-                    return data
-            data = self._read()
-            with contextlib.suppress(OSError):
-                write_atomically(note, f"{self._clock():.3f}\n".encode() + data)
-            return data
+            if note is not None:
+                with contextlib.suppress(StoreBusyError, OSError):
+                    make_below(note.parent)
+                    stack.enter_context(
+                        exclusive(note.with_name(f"{note.name}.lock"), deadline=time.monotonic() + _LOCK_SECONDS)
+                    )
+                    age, data = self._noted()
+                    if data is not None and 0 <= age <= FRESH_SECONDS:
+                        return data
+            return self._keep(self._read(), before=data or b"")
 
-    def _noted(self) -> tuple[float, bytes | None]:
-        """Return the age of what this host has read, and what that is; None if it has read nothing."""
-        with contextlib.suppress(OSError, ValueError):
-            if self._note is not None:
-                moment, _, data = read_regular(self._note, max_size=2 * MAX_BYTES).partition(b"\n")
-                return self._clock() - float(moment), data
-        return -1.0, None
-
-    def _take(self, data: bytes) -> None:
-        off = ""
-        if data:
-            from ejcache.maintenance.stored_policy import decode_policy, who_turned_off
+    def _keep(self, data: bytes, *, before: bytes) -> bytes:
+        """Note what was read now, or what was read before if that cannot be used; return what is noted."""
+        if data and data != before:
+            from ejcache.maintenance.stored_policy import decode_policy, recalls_of
 
             try:
-                off = who_turned_off(decode_policy(data))
+                recalls = recalls_of(decode_policy(data))
             except EntryError as exc:
-                warn_once(("switch", self._url), "ejcache: what is stored with %s cannot be read: %s", self._url, exc)
+                self._complain(exc)
+                data = before
+            else:
+                # Before another process of this host can take it that its copies are good.
+                if self._copies is not None:
+                    self._copies.drop_if_unknown(recalls)
+        self._looked_at, self._known = self._clock(), data
+        if self._note is not None:
+            with contextlib.suppress(OSError):
+                write_atomically(self._note, f"{self._looked_at:.3f}\n".encode() + data)
+        return data
+
+    def _noted(self) -> tuple[float, bytes | None]:
+        """Return the age of what was read last, and what that is; None if nothing was."""
+        if self._note is None:
+            return self._clock() - self._looked_at, self._known
+        with contextlib.suppress(OSError, ValueError):
+            moment, _, data = read_regular(self._note, max_size=2 * MAX_BYTES).partition(b"\n")
+            return self._clock() - float(moment), data
+        return -1.0, None
+
+    def _complain(self, exc: EntryError) -> None:
+        warn_once(("switch", self._url), "ejcache: what is stored with %s cannot be read: %s", self._url, exc)
+
+    def _take(self, data: bytes) -> None:
+        off, recalls = "", None
+        if data:
+            from ejcache.maintenance.stored_policy import decode_policy, recalls_of, who_turned_off
+
+            try:
+                policy = decode_policy(data)
+                off, recalls = who_turned_off(policy), recalls_of(policy)
+            except EntryError as exc:
+                self._complain(exc)
                 return
         if off and not self._off:
             warn_once(
@@ -153,3 +226,6 @@ class CacheSwitch:
         elif self._off and not off:
             log.info("ejcache: %s is turned on again", self._url)
         self._off = off
+        if recalls is not None and recalls.number > self.number:
+            self._recalls = recalls
+            self.when_recalled(recalls)

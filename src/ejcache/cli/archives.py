@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings, open_cache
-from ejcache.cli.copying import open_for_writing, planned, report, store_of
+from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
@@ -119,6 +119,7 @@ def pull_archive(
             done = transfer(
                 reader.entries(),
                 write=lambda key, data: not target.contains(key) and put_with_worth(target, key, data),
+                recalls=recalled_at(url, target),
                 advance=advance,
             )
     for problem in reader.problems:

@@ -30,6 +30,7 @@ class OpenCache:
         shared: whether several hosts share it.
         limits: the limits that are stored with it; None if there are none.
         turned_off: by whom and when, in words; empty if it is on.
+        recalled: what is recalled of it, in words; empty if nothing is.
     """
 
     url: str
@@ -38,6 +39,7 @@ class OpenCache:
     shared: bool = False
     limits: Mapping[str, Any] | None = None
     turned_off: str = ""
+    recalled: str = ""
 
 
 def command_settings(directory: str | None) -> Settings:
@@ -116,33 +118,41 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
     from ejcache.stores.shared.store import SharedStore
 
     limit = chosen if chosen is not None else store.max_size if store is not None else -1
-    if not isinstance(store, SharedStore):
-        off = switched_off(contents.location) if contents.bucket is None else ""
-        return OpenCache(contents.url, store, limit, shared=contents.bucket is not None, turned_off=off)
-    from ejcache.maintenance.eviction import ScannedStore
-    from ejcache.maintenance.stored_policy import read_limits, who_turned_off
+    from ejcache.maintenance.recalls import recalls_in_words
+    from ejcache.maintenance.stored_policy import read_limits, recalls_of, who_turned_off
 
     limits = None
     try:
-        limits = read_limits(store.bucket)
+        if isinstance(store, SharedStore):
+            limits = read_limits(store.bucket)
+        elif contents.bucket is None:
+            limits = policy_of_directory(contents.location)
     except EntryError as exc:
         warn(f"the limits that are stored with {contents.url} cannot be read: {exc}")
+    said = {"turned_off": who_turned_off(limits or {}), "recalled": recalls_in_words(recalls_of(limits or {}))}
+    if not isinstance(store, SharedStore):
+        return OpenCache(contents.url, store, limit, shared=contents.bucket is not None, **said)
+    from ejcache.maintenance.eviction import ScannedStore
+
     stored = (limits or {}).get("max_size")
     max_size = limit if stored is None else int(stored)
-    return OpenCache(
-        contents.url, ScannedStore(store), max_size, shared=True, limits=limits, turned_off=who_turned_off(limits or {})
-    )
+    return OpenCache(contents.url, ScannedStore(store), max_size, shared=True, limits=limits, **said)
 
 
-def switched_off(location: Location) -> str:
-    """Return who has turned off the cache in a directory of this host, and when, in words; empty if it is on."""
-    from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, decode_policy, who_turned_off
+def policy_of_directory(location: Location) -> dict[str, Any]:
+    """Return what is stored with the cache in a directory of this host; nothing if that cannot be opened.
+
+    Raises:
+        EntryError: this version cannot read it.
+    """
+    from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, decode_policy
     from ejcache.stores.location import LocationKind
     from ejcache.util.files import read_regular
 
     if location.kind is not LocationKind.DIRECTORY:
-        return ""
+        return {}
     try:
-        return who_turned_off(decode_policy(read_regular(Path(location.path) / POLICY, max_size=MAX_BYTES)))
-    except (OSError, EntryError):
-        return ""
+        data = read_regular(Path(location.path) / POLICY, max_size=MAX_BYTES)
+    except OSError:
+        return {}
+    return decode_policy(data)

@@ -21,7 +21,7 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty() or as_json:
-        raise UsageError("clear asks before it removes everything: give --yes where nobody can answer")
+        raise UsageError("this asks before it removes everything: give --yes where nobody can answer")
     if not typer.confirm(printable(question), err=True):
         output.warn("nothing was removed")
         raise typer.Exit(1)

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ejcache.cli import output
-from ejcache.errors import NotAStoreError
+from ejcache.cli.chosen_cache import policy_of_directory
+from ejcache.errors import EntryError, NotAStoreError
 from ejcache.maintenance.transfer import CopyPlan
 from ejcache.util.units import plural
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ejcache.cli.chosen_cache import OpenCache
+    from ejcache.maintenance.recalls import Recalls
     from ejcache.maintenance.transfer import Selection, TransferResult
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
@@ -45,6 +47,21 @@ def open_for_writing(url: str, settings: Settings) -> Store:
     return store
 
 
+def recalled_at(url: str, target: Store) -> Recalls:
+    """Return what the target has recalled; nothing if that cannot be read, which a message says."""
+    from ejcache.maintenance.stored_policy import read_limits, recalls_of
+    from ejcache.stores.location import Location
+    from ejcache.stores.shared.store import SharedStore
+
+    try:
+        if isinstance(target, SharedStore):
+            return recalls_of(read_limits(target.bucket) or {})
+        return recalls_of(policy_of_directory(Location.parse(url)))
+    except EntryError as exc:
+        output.warn(f"what is recalled of {url} cannot be read: {exc}")
+        return recalls_of({})
+
+
 def report(
     done: TransferResult,
     source: str,
@@ -70,7 +87,7 @@ def report(
     if as_json:
         fields: dict[str, Any] = {"from": source, "to": target, "dry_run": plan is not None, "complete": complete}
         fields |= {"copied_entries": done.copied, "copied_size": done.size, "already_entries": done.already}
-        fields |= {"gone_entries": done.gone} | output.fields_of(done, "unknown_versions", "not_tried")
+        fields |= {"gone_entries": done.gone} | output.fields_of(done, "unknown_versions", "recalled", "not_tried")
         for name, problems in (("damaged", done.damaged), ("failed", done.failed)):
             fields[name] = [{"key": key, "problem": problem} for key, problem in problems]
         if plan is not None:
@@ -78,7 +95,7 @@ def report(
         output.print_json(fields | dict(beside or {}))
     elif plan is not None:
         output.say(f"would copy {output.count_and_size(plan.entries, plan.size)} from {source} to {target}")
-    elif complete and not (done.copied or done.already or done.gone or done.unknown_versions):
+    elif complete and not (done.copied or done.already or done.gone or done.unknown_versions or done.recalled):
         output.say(f"nothing to copy: {source} holds no such entries")
     else:
         already = f"; {_entries(done.already)} already there" if done.already else ""
@@ -90,6 +107,8 @@ def report(
 def _print_left_out(done: TransferResult) -> None:
     if done.unknown_versions:
         output.say(f"{_entries(done.unknown_versions)} of another format version were left alone")
+    if done.recalled:
+        output.say(f"{_entries(done.recalled)} recalled there, and not copied")
     output.warn_of_each(done.damaged, "damaged and not copied")
     output.warn_of_each(done.failed, "could not be copied")
     if done.not_tried:

@@ -116,6 +116,16 @@ COMMANDS: Final = {
         "Remove all entries or tuned records, or those that are named.",
         ("clear", "clear jit_eval", "clear --tuned"),
     ),
+    "recall": Command(
+        "ejcache.cli.commands.recall:recall",
+        "Take entries back from every host that has them.",
+        (
+            "recall jit_train_step --dir gs://my-bucket/compiled",
+            "recall --by node-3",
+            "recall --before 2h",
+            "recall --all",
+        ),
+    ),
     "pin": Command(
         "ejcache.cli.tuned.removal_and_pins:pin",
         "Fix the configuration of a tuned call.",

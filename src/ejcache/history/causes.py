@@ -174,6 +174,11 @@ KINDS: Final[Mapping[str, CauseKind]] = {
     Miss.DISABLED: CauseKind(
         "the cache is off", "`ejcache config` says which setting switches it off", "the cache is switched off"
     ),
+    Miss.RECALLED: CauseKind(
+        "its entry was recalled",
+        "nothing: this compilation replaces it",
+        "its entry was recalled by an operator (`ejcache recall`); this compilation replaces it",
+    ),
     Miss.NO_DEVICES: CauseKind(
         "for devices that are not here",
         "nothing: it is stored for its devices",

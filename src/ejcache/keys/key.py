@@ -197,6 +197,11 @@ def is_side_key(key: str) -> bool:
     return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE, _REUSE_RECORD, _REUSE_MODULE))
 
 
+def is_text_key(key: str) -> bool:
+    """True if `key` is the key of a program's text."""
+    return key.startswith(_MODULE_TEXT)
+
+
 def is_profile_key(key: str) -> bool:
     """True if `key` is the key of a profile."""
     return key.startswith(_PROFILE)

@@ -4,7 +4,7 @@
                       older_than and unused_for (seconds); evict, "lru" or "cost", the order of eviction; shared,
                       "group" or "everybody", of a directory that other users may write to (`util.directory_access`);
                       enabled, false if no program uses the cache, with switched_by, a text, and switched_at (seconds
-                      since 1970)
+                      since 1970); recalled, the entries that nobody loads any more (`maintenance.recalls`)
 
 Version 1 is the first. A writer keeps the fields that it does not know. A policy that cannot be read, because it is
 damaged or of a later version, removes nothing; `ejcache config set` replaces a damaged one.
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
+from ejcache.maintenance.recalls import Recalls, decode_recalls, encode_recalls
 from ejcache.settings.parsers import eviction_order
 from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, parse_size, whole_number
@@ -127,6 +128,7 @@ def decode_policy(data: bytes) -> dict[str, Any]:
         raise EntryCorruptError("the policy's evict is neither lru nor cost")
     if not isinstance(fields.get("enabled", True), bool):
         raise EntryCorruptError("the policy's enabled is neither true nor false")
+    decode_recalls(fields.get("recalled"))
     for name in LIMITS.keys() - {"evict"}:
         value = fields.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
@@ -155,16 +157,35 @@ def change_limits(objects: Bucket, changes: Mapping[str, float | str | None]) ->
         StoreBusyError: other processes kept changing it.
         StoreError: the storage failed.
     """
+    return _change(objects, lambda current: {**current, **changes})
+
+
+def change_recalls(objects: Bucket, change: Callable[[Recalls], Recalls]) -> Recalls:
+    """Store what `change` makes of what is recalled, and return it; raises and competes as `change_limits`."""
+
+    def changed(current: dict[str, Any]) -> dict[str, Any]:
+        return current | {"recalled": encode_recalls(change(recalls_of(current)))}
+
+    return recalls_of(_change(objects, changed))
+
+
+def recalls_of(policy: Mapping[str, Any]) -> Recalls:
+    """Return what a policy recalls, of fields that `decode_policy` has returned."""
+    return decode_recalls(policy.get("recalled"))
+
+
+def _change(objects: Bucket, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
     limits: dict[str, Any] = {}
 
-    def changed(data: bytes | None) -> bytes:
+    def changed(data: bytes | None) -> bytes | None:
         try:
             current = {} if data is None else decode_policy(data)
         except EntryCorruptError:
             current = {}
         limits.clear()
-        limits.update((name, value) for name, value in {**current, **changes}.items() if value is not None)
-        return encode_policy(limits)
+        limits.update((name, value) for name, value in change(current).items() if value is not None)
+        made = encode_policy(limits)
+        return None if made == data else made
 
     objects.update(POLICY, changed)
     return limits

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.errors import EntryError, EntryVersionError, InvalidKeyError, StoreError, StoreReadOnlyError
 from ejcache.keys.key import is_side_key, parse_any_key
+from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.maintenance.worth import worth_of_bytes
 from ejcache.stores.base import EntryInfo
@@ -111,6 +112,7 @@ class TransferResult:
         already: entries that the target had.
         gone: entries that somebody deleted meanwhile.
         unknown_versions: intact entries of a format that this version does not read; they are not copied.
+        recalled: entries that the target has recalled; they are not copied.
         damaged: keys of damaged entries, and their damage; they are not copied.
         failed: keys of entries that could not be read or written, and why.
         not_tried: entries that were not tried because too many before them had failed.
@@ -121,6 +123,7 @@ class TransferResult:
     already: int = 0
     gone: int = 0
     unknown_versions: int = 0
+    recalled: int = 0
     damaged: list[tuple[str, str]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
     not_tried: int = 0
@@ -144,6 +147,7 @@ def transfer(
     entries: Iterable[EntryReader],
     *,
     write: Callable[[str, bytes], bool],
+    recalls: Recalls = NOTHING,
     threads: int = THREADS,
     advance: Callable[[], None] = lambda: None,
 ) -> TransferResult:
@@ -153,6 +157,7 @@ def transfer(
     Args:
         entries: what to copy.
         write: creates an entry, and returns False if there is one; several threads call it.
+        recalls: what the target has recalled, which is not brought back.
         threads: entries in memory at once.
         advance: called after each entry.
 
@@ -163,7 +168,7 @@ def transfer(
     failures = 0
 
     def copy(item: EntryReader) -> tuple[str, str, str | int]:
-        return (item[0], "not_tried", "") if failures >= _PATIENCE else (item[0], *_copy(*item, write))
+        return (item[0], "not_tried", "") if failures >= _PATIENCE else (item[0], *_copy(*item, write, recalls))
 
     for key, outcome, detail in in_parallel(copy, entries, threads=threads):
         failures = failures + 1 if outcome == "failed" else failures if outcome == "not_tried" else 0
@@ -176,14 +181,17 @@ def transfer(
     return done
 
 
-def _copy(key: str, read: Callable[[], bytes | None], write: Callable[[str, bytes], bool]) -> tuple[str, str | int]:
+def _copy(
+    key: str, read: Callable[[], bytes | None], write: Callable[[str, bytes], bool], recalls: Recalls
+) -> tuple[str, str | int]:
     """Copy an entry; return the counter of `TransferResult` for it, with the error or the bytes copied."""
     try:
         check_key(key)
         data = read()
         if data is None:
             return "gone", ""
-        entry.verify(data, key=key)
+        if recalls.includes(stamp_of(entry.verify(data, key=key), data)):
+            return "recalled", ""
         return ("copied", len(data)) if write(key, data) else ("already", "")
     except EntryVersionError:
         return "unknown_versions", ""

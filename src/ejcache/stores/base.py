@@ -223,6 +223,9 @@ class TwoTiers(Protocol):
     def put_here(self, key: str, data: bytes, *, worth: float | None = None, replacing: bool = False) -> bool:
         """Create the entry, or replace it, on this host only; False if there was one already. Raises as `Store.put`."""
 
+    def drop_copy(self, key: str, data: bytes) -> bool:
+        """Remove this host's copy of the entry if it still is exactly `data`; False if it is not."""
+
     def note_used_here(self, key: str, worth: float | None = None) -> None:
         """Note that the entry was used now, and tell the shared tier nothing."""
 

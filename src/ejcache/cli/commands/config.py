@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.chosen_cache import check_directory, command_settings, switched_off
+from ejcache.cli.chosen_cache import check_directory, command_settings, policy_of_directory
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.config_files import HOST_FILE, change_file, user_file
@@ -22,6 +19,7 @@ from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, LocationKind, display_value
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.units import format_age, format_size
+from ejcache.util.writer import user_and_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
 
 _SWITCH: Final = "enabled"
-_OF_SWITCH: Final = frozenset({_SWITCH, "switched_by", "switched_at"})
+_NO_LIMITS: Final = frozenset({_SWITCH, "switched_by", "switched_at", "recalled"})
 LIMITS_SECONDS: Final = 3.0
 """How long the limits that are stored with a shared cache are waited for."""
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""
@@ -68,7 +66,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
         elif location.kind is LocationKind.DIRECTORY:
             layout = Layout(Path(location.path), trusted=settings.trust_dir, writing=not settings.read_only)
             untrusted, audience = layout.access.refusal, layout.access.audience
-            off = switched_off(location)
+            off = _of_directory(location)
             own_limit = layout.limit() if settings.chosen_max_size is None else None
             own_limit = None if own_limit == -1 else own_limit
     floors = settings.floors
@@ -352,11 +350,7 @@ def _switch(text: str | None) -> dict[str, Any]:
     enabled = words.get((text or "none").lower())
     if enabled is None:
         raise SettingError(_SWITCH, text, "true or false")
-    try:
-        user = pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        user = str(os.geteuid())
-    return switch_of(enabled=enabled, by=f"{user}@{socket.gethostname()}", at=time.time())
+    return switch_of(enabled=enabled, by=user_and_host(), at=time.time())
 
 
 def _location(settings: Settings) -> tuple[Location, bool]:
@@ -382,18 +376,32 @@ def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | N
         return None
 
 
-def _limits_text(limits: Mapping[str, Any]) -> str:
+def _of_directory(location: Location) -> str:
+    """Return who has turned off the cache in a directory of this host, and when, in words; empty if it is on."""
     from ejcache.maintenance.stored_policy import who_turned_off
+
+    try:
+        return who_turned_off(policy_of_directory(location))
+    except EntryError as exc:
+        output.warn(f"the limits that are stored with {location} cannot be read: {exc}")
+        return ""
+
+
+def _limits_text(limits: Mapping[str, Any]) -> str:
+    from ejcache.maintenance.recalls import recalls_in_words
+    from ejcache.maintenance.stored_policy import recalls_of, who_turned_off
 
     words = {
         "max_size": lambda value: format_size(int(value)),
         "older_than": format_age,
         "unused_for": format_age,
     }
-    shown = {name: value for name, value in limits.items() if name not in _OF_SWITCH}
+    shown = {name: value for name, value in limits.items() if name not in _NO_LIMITS}
     parts = [f"{name} {words.get(name, str)(value)}" for name, value in sorted(shown.items())] or ["no limits"]
     if off := who_turned_off(limits):
         parts.insert(0, f"turned off {off}")
+    if recalled := recalls_in_words(recalls_of(limits)):
+        parts.append(recalled)
     return ", ".join(parts)
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.chosen_cache import command_settings, switched_off
+from ejcache.cli.chosen_cache import command_settings, policy_of_directory
 from ejcache.cli.options import Dir, Json, argument
 from ejcache.errors import EntryError, StoreError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-    from ejcache.bucket.base import Bucket
     from ejcache.maintenance.doctor import Check
     from ejcache.settings.table import Settings
 
@@ -60,6 +60,7 @@ def doctor(
 
 def _checks(url: str, settings: Settings) -> Iterator[Check]:
     from ejcache.maintenance import doctor
+    from ejcache.maintenance.stored_policy import read_limits
     from ejcache.stores.location import Location, LocationKind
     from ejcache.stores.network_filesystems import detect_shared_storage
     from ejcache.stores.opening import open_bucket
@@ -74,31 +75,38 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
             yield from doctor.check_directory(
                 Path(location.path), read_only=settings.read_only, trusted=settings.trust_dir, local=not shared
             )
-            yield from _switch("" if shared else switched_off(location), url)
+            if not shared:
+                yield from _policy(partial(policy_of_directory, location), url)
         if shared:
             with open_bucket(location, settings=settings) as bucket:
                 only_reads = settings.read_only or location.anonymous
                 yield from doctor.check_bucket(bucket, end=end - 1, read_only=only_reads)
                 if time.monotonic() < end - 1:
-                    yield from _switch(_turned_off(bucket), url)
+                    yield from _policy(partial(read_limits, bucket), url)
         yield jax.result(end=end)
 
 
-def _switch(off: str, url: str) -> Iterator[Check]:
+def _policy(read: Callable[[], Mapping[str, Any] | None], url: str) -> Iterator[Check]:
+    """Say what is stored with the cache of its use: by whom it was turned off, and what is recalled."""
     from ejcache.maintenance import doctor
+    from ejcache.maintenance.recalls import recalls_in_words
+    from ejcache.maintenance.stored_policy import POLICY, recalls_of, who_turned_off
 
-    if off:
+    try:
+        policy = read() or {}
+    except StoreError:
+        return
+    except EntryError as exc:
+        advice = (
+            "`ejcache config set` and `ejcache recall` replace one that is damaged; else use one version of ejcache"
+        )
+        yield doctor.failed("policy", f"{POLICY} is ignored: {exc}", advice)
+        return
+    if off := who_turned_off(policy):
         advice = f"`ejcache config set --dir {url} enabled=true` turns it on"
         yield doctor.warning("switch", f"turned off {off}: no program reads or stores entries there", advice)
-
-
-def _turned_off(bucket: Bucket) -> str:
-    """Return who turned off the cache in a bucket; empty if nobody did, or if that cannot be read."""
-    from ejcache.maintenance.stored_policy import read_limits, who_turned_off
-
-    with suppress(StoreError, EntryError):
-        return who_turned_off(read_limits(bucket) or {})
-    return ""
+    if recalled := recalls_in_words(recalls_of(policy)):
+        yield doctor.fine("recalls", recalled)
 
 
 def _print_advice(url: str, checks: list[Check], *, healthy: bool) -> None:

@@ -13,7 +13,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_different, command_settings, open_cache
 from ejcache.cli.commands.config import share_cache
-from ejcache.cli.copying import open_for_writing, planned, report, store_of
+from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
 from ejcache.cli.options import (
     Device,
     Dir,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ejcache.cli.chosen_cache import OpenCache
+    from ejcache.maintenance.recalls import Recalls
     from ejcache.settings.table import Settings
 
 
@@ -183,12 +184,19 @@ def _copy(
             return report(TransferResult(), source.url, url, as_json=as_json, plan=plan)
     with contextlib.closing(open_for_writing(url, settings)) as target:
         have = (info.key for info in target.entries())
-        done = _carry(source, selection, have, partial(put_with_worth, target), quiet=as_json)
+        write = partial(put_with_worth, target)
+        done = _carry(source, selection, have, write, recalled_at(url, target), quiet=as_json)
     return report(done, source.url, url, as_json=as_json)
 
 
 def _carry(
-    source: OpenCache, selection: Selection, have: Iterable[str], write: Callable[[str, bytes], bool], *, quiet: bool
+    source: OpenCache,
+    selection: Selection,
+    have: Iterable[str],
+    write: Callable[[str, bytes], bool],
+    recalls: Recalls,
+    *,
+    quiet: bool,
 ) -> TransferResult:
     store = store_of(source)
     with (
@@ -196,7 +204,11 @@ def _carry(
         output.progress("copying", plan.count, quiet=quiet) as advance,
     ):
         done = transfer(
-            ((info.key, partial(store.peek, info.key)) for info in plan), write=write, threads=THREADS, advance=advance
+            ((info.key, partial(store.peek, info.key)) for info in plan),
+            write=write,
+            recalls=recalls,
+            threads=THREADS,
+            advance=advance,
         )
         done.already += plan.already
     return done

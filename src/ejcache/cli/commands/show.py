@@ -106,6 +106,7 @@ def _entry_fields(cache: OpenCache, row: ListedEntry, listed: dict[str, Any]) ->
     header = None if cache.store is None else read_header(cache.store, row.info.key)
     if header is not None:
         noted = output.fields_of(header, "codec", "raw_size", "compile_seconds", "jax", "jaxlib", "profile_digest")
+        noted |= {"writer": header.writer}
         named = output.fields_of(header, "name", "platform", "logical_key")
         fields |= noted | {name: value or listed[name] for name, value in named.items()}
         fields |= {
@@ -142,7 +143,11 @@ def _state_lines(fields: dict[str, Any]) -> list[list[str]]:
         lines.append(["Compile time", f"{fields['compile_seconds']:.2f} s"])
     for label, name in (("Created", "created"), ("Last used", "last_used")):
         lines.append([label, f"{output.moment(fields[name])} ({output.ago(fields[name], now=now)})"])
-    lines += [[label, str(fields[name])] for label, name in (("JAX", "jax"), ("jaxlib", "jaxlib")) if fields.get(name)]
+    lines += [
+        [label, str(fields[name])]
+        for label, name in (("JAX", "jax"), ("jaxlib", "jaxlib"), ("Writer", "writer"))
+        if fields.get(name)
+    ]
     if fields.get("profile"):
         lines.append(["Measured with", profile_text(fields["profile"]).partition(", ")[2] or "-"])
     lines.append(["Intact", f"no: {fields['problem']}" if fields["problem"] else "yes"])

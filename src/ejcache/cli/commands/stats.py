@@ -54,6 +54,8 @@ def stats(
         output.print_json(fields)
         return 0
     lines = [["Cache", cache.url], *_stored_lines(fields)]
+    if cache.recalled:
+        lines.insert(1, ["Recalled", cache.recalled.removeprefix("recalled: ")])
     if cache.turned_off:
         lines.insert(1, ["Turned off", cache.turned_off])
     output.print_pairs(lines if cache.store is None else [*lines, *_counter_lines(fields, counted)])
@@ -65,6 +67,7 @@ def _stored_fields(cache: OpenCache) -> dict[str, Any]:
     for row in list_entries(cache, totals):
         optimised += row.parts.variant == PGLE
     counts = {"max_size": cache.max_size, "pgle_entries": optimised, "turned_off": cache.turned_off or None}
+    counts["recalled"] = cache.recalled.removeprefix("recalled: ") or None
     return {"url": cache.url, **asdict(totals), **counts}
 
 

@@ -437,5 +437,7 @@ class EntryReader:
             found = entry.decode(data, verified=header)
         except EntryError:
             return None
+        if not self._policy.admits(header, data):
+            return None  # the request for it removes it
         self._policy.tally.add(bytes_read=len(data))
         return found

@@ -254,7 +254,7 @@ class Preloader:
         ahead = loader.take(key)
         if ahead is None:
             return None
-        if ahead.header is None or not _answers(ahead, placement):
+        if ahead.header is None or not _answers(ahead, placement) or compilation.cache.is_taken_back(key):
             self._count(preload_unused=1)
             return None
         store = compilation.cache.opened(compilation.settings)

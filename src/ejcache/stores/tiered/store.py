@@ -64,6 +64,10 @@ class TieredStore(Store):
         read_only: writes raise `StoreReadOnlyError`; entries that are read are still copied into a writable local tier.
         drain_seconds: how long closing waits for the next pending upload to finish.
         worker: its threads upload; one of its own by default.
+
+    Attributes:
+        verify: as it was given.
+        verify_upload: is called as `verify` is, before each upload; StoreError means that it is tried again later.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class TieredStore(Store):
         self.read_only = read_only
         self._only_reads = shared.read_only  # as was asked for: that the storage refuses writes is found out later
         self.worker = worker or Scheduler()
-        self._verify = verify
+        self.verify = self.verify_upload = verify
         self._drain_seconds = drain_seconds
         self._tally = Tally()
         self._for_local = Tally()
@@ -99,7 +103,7 @@ class TieredStore(Store):
             lock=self._fetches.uploading,
             pending=pending,
             worker=self.worker,
-            verify=verify,
+            verify=self._verify_upload,
         )
         self._before_close: list[Callable[[], None]] = []
         self._when_closing: list[Callable[[], object]] = []
@@ -170,7 +174,7 @@ class TieredStore(Store):
             return None
         # An entry of a later version is not copied either: this version could not tell whether the copy is intact.
         with contextlib.suppress(EntryError, StoreError):
-            verified.append(self._verify(key, data))
+            verified.append(self.verify(key, data))
             if not self.local.read_only and self._local.call(lambda store: store.put(key, data)):
                 self._local.count("backfills")
         return data
@@ -367,6 +371,10 @@ class TieredStore(Store):
         with self._fetches.exclusive(key):
             return self._quarantine(key, data, wrong=wrong)
 
+    def drop_copy(self, key: str, data: bytes) -> bool:
+        """Remove the copy in the local tier if it still is exactly `data`; raises StoreError if that tier failed."""
+        return self._local.quarantine(check_key(key), data, wrong=True)
+
     def _quarantine(self, key: str, data: bytes, *, wrong: bool) -> bool:
         here = False
         with contextlib.suppress(StoreError):
@@ -482,6 +490,9 @@ class TieredStore(Store):
             callback()
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _verify_upload(self, key: str, data: bytes) -> object:
+        return self.verify_upload(key, data)
 
     def _wake(self) -> None:
         if not self._awake and not self.read_only:

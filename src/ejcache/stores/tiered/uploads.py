@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import EntryError, StoreError, StoreReadOnlyError, StoreTooSmallError
+from ejcache.errors import EntryError, EntryRecalledError, StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.tiered.pending_uploads import PUT, REPLACE, PendingUploads
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log, warn_once
@@ -69,7 +69,8 @@ class Uploads:
         shared: where they go.
         pending: markers on disk, or None.
         worker: its threads upload.
-        verify: `verify(key, data)` raises an `EntryError` for bytes that must not be uploaded.
+        verify: `verify(key, data)` raises an `EntryError` for bytes that must not be uploaded, and a `StoreError` if
+            that cannot be known now.
         lock: `lock(key)` is held around each upload; a process that deletes the key holds the same lock.
     """
 
@@ -291,6 +292,14 @@ class Uploads:
             return True
         try:
             self._verify(key, data)
+        except StoreError as exc:
+            log.debug("the upload of %s is tried again later: %s", key, exc)
+            return False
+        except EntryRecalledError:
+            self._shared.count("refused")
+            with contextlib.suppress(StoreError):
+                self._local.quarantine(key, data, wrong=True)
+            return True
         except EntryError as exc:
             log.warning("ejcache: a damaged entry was not uploaded: %s: %s", key, exc)
             with contextlib.suppress(StoreError):

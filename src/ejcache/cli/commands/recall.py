@@ -1,0 +1,144 @@
+"""`ejcache recall`: takes entries back, here and from every host that has copies of them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from ejcache.cli import output
+from ejcache.cli.chosen_cache import open_cache
+from ejcache.cli.confirmation import confirm
+from ejcache.cli.listing import list_entries
+from ejcache.cli.options import Dir, Json, Keys, Yes, flag, option
+from ejcache.cli.selection import check_wanted, choose, identify_entry
+from ejcache.errors import EntryError, NotAStoreError, SettingError, StoreUnavailableError, UsageError
+from ejcache.util.units import parse_age, plural
+from ejcache.util.writer import user_and_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ejcache.bucket.base import Bucket
+    from ejcache.cli.chosen_cache import OpenCache
+    from ejcache.maintenance.recalling import RecallReport
+    from ejcache.maintenance.recalls import Rule
+
+_ACCEPTED_TIME: Final = "a time such as 2026-11-27T18:30, in UTC, or an age such as 2h"
+_MOST_TEXT: Final = 160
+
+_BEFORE: Final = option(
+    "--before", "TIME", "What was stored before, by the clock of its writer: 2026-11-27T18:30 or 2h."
+)
+_BY: Final = option(
+    "--by", "WRITER", "What a writer has stored: HOST, USER@, USER@HOST, or a whole one as `show` says it."
+)
+
+
+def recall(
+    keys: Keys = None,
+    before: Annotated[str | None, _BEFORE] = None,
+    by: Annotated[str | None, _BY] = None,
+    everything: Annotated[bool, flag("--all", "Everything that is stored now.")] = False,
+    directory: Dir = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> int:
+    """Take entries back: they are removed, and no process loads them any more, on any host.
+
+    A host drops its copies at its next start, or a minute later at most. A process that has loaded one is told once,
+    and keeps it until it ends. What is compiled anew is stored again. Pending uploads bring nothing back.
+
+    An entry of a KEY is recalled by the digest of its bytes. The rules recall what was stored by processes that did not
+    know of the recall; so an entry that was stored within the minute after it may be compiled once more. --before
+    compares the time that the writer's clock said. Entries that an ejcache without `recall` has stored have no writer.
+
+    A recall that was interrupted is in force; the same command removes the rest. --all asks, unless --yes is given.
+    Tuned records and the texts of programs stay.
+    """
+    _check(keys, before, by, everything=everything)
+    for wanted in keys or ():
+        check_wanted(wanted)
+    rule = None if keys else _rule(before, by)
+    with open_cache(directory, write=True) as cache:
+        if cache.store is None:
+            raise NotAStoreError(f"{cache.url} holds no entries of ejcache")
+        if everything:
+            confirm(f"Recall everything that is stored in {cache.url}?", yes=yes, as_json=as_json)
+        with _documents(cache) as objects, output.progress("removing", None, quiet=as_json) as advance:
+            try:
+                report = _recall(cache, objects, keys or [], rule, advance)
+            except EntryError as exc:
+                raise StoreUnavailableError(f"what is stored with {cache.url} cannot be read: {exc}") from exc
+    if as_json:
+        output.print_json({"url": cache.url, **output.fields_of(report, "number", "removed", "absent")})
+    else:
+        removed = plural(len(report.removed), "entry", "entries")
+        output.say(f"recalled from {cache.url}: {removed} removed; every host drops its copies within a minute")
+        for key in report.absent:
+            output.warn(f"{key} is gone already; hosts may have copies, which --before recalls")
+    return int(bool(report.absent))
+
+
+def _check(keys: list[str] | None, before: str | None, by: str | None, *, everything: bool) -> None:
+    if sum((bool(keys), before is not None, by is not None, everything)) != 1:
+        raise UsageError("recall needs to know what: give keys, --before, --by or --all, and only one of them")
+    if by is not None and not (by.strip() and len(by) <= _MOST_TEXT):
+        raise SettingError("--by", by, "HOST, USER@, USER@HOST, or what `show` says")
+
+
+def _rule(before: str | None, by: str | None) -> Rule:
+    from ejcache.maintenance.recalls import Rule
+
+    moment = None if before is None else _moment(before)
+    return Rule(0, by=(by or "").strip(), before=moment, recalled_by=user_and_host())
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970 of a time, or of an age."""
+    if re.fullmatch(r"\s*\d+(\.\d+)?\s*[smhdw]\s*", text):
+        return max(0.0, time.time() - parse_age(text, setting="--before"))
+    with contextlib.suppress(ValueError, OverflowError):
+        moment = datetime.fromisoformat(text.strip())
+        seconds = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+        if seconds >= 0:
+            return seconds
+    raise SettingError("--before", text, _ACCEPTED_TIME)
+
+
+@contextlib.contextmanager
+def _documents(cache: OpenCache) -> Iterator[Bucket]:
+    """Where the policy of the cache is."""
+    from ejcache.bucket.files import FileBucket
+    from ejcache.stores.location import Location
+    from ejcache.stores.shared.store import SharedStore
+
+    if isinstance(cache.store, SharedStore):
+        yield cache.store.bucket
+        return
+    with FileBucket(Path(Location.parse(cache.url).path), local=True, documents=True) as files:
+        yield files
+
+
+def _recall(
+    cache: OpenCache, objects: Bucket, keys: list[str], rule: Rule | None, advance: Callable[[], None]
+) -> RecallReport:
+    from ejcache.maintenance.recalling import recall_by_rule, recall_entries
+    from ejcache.maintenance.recalls import MOST_ENTRIES
+
+    if cache.store is None:
+        raise NotAStoreError(f"{cache.url} holds no entries of ejcache")
+    if rule is not None:
+        return recall_by_rule(cache.store, objects, rule, now=time.time(), advance=advance)
+    found: dict[str, None] = {}
+    for text in keys:
+        chosen = choose(list_entries(cache), text, identify_entry, where=cache.url, all_of_a_name=True)
+        found |= dict.fromkeys(row.info.key for row in chosen)
+    if len(found) > MOST_ENTRIES:
+        raise UsageError(
+            f"{len(found):,} entries are more than {MOST_ENTRIES:,}: recall them with --before, --by or --all"
+        )
+    return recall_entries(cache.store, objects, found, now=time.time(), advance=advance)
