@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from ejcache.cli.chosen_cache import OpenCache
 
 
-_COPIES_STAY: Final = (
-    "Hosts go on using their own copies. To invalidate those, set EJCACHE_NAMESPACE to another text in every job, or "
-    "remove EJCACHE_LOCAL_DIR on every host."
-)
+_COPIES_STAY: Final = "Hosts go on using their own copies; `ejcache recall --all` takes those back, too."
 
 
 def clear(
@@ -36,7 +33,7 @@ def clear(
     """Remove all entries of ejcache, or those that are named. Entries of plain JAX stay.
 
     Asks before it removes all, unless --yes is given. If several hosts share the cache, each of them goes on using its
-    own copies. To invalidate those, set EJCACHE_NAMESPACE to another text, or remove EJCACHE_LOCAL_DIR on every host.
+    own copies, which `recall` takes back, too.
 
     With --tuned, or if the first KEY names no entry but a tuned record, records are removed, pinned ones too, and their
     calls are measured again. Exits with 1 if something stays.

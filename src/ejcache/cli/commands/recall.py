@@ -111,7 +111,7 @@ def _moment(text: str) -> float:
 
 @contextlib.contextmanager
 def _documents(cache: OpenCache) -> Iterator[Bucket]:
-    """Where the policy of the cache is."""
+    """Yield the objects among which the policy of the cache is."""
     from ejcache.bucket.files import FileBucket
     from ejcache.stores.location import Location
     from ejcache.stores.shared.store import SharedStore
