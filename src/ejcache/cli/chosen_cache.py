@@ -129,14 +129,16 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
             limits = policy_of_directory(contents.location)
     except EntryError as exc:
         warn(f"the limits that are stored with {contents.url} cannot be read: {exc}")
-    said = {"turned_off": who_turned_off(limits or {}), "recalled": recalls_in_words(recalls_of(limits or {}))}
+    off, recalled = who_turned_off(limits or {}), recalls_in_words(recalls_of(limits or {}))
     if not isinstance(store, SharedStore):
-        return OpenCache(contents.url, store, limit, shared=contents.bucket is not None, **said)
+        shared = contents.bucket is not None
+        return OpenCache(contents.url, store, limit, shared=shared, turned_off=off, recalled=recalled)
     from ejcache.maintenance.eviction import ScannedStore
 
     stored = (limits or {}).get("max_size")
     max_size = limit if stored is None else int(stored)
-    return OpenCache(contents.url, ScannedStore(store), max_size, shared=True, limits=limits, **said)
+    scanned = ScannedStore(store)
+    return OpenCache(contents.url, scanned, max_size, shared=True, limits=limits, turned_off=off, recalled=recalled)
 
 
 def policy_of_directory(location: Location) -> dict[str, Any]:
