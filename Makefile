@@ -67,6 +67,7 @@ $(VENV)/.docs: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 docs: $(VENV)/.docs
 	$(BIN)/python tools/build_site.py build/docs
 	$(BIN)/mkdocs build --strict
+	$(BIN)/towncrier build --draft --version next
 
 lock: $(VENV)/.made
 	tools/lock.sh $(PYTHON)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ PYTHON = """#!/usr/bin/env bash
 case "$1" in *each_jax*)
   printf '=== 2 versions of JAX, 9 s\\nJAX 1: passed\\nJAX 2: left out\\n'
   exit "$EACH_JAX" ;;
+*release_check*) exit "$RELEASE" ;;
 esac
 case "$2" in *print*) echo %s ;; esac
 """
@@ -48,7 +50,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_ci(place: Path, **env: str) -> tuple[int, list[str], list[str]]:
     """The exit status, the last lines, and how `make` was called."""
-    done = run_program([".ci/run"], cwd=place, env={"WAITS": "", "FAILS": "", "EACH_JAX": "0", **env}, check=False)
+    done = run_program(
+        [".ci/run"], cwd=place, env={"WAITS": "", "FAILS": "", "EACH_JAX": "0", "RELEASE": "0", **env}, check=False
+    )
     summary = done.stdout.partition(" interpreters, ")[2].splitlines()[1:]
     return done.returncode, summary, (place / "calls").read_text().splitlines()
 
@@ -66,14 +70,25 @@ def test_every_part_runs_the_newest_jax_first(place):
         f"pytest PYTHON={programs}/python3.13 SELECT=not soak and not one_python",
     ]
     assert [": passed in " in line for line in summary[:3]] == [True] * 3
-    assert summary[3:] == ["JAX 1: passed", "JAX 2: left out"]
+    assert summary[3:5] == ["JAX 1: passed", "JAX 2: left out"]
+    assert re.fullmatch(r"a release, built and installed: passed in \d+ s", summary[5])
+
+
+@pytest.mark.parametrize(
+    ("exits", "status", "said"), [("1", 1, "FAILED"), ("3", 0, "left out after"), ("124", 0, "left")]
+)
+def test_a_release_that_cannot_be_installed_fails_the_run(place, exits, status, said):
+    """One that could not be tried does not: what builds it was not to be had, or the time was over."""
+    found, summary, _ = run_ci(place, RELEASE=exits)
+    assert found == status
+    assert summary[-1].startswith(f"a release, built and installed: {said}")
 
 
 def test_a_version_of_jax_that_fails_fails_the_run(place):
     """Its lines are the last ones, with those that were left out."""
     status, summary, _ = run_ci(place, EACH_JAX="1")
     assert status == 1
-    assert summary[3:] == ["JAX 1: passed", "JAX 2: left out", "one JAX of each minor version: FAILED"]
+    assert summary[3:6] == ["JAX 1: passed", "JAX 2: left out", "one JAX of each minor version: FAILED"]
 
 
 def test_parts_that_would_begin_too_late_are_left_out(place):

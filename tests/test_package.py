@@ -18,10 +18,15 @@ def test_metadata():
     shown = json.loads(done.stdout)
     text = shown["readme"]["text"]
     assert "[" not in re.sub(r"`[^`]*`|```.*?```|\[[^]]*\]\((https?://|#)[^)]*\)", "", text, flags=re.DOTALL)
-    assert " questions and messages," in text
+    assert " questions and messages " in text
     assert "urls" not in shown
     assert {"azure", "s3"} <= set(shown["optional-dependencies"])
     assert "Typing :: Typed" in shown["classifiers"]
+    assert [each for each in shown["classifiers"] if each.startswith("Operating")] == [
+        "Operating System :: POSIX :: Linux"
+    ]
+    tested = {path.stem.removeprefix("py") for path in (ROOT / "constraints").glob("py*.txt")}
+    assert {each.rpartition(" ")[2] for each in shown["classifiers"] if ":: 3." in each} == tested
     assert (ROOT / "src" / "ejcache" / "py.typed").exists()
 
 
@@ -43,3 +48,15 @@ def test_workflows_are_well_formed():
         schema = ["--builtin-schema", f"vendor.{kind}"]
         paths = [ROOT / "examples" / path for path in each]
         run_program([sys.executable, "-m", "check_jsonschema", *schema, *paths])
+
+
+def test_each_change_is_of_a_known_kind():
+    """A file of `changes/` that the tool would not take, or an empty one, is found here and not at a release."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+    kinds = {each["directory"] for each in project["type"]}
+    page = (ROOT / project["directory"] / "README.md").read_text()
+    assert kinds <= set(re.findall(r"`(\w+)`", page))
+    for path in (ROOT / project["directory"]).iterdir():
+        if path.name not in project["ignore"]:
+            assert re.fullmatch(rf"\+?[\w-]+\.({'|'.join(kinds)})\.md", path.name), path.name
+            assert path.read_text().strip().endswith("."), path.name

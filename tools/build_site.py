@@ -2,8 +2,8 @@
 
     python tools/build_site.py [DIRECTORY]        build/docs by default; what is in it is replaced
 
-The pages are those of docs/, those of the repository's root, and references that are made from the code. A line
-`<!-- picture: NAME -->` or `<!-- plot: NAME -->` becomes a drawing.
+The pages are those of docs/, those of the repository's root, what commands print as JSON, and the public names, whose
+docstrings mkdocstrings puts in. A line `<!-- picture: NAME -->` or `<!-- plot: NAME -->` becomes a drawing.
 """
 
 from __future__ import annotations
@@ -13,22 +13,32 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import site_pictures
 import site_plots
+
+import ejcache.autotune
+import ejcache.errors
+from ejcache.events import Event
+from ejcache.history.causes import Cause
+from ejcache.jax_integration.warm_start import WarmedProgram
+from ejcache.maintenance.audit import Audit
+from ejcache.maintenance.eviction import EvictionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-REFERENCES: Final = {
-    "api.md": "api_reference.py",
-    "cli.md": "cli_reference.py",
-    "json.md": "json_reference.py",
-    "settings.md": "settings_reference.py",
-}
-"""Pages that a tool prints. Each runs in a process of its own, because it runs commands."""
+NAMES: Final = """\
+# Python
+
+`import ejcache` imports neither JAX nor a storage backend; each name is imported when it is first used. The public
+names are these, those of `ejcache.autotune` below, the [exceptions](errors.md), and the events of `ejcache.events`.
+Everything else may change in any release.
+
+A function may be called from any thread, and while other processes use the same cache.
+"""
 ROOT_PAGES: Final = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changes.md",
@@ -38,6 +48,8 @@ ROOT_PAGES: Final = {
     "bench/RESULTS.md": "results.md",
     "tests/keys/key_pairs.md": "key_pairs.md",
 }
+RESULTS: Final = (EvictionReport, Audit, Cause, WarmedProgram)
+"""What public functions return and no public name is."""
 DEPENDENCIES: Final = """\
 # Dependencies
 
@@ -49,7 +61,7 @@ _LANGUAGES: Final = {".py": "python", ".sh": "sh", ".yml": "yaml", ".yaml": "yam
 
 
 def tool(name: str) -> str:
-    """What a tool prints."""
+    """What a tool prints; it runs in a process of its own, because it runs commands."""
     done = subprocess.run([sys.executable, ROOT / "tools" / name], capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"tools/{name} failed: {done.stderr[-2000:]}")
@@ -59,6 +71,23 @@ def tool(name: str) -> str:
 def anchor(heading: str) -> str:
     """The anchor of a heading, as MkDocs and GitHub make it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def names() -> str:
+    """The page of the public names: mkdocstrings replaces each line that begins with colons."""
+    errors = {*ejcache.errors.__all__, "ConfigurationError", "ConfigurationMissingError"}
+    of_cache = [name for name in ejcache.__all__ if name not in errors]
+    of_tuning = [name for name in ejcache.autotune.__all__ if name not in {*errors, *ejcache.__all__, "ejkernel"}]
+    listed = {
+        "ejcache": of_cache,
+        "ejcache.autotune": of_tuning,
+        "ejcache.events": [kind.__name__ for kind in get_args(Event)],
+    }
+    parts = [
+        f"## {module}\n\n" + "\n".join(f"::: {module}.{name}" for name in found) for module, found in listed.items()
+    ]
+    results = "## What functions return\n\n" + "\n".join(f"::: {each.__module__}.{each.__name__}" for each in RESULTS)
+    return "\n".join([NAMES, *(part + "\n" for part in (*parts, results))])
 
 
 def examples() -> str:
@@ -102,8 +131,8 @@ def pages(printed: Callable[[str], str] = tool) -> dict[str, str]:
     written = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
     written |= {name: (ROOT / source).read_text(encoding="utf-8") for source, name in ROOT_PAGES.items()}
     found = {name: with_drawings(with_links_of_the_site(text)) for name, text in written.items()}
-    found |= {name: printed(source) for name, source in REFERENCES.items()}
-    return found | {"dependencies.md": DEPENDENCIES + printed("dependencies.py"), "examples.md": examples()}
+    found |= {"json.md": printed("json_reference.py"), "api.md": names(), "examples.md": examples()}
+    return found | {"dependencies.md": DEPENDENCIES + printed("dependencies.py")}
 
 
 def main() -> None:

@@ -114,7 +114,7 @@ def _paths(commands: Mapping[str, Any], above: tuple[str, ...]) -> list[tuple[st
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD, f"## ejcache\n\n```text\n{help_of()}\n```\n"]
     parts += [f"## ejcache {' '.join(path)}\n\n```text\n{help_of(*path)}\n```\n" for path in command_paths()]
     return "\n".join(parts)

@@ -30,6 +30,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from interpreters import interpreter
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -55,21 +57,7 @@ class FailedError(Exception):
 
 def pythons() -> list[str]:
     """Find the interpreters that there are, this one first."""
-    found = [sys.executable]
-    for name in ("3.12", "3.13", "3.14"):
-        places = [
-            shutil.which(f"python{name}"),
-            *map(str, Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{name}.*/bin/python")),
-        ]
-        for place in places:
-            # A shim of pyenv exists for versions that are not selected, and then only says so.
-            if (
-                place
-                and subprocess.run([place, "-c", "import ssl, venv"], capture_output=True, check=False).returncode == 0
-            ):
-                found.append(place)
-                break
-    return found
+    return [sys.executable, *(found for name in ("3.12", "3.13", "3.14") if (found := interpreter(name)))]
 
 
 def released(python: str, *, pre: bool) -> list[str]:
@@ -337,9 +325,9 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], help="a version; may be given again")
     arguments = parser.parse_args()
     found: dict[str, str] = {}
-    for interpreter in pythons():
-        for release in [*released(interpreter, pre=False), *released(interpreter, pre=True)]:
-            found.setdefault(release, interpreter)
+    for python in pythons():
+        for release in [*released(python, pre=False), *released(python, pre=True)]:
+            found.setdefault(release, python)
     versions = chosen(found)
     if arguments.only:
         versions = [each for each in versions if each.jax in arguments.only]

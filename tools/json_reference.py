@@ -137,7 +137,7 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD]
     with tempfile.TemporaryDirectory() as made:
         home = Path(made)

@@ -71,7 +71,7 @@ def _default(setting: Setting) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_PAGE_HEAD]
     for setting in SETTINGS:
         rows = [f"### `{setting.name}`\n", f"{setting.doc[0].upper()}{setting.doc[1:]}.\n"]

@@ -22,6 +22,7 @@ from capabilities import require
 from cli_helpers import ejcache, key_text
 from forking import ForkedWithClients, forked_commands
 from helpers import ROOT, run_program
+from test_site import MADE
 
 from ejcache import entry
 from ejcache.autotune.records.store import GROUP
@@ -40,14 +41,14 @@ SHOWN = (
     "[tool.setuptools.package-data]",
     '[project.entry-points."fsspec.specs"]',
     "ejcache pull cache.tar",
-    *("pip install ejcache", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
+    *("pip install .\nejcache run", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
     *("EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
     "ejcache push --tuned my_kernels",
     "ejcache advise ",
 )
 """How blocks begin that are no programs here. Each of the first lines has a test of its own below. The others are
 files of other programs, and commands that the tests of the README, examples, notebooks and the pytest plug-in run."""
-COLD = {"autotune.md", "moving.md"}
+COLD = {"autotune.md", "index.md"}
 """Pages that begin without a cache."""
 TRAIN = """
 import jax
@@ -94,7 +95,7 @@ class Block:
 
 def blocks() -> list[Block]:
     found = []
-    for path in sorted((ROOT / "docs").glob("*.md")):
+    for path in sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in MADE):
         each = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
         found += [Block(path.name, number, *block) for number, block in enumerate(each)]
     return found

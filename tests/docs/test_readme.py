@@ -11,7 +11,7 @@ import sys
 import pytest
 from forking import ForkedWithClients
 from helpers import ROOT, run_program
-from test_site import REFERENCES
+from test_site import OF_THE_SITE
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
@@ -133,7 +133,7 @@ def test_links(page):
         if "://" in target:
             continue
         name, _, heading = target.partition("#")
-        if name.removeprefix("docs/") in REFERENCES:  # the site has them (test_site.py)
+        if name.removeprefix("docs/") in OF_THE_SITE:  # the site has them (test_site.py)
             continue
         file = (path.parent / name).resolve() if name else path
         assert file.exists(), f"{page}: {target}"

@@ -64,7 +64,11 @@ class EntryInfo(NamedTuple):
 
 
 class Store(Closing):
-    """Bytes under a key, shared by threads and processes."""
+    """Bytes under a key, shared by threads and processes; `open_store` returns one.
+
+    It is not there to be subclassed, and may get other methods: for storage of your own, write a file system for fsspec
+    (docs/shared.md).
+    """
 
     url: str
     """Where the entries are, as `open_store` takes it."""
