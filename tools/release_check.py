@@ -100,7 +100,7 @@ def smoke(scratch: Path, wheel: Path, sdist: Path, python: str, jax: str) -> Non
     """Use the wheel, and then the source distribution, alone: a program's second process is a hit, commands answer."""
     place = Path(tempfile.mkdtemp(dir=scratch))
     programs = environment(place / "environment", python, str(wheel), *([f"jax=={jax}"] if jax else []))
-    pip = [programs / "python", "-m", "pip"]
+    pip: list[str | Path] = [programs / "python", "-m", "pip"]
     for kind, package in (("wheel", wheel), ("sdist", sdist)):
         if package is sdist:
             run(*pip, "uninstall", "-q", "-y", "ejcache")
