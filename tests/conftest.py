@@ -192,13 +192,20 @@ _LONGEST = (
 """What begins, so that no worker is left with it at the end."""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files that have long tests only where none of them is asked for: some compute their tables."""
+    wanted = not config.getoption("markexpr").startswith("not soak") or collection_path.suffix != ".py"
+    return None if wanted or "\npytestmark = pytest.mark.soak\n" not in collection_path.read_text() else True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = ROOT / "tests"
 
     @functools.cache
     def below(path: Path, names: tuple[str, ...]) -> int:
         """The place of the name that is `path` or a directory of it; the number of names if none is."""
-        return next((n for n, name in enumerate(names) if path.is_relative_to(tests / name)), len(names))
+        parts = path.relative_to(tests).as_posix() + "/"
+        return next((n for n, name in enumerate(names) if parts.startswith(f"{name}/")), len(names))
 
     items.sort(key=lambda item: below(item.path, _LONGEST))
     for mark, names in (("one_python", _ONE_PYTHON), ("one_jax", _ONE_JAX)):

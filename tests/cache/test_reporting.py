@@ -143,7 +143,7 @@ def test_counting_in_a_signal_handler():
 
     thread = threading.Thread(target=count, daemon=True)
     thread.start()
-    thread.join(30.0)
+    thread.join(240.0)
     assert not thread.is_alive()
     amounts = tally.stats().amounts
     assert amounts["here"] == 5

@@ -64,8 +64,10 @@ def test_the_other_host_is_another_one(command, other):
 @saved
 @pytest.mark.parametrize(
     ("devices", "x64", "flag_there", "flag_here"),
-    [(1, "0", FAST_MATH, ""), (8, "1", "", FAST_MATH)],
-    ids=["one device", "eight devices"],
+    [
+        pytest.param(1, "0", FAST_MATH, "", id="one device"),
+        pytest.param(8, "1", "", FAST_MATH, id="eight devices", marks=pytest.mark.soak),
+    ],
 )
 def test_what_was_compiled_for_a_saved_target_is_a_hit_there(
     command, run_forked, tmp_path, other, devices, x64, flag_there, flag_here
@@ -174,6 +176,7 @@ def test_documents_of_targets_are_read_back_and_others_refused():
 
 
 @saved
+@pytest.mark.soak
 def test_steps_of_four_frameworks_are_hits(run_python, tmp_path, other):
     """Their states come from `jax.eval_shape`, so that no array is made where they are compiled."""
     cache = str(tmp_path / "cache")

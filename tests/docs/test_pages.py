@@ -103,6 +103,10 @@ def blocks() -> list[Block]:
 
 BLOCKS = blocks()
 RUN = [block for block in BLOCKS if not block.text.startswith(SHOWN)]
+LONG = {"anywhere.md", "autotune.md"}
+"""Pages whose blocks only `make soak` runs: each is two dozen processes that compile or measure. Their commands have
+tests of their own in test_cli_target.py and test_autotune_cli.py."""
+PAGES = [pytest.param(page, marks=[pytest.mark.soak] * (page in LONG)) for page in sorted({each.page for each in RUN})]
 
 
 def shown(beginning: str) -> str:
@@ -159,7 +163,7 @@ def filled(tmp_path_factory):
 
 
 @pytest.mark.timeout(1200)  # a page is a dozen processes
-@pytest.mark.parametrize("page", sorted({block.page for block in RUN}))
+@pytest.mark.parametrize("page", PAGES)
 def test_blocks_run(page, shell, filled, tmp_path, clean_environment):
     """Each block ends with status 0, after one run of the program with the cache that the page is about.
 

@@ -37,7 +37,7 @@ def unnamed(pair, answer):
 
 def test_typical_changes_are_named(tmp_path):
     """The kinds of changes that differ most: constants, shapes, types, code, settings, options, donation."""
-    quick = [pair for pair in PAIRS if pair.quick]
+    quick = [pair for pair in PAIRS if pair.quick and not pair.is_alone][::2]
     answers = measured(tmp_path / "pairs", *(pair.title for pair in quick))
 
     assert len(quick) >= 12

@@ -104,7 +104,7 @@ def ejcache_run(run_python, tmp_path):
     return run
 
 
-SHORT = ("the process itself", "spawn", "fork before JAX has a backend", "os.fork")
+SHORT = ("spawn", "os.fork")
 
 
 @pytest.mark.parametrize("way", [pytest.param(way, marks=[] if way in SHORT else pytest.mark.soak) for way in WAYS])
@@ -127,7 +127,7 @@ def test_one_stands_for_the_default_directory(run_way, clean_environment):
     assert said.startswith(f"('{clean_environment / '.cache' / 'ejcache'}'"), said
 
 
-@pytest.mark.parametrize("value", [None, "off"])
+@pytest.mark.parametrize("value", [None, pytest.param("off", marks=pytest.mark.soak)])
 def test_unset_or_false_enables_nothing(value, run_way):
     """Nothing of the package is imported by a process that does not ask for it."""
     before = "jax.devices()\nimport sys\nassert 'ejcache_jax_plugin' in sys.modules and 'ejcache' not in sys.modules"
@@ -209,7 +209,7 @@ print(stats.hits, stats.misses, stats.stores, flush=True)
 @pytest.mark.parametrize(
     ("end", "status"),
     [
-        ("", 0),
+        pytest.param("", 0, marks=pytest.mark.soak),
         pytest.param("os._exit(0)", 0, marks=pytest.mark.soak),
         ("os.kill(os.getpid(), 9)", 256 - 18),
     ],
@@ -281,8 +281,7 @@ def test_joblib(ejcache_run, write_way, tmp_path):
     assert str(tmp_path / "cache") in done.stdout
 
 
-@pytest.mark.one_python
-@pytest.mark.one_jax
+@pytest.mark.soak
 def test_jupyter(ejcache_run, write_way):
     """The kernel of a notebook caches."""
     require("notebooks")

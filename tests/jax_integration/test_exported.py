@@ -36,12 +36,12 @@ else:
 """
 
 
-def test_ten_programs_of_an_earlier_jax(run_python, tmp_path):
+def test_ten_programs_of_an_earlier_jax(run_forked, tmp_path):
     """Each is compiled once by `warm`, and loaded by the process that calls it."""
     require("flatbuffers")
-    said = run_python(CALLS, str(tmp_path / "cache"), str(FILES), "warm").stdout
+    said = run_forked(CALLS, str(tmp_path / "cache"), str(FILES), "warm").stdout
     assert said == f"{['compiled'] * 10}\n"
-    said = run_python(CALLS, str(tmp_path / "cache"), str(FILES), "call").stdout
+    said = run_forked(CALLS, str(tmp_path / "cache"), str(FILES), "call").stdout
     assert said == f"{[(1, 0)] * 10}\n"
 
 

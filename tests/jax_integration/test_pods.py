@@ -84,7 +84,10 @@ def spoil(directory, number, state):
 STATES = ("warm", "cold", "corrupt", "rejected")
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["each-compiles", "share-binary"])
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param(False, id="each-compiles"), pytest.param(True, id="share-binary", marks=pytest.mark.soak)],
+)
 def test_every_mixture_of_two_ranks(share, tmp_path):
     """Sixteen programs, one for each pair of states: both ranks load, or both compile; then all is warm again."""
     mixtures = list(itertools.product(STATES, repeat=2))

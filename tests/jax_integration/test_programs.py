@@ -26,9 +26,11 @@ def run(program, tmp_path, *, cached, floor="0"):
 @pytest.mark.parametrize(
     "name",
     [
-        "flax_nnx",
         "transforms",
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("equinox_mlp", "flax_linen", "optax_scan")),
+        *(
+            pytest.param(name, marks=pytest.mark.soak)
+            for name in ("equinox_mlp", "flax_linen", "flax_nnx", "optax_scan")
+        ),
     ],
 )
 def test_the_second_process_starts_from_the_store(name, tmp_path):
@@ -46,6 +48,7 @@ def test_the_second_process_starts_from_the_store(name, tmp_path):
     assert (second["misses"], second["stores"], second["skipped"]) == (0, 0, {})
 
 
+@pytest.mark.soak
 def test_with_the_default_floor_every_long_compilation_hits(tmp_path):
     """What took more than a second is stored and hit; what did not is counted as quick."""
     program = tmp_path / "long.py"

@@ -7,6 +7,8 @@ import pytest
 
 from ejcache.jax_integration.seam import patch as seam
 
+SOAK = pytest.mark.soak
+
 
 def test_this_jax_is_as_expected():
     """No mismatch on a supported JAX: otherwise every other test in here tests JAX's own cache."""
@@ -16,11 +18,15 @@ def test_this_jax_is_as_expected():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        pytest.param("compiler._cache_read = lambda key: None", "_cache_read takes", id="signature"),
+        pytest.param("compiler._cache_read = lambda key: None", "_cache_read takes", id="signature", marks=SOAK),
         pytest.param("del compiler._get_cache_key", "_get_cache_key is gone", id="function-gone"),
-        pytest.param("compiler.compile_or_get_cached = lambda *a: None", "does not call", id="caller-rewritten"),
-        pytest.param("del compilation_cache._UNSUPPORTED_RUNTIMES", "_UNSUPPORTED_RUNTIMES is gone", id="name-gone"),
-        pytest.param("sys.modules['jax._src.lib.mlir'] = None", "mlir", id="module-gone"),
+        pytest.param(
+            "compiler.compile_or_get_cached = lambda *a: None", "does not call", id="caller-rewritten", marks=SOAK
+        ),
+        pytest.param(
+            "del compilation_cache._UNSUPPORTED_RUNTIMES", "_UNSUPPORTED_RUNTIMES is gone", id="name-gone", marks=SOAK
+        ),
+        pytest.param("sys.modules['jax._src.lib.mlir'] = None", "mlir", id="module-gone", marks=SOAK),
         pytest.param("del config.config_states['jax_compilation_cache_max_size']", "max_size is gone", id="flag-gone"),
     ],
 )

@@ -105,7 +105,14 @@ compilation_cache.get_file_cache = get_file_cache
 }
 
 
-@pytest.mark.parametrize("change", SHUFFLED.values(), ids=SHUFFLED)
+def some(changes: dict[str, str], *names: str) -> list[Any]:
+    """The changes of these names for `make test`, and the others for `make soak`: each is two fresh processes."""
+    return [
+        pytest.param(text, id=name, marks=[pytest.mark.soak] * (name not in names)) for name, text in changes.items()
+    ]
+
+
+@pytest.mark.parametrize("change", some(SHUFFLED, "functions-renamed", "module-gone"))
 def test_a_jax_of_other_internals_gets_the_thin_form(start, change):
     """All hits in the second start, equal values, and one line that says what it gets and what it lacks."""
     first, said = start(change)
@@ -141,7 +148,7 @@ compilation_cache._initialize_cache = initialize
 }
 
 
-@pytest.mark.parametrize("change", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE)
+@pytest.mark.parametrize("change", some(WITHOUT_PLACE, "another-signature", "never-called"))
 def test_a_jax_without_the_one_function_keeps_its_own_cache(run_python, tmp_path, change):
     """Nothing is raised, and it is said once why; `enable` returns a cache all the same."""
     done = run_python(

@@ -5,6 +5,7 @@ Each rank has a server of its own with the same bucket, and one of the servers h
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 
@@ -39,8 +40,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("fault", FAULTS)
+EACH = list(itertools.product(FAULTS, (0, 1)))
+FEW = [("429", 0), ("slow", 1)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "rank"), [pytest.param(*each, marks=[pytest.mark.soak] * (each not in FEW)) for each in EACH]
+)
 def test_one_rank_without_answers(tmp_path, fault, rank):
     """Whichever rank it is, both compile, and the job ends with the right value."""
     with GcsServerProcess() as good, GcsServerProcess() as bad:

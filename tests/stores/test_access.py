@@ -36,7 +36,7 @@ from ejcache.util import directory_access
 from ejcache.util.directory_access import Access
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust.md"
-UMASKS = (0o000, 0o002, 0o027, 0o077)
+UMASKS = ((0o002, 0o077), pytest.param((0o000, 0o027), marks=pytest.mark.soak))
 ROOT, YOU, OTHER, TEAM = 0, 54321, 54322, 54300
 KEYS = [f"jit_f{number}" for number in range(17)]
 VALUE = os.urandom(20_000)
@@ -171,11 +171,12 @@ def prepare(directory, row, owner):
 
 
 @needs_root
+@pytest.mark.parametrize("umasks", UMASKS, ids=["usual", "rare"])
 @pytest.mark.parametrize("kind", ["local", "mount"])
 @pytest.mark.parametrize(
     "row", list(rows()), ids=lambda row: f"{row.owner}-{row.mode and oct(row.mode)}-{row.setting}{row.shared}"
 )
-def test_every_row(place, row, kind):
+def test_every_row(place, row, kind, umasks):
     """You use the directory as the row says: doctor agrees, and where sharing is meant there are 17 of 17 hits."""
     owner = {"you": YOU, "another user": OTHER, "root": ROOT}[row.owner]
     filler = owner if owner != YOU else OTHER
@@ -184,12 +185,12 @@ def test_every_row(place, row, kind):
     variables = {row.setting.partition("=")[0]: "1"} if row.setting else {}
 
     def directories():
-        for umask in UMASKS:
+        for umask in umasks:
             os.umask(umask)
             home = place / f"{umask:03o}" / f"home-{os.geteuid()}"
             yield place / f"{umask:03o}" / "cache", {"HOME": str(home), "XDG_CACHE_HOME": str(home)}
 
-    for umask in UMASKS:
+    for umask in umasks:
         (place / f"{umask:03o}").mkdir()
         for uid in (ROOT, YOU, OTHER):
             home = place / f"{umask:03o}" / f"home-{uid}"
@@ -221,7 +222,7 @@ def test_every_row(place, row, kind):
         as_user(filler, fill, mount=mount)
     if row.shared == "readers":
         as_user(owner, declare, mount=mount)
-    for (decision, checks, first, second), umask in zip(as_user(YOU, use, mount=mount), UMASKS, strict=True):
+    for (decision, checks, first, second), umask in zip(as_user(YOU, use, mount=mount), umasks, strict=True):
         directory = place / f"{umask:03o}" / "cache"
         assert bool(decision.why) == (expected == "refused"), (umask, decision)
         if kind == "local":

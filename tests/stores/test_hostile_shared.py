@@ -29,7 +29,11 @@ def header(**fields: object) -> bytes:
     return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
 
-BOMB = zstandard.ZstdCompressor().compress(bytes(1 << 30))
+def bomb() -> bytes:
+    """Some kilobytes that become a gigabyte: made where they are used, for that takes as much memory."""
+    data = zstandard.ZstdCompressor().compress(bytes(1 << 30))
+    return framed(header(codec="zstd", payload_size=len(data), raw_size=1 << 30), data)
+
 
 HOSTILE = {
     "empty": b"",
@@ -42,7 +46,7 @@ HOSTILE = {
     "another kind": framed(header(kind="module_text")),
     "control characters": framed(header(name="\x1b]0;owned\x07", payload_size=-1)),
     "surrogate": framed(header(name="\ud800")),
-    "bomb": framed(header(codec="zstd", payload_size=len(BOMB), raw_size=1 << 30), BOMB),
+    "bomb": bomb,
     "claims gigabytes": framed(header(payload_size=1 << 31, raw_size=1 << 31)),
 }
 
@@ -78,5 +82,6 @@ def test_hostile_bytes(shared, name):
     """What is not a plausible entry of this key is a miss with a reason."""
     path = shared / entry_name(KEY)
     path.parent.mkdir(parents=True)
-    path.write_bytes(HOSTILE[name])
+    data = HOSTILE[name]
+    path.write_bytes(data() if callable(data) else data)
     assert look_up(shared).miss in {"corrupt", "foreign", "version"}

@@ -227,7 +227,7 @@ def test_stopped_process_is_not_dead(tmp_path, start_python):
     stopped = start_python(WRITER, path, "file-written", "wait", "put")
     assert stopped.stdout.readline() == "reached\n"
     os.kill(stopped.pid, signal.SIGSTOP)
-    with LocalStore(path, max_size=LIMIT, timeout=1.0) as store:
+    with LocalStore(path, max_size=LIMIT, timeout=30.0) as store:
         assert store.put("mine", b"n" * 30_000)
         assert store.get("mine") == b"n" * 30_000
         assert len(list(path.glob("v1/local/g-*/tmp/*"))) == 1

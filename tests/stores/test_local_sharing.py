@@ -100,7 +100,7 @@ def test_fork_holds_no_lock(tmp_path):
         os.read(ready[0], 1)
         store.close()
         assert list((tmp_path / "v1/local/present").iterdir()) == []
-        with LocalStore(tmp_path, timeout=0.5) as other:
+        with LocalStore(tmp_path, timeout=30.0) as other:
             assert other.put("other", b"x")
     finally:
         os.write(done[1], b"d")

@@ -10,6 +10,7 @@ from azurite import AzureServer, azure_bucket
 from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
 from capabilities import require
 from store_sharing import ProcessTests, PromptStore
+from store_suite import ODD_KEYS, briefly
 
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
@@ -90,19 +91,30 @@ class TestGcs(_ServedTests):
         return gcs_bucket(endpoint_at(path), prefix_of(path))
 
 
+_of_the_protocol = briefly(
+    *("test_absence", "test_put_then_get", "test_put_creates_only", "test_replace", "test_delete", "test_listing"),
+    *("test_peek_length", "test_value_sizes", "test_odd_keys", "test_quarantine_compares", "test_read_only"),
+)
+"""What a request and its answer can be wrong about; rounds and processes are in the tests of GCS and of files."""
+
+
+@_of_the_protocol
 class TestS3(_ServedTests):
     """A bucket of S3."""
 
     server = "s3"
+    odd_keys = ODD_KEYS[::7]
 
     def bucket(self, path):
         return s3_bucket(endpoint_at(path), prefix_of(path))
 
 
+@_of_the_protocol
 class TestAzure(_ServedTests):
     """A container of Azure's blob storage."""
 
     server = "azure"
+    odd_keys = ODD_KEYS[::7]
     largest = 1_000_000  # aiohttp warns of larger bodies, and a warning is an error here
 
     def bucket(self, path):

@@ -45,7 +45,17 @@ print(json.dumps({"found": found, "client": store.shared.bucket.is_prepared}))
 """
 
 
-@pytest.fixture(scope="module", params=STORAGES)
+EVERY = pytest.mark.parametrize("kind", STORAGES, scope="module", indirect=True)
+FIRST = pytest.mark.parametrize(
+    "kind",
+    [STORAGES[0], *(pytest.param(name, marks=pytest.mark.soak) for name in STORAGES[1:])],
+    scope="module",
+    indirect=True,
+)
+"""The host's part in it is the same whatever the storage is; `make test` shows it with one."""
+
+
+@pytest.fixture(scope="module")
 def kind(request):
     if why_not(request.param):
         pytest.skip(why_not(request.param))
@@ -91,6 +101,7 @@ def counted(storage):
         return store.counters()
 
 
+@EVERY
 def test_cold_and_warm(run, storage):
     """What one host has stored another one finds; where all is on the host, no client is made."""
     assert run("one", 6, "flush") == {"found": 0, "client": True}
@@ -100,6 +111,7 @@ def test_cold_and_warm(run, storage):
         assert run("two", 6) == {"found": 6, "client": False}
 
 
+@FIRST
 def test_what_is_not_finished_at_exit_is_sent_by_the_next_run(run, storage):
     """A cold program that ends at once loses nothing: neither entries, nor uses, nor counters, nor a lease."""
     for number in range(2):
@@ -113,6 +125,7 @@ def test_what_is_not_finished_at_exit_is_sent_by_the_next_run(run, storage):
     assert storage.names("v1/journal/")
 
 
+@EVERY
 def test_full(run, storage):
     """Without room in the storage, everything is on its host, and arrives there when there is room."""
     if not hasattr(storage.server, "fill"):
@@ -125,6 +138,7 @@ def test_full(run, storage):
     assert len(entries(storage)) == 7
 
 
+@FIRST
 def test_dead_in_the_middle(kind, run_client, tmp_path, monkeypatch):
     """A program whose storage dies ends as it should, and all that it has compiled is on its host."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
@@ -145,6 +159,7 @@ def test_dead_in_the_middle(kind, run_client, tmp_path, monkeypatch):
         assert json.loads(again.stdout)["found"] == 6
 
 
+@FIRST
 def test_unreachable_then_there(kind, run_client, tmp_path, monkeypatch):
     """What a host kept while its storage gave no answer, and what it counted, arrives when there is an answer again."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))

@@ -41,6 +41,7 @@ __all__ = [
     "SharingTests",
     "StoreTests",
     "Suite",
+    "briefly",
     "by_use",
     "fill",
     "generator",
@@ -50,6 +51,30 @@ __all__ = [
 def generator(seed: int) -> random.Random:
     """Numbers and bytes that look random and are the same in every run."""
     return random.Random(seed)
+
+
+def briefly(*names: str) -> Callable[[type], type]:
+    """Of the tests of a class, `make test` runs these, and `make soak` the others.
+
+    For a backend of a protocol that takes long to serve, whose rounds another backend shows by the same code.
+    """
+
+    def marked(tests: type) -> type:
+        for name in dir(tests):
+            if name.startswith("test_") and name not in names:
+                setattr(tests, name, pytest.mark.soak(_called_as(getattr(tests, name))))
+        assert all(hasattr(tests, name) for name in names)
+        return tests
+
+    return marked
+
+
+def _called_as(function: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def test(*arguments: Any, **named: Any) -> None:
+        function(*arguments, **named)
+
+    return test
 
 
 class Suite(ABC):
@@ -69,6 +94,8 @@ class Suite(ABC):
     """A use that is noted shows at once in `EntryInfo.last_used`."""
     largest: ClassVar[int] = 100_000_000
     """The largest value to try, in bytes."""
+    odd_keys: ClassVar[tuple[str, ...]] = ()
+    """The keys to try in place of all `ODD_KEYS`, where each costs requests to a slow server."""
 
     @abstractmethod
     def open(self, path: Path, *, max_size: int = UNLIMITED, read_only: bool = False) -> Store:
@@ -267,14 +294,15 @@ class BasicTests(Suite):
 
     def test_odd_keys(self, store: Store, path: Path) -> None:
         """Every valid key names its own entry, however it is spelled, and comes back in listings as it was."""
-        values = {key: f"{n}:{key[:20]}".encode() for n, key in enumerate(ODD_KEYS)}
-        assert len(values) == len(ODD_KEYS)
+        keys = self.odd_keys or ODD_KEYS
+        values = {key: f"{n}:{key[:20]}".encode() for n, key in enumerate(keys)}
+        assert len(values) == len(keys)
         assert [key for key, value in values.items() if store.put(key, value) is not True] == []
         assert self.stored(path) == values
         assert {key: store.get(key) for key in values} == values
         assert [key for key in values if not store.contains(key)] == []
         assert sorted(info.key for info in store.entries()) == sorted(values)
-        gone = ODD_KEYS[::2]
+        gone = keys[::2]
         assert [key for key in gone if not store.delete(key)] == []
         assert self.stored(path) == {key: value for key, value in values.items() if key not in gone}
 
