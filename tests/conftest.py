@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import functools
+import gc
 import logging
 import os
 import shutil
@@ -274,6 +275,9 @@ def pytest_collection_finish() -> None:
     """Refuse test modules that enable the cache when they are imported: the tests of every other file would run so."""
     if _enabled():
         raise pytest.UsageError("a test module enables the cache while it is imported; do that in a test or a fixture")
+    # What was imported stays, and the collector would go through all of it again and again: a million objects.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

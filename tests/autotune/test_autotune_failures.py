@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
 from autotune_simulation import planted
+from soak_turns import some
 
 from ejcache.autotune import AutotuneStore, Candidate, autotuned
 from ejcache.autotune.chooser import chooser_for
@@ -114,7 +115,7 @@ def test_a_process_that_is_ended_from_outside_blames_no_candidate(run_forked, tm
     assert done.stdout == "{'n': 2} [(1, 'ok'), (2, 'ok'), (3, 'failed')]\n"
 
 
-@pytest.mark.parametrize("way", ["hang", "hang in parallel"])
+@pytest.mark.parametrize("way", some(["hang", "hang in parallel"], every=2))
 def test_a_hang_on_the_device_costs_one_attempt(run_forked, tmp_path, way):
     """A candidate that never ends is left running; the program is right and ends with its own status, at each start."""
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]

@@ -36,6 +36,7 @@ def bench(tmp_path):
     return bench
 
 
+@pytest.mark.soak
 def test_contestants_and_caches(bench):
     """Each contestant starts, all print the same, and nothing is written to the user's caches."""
     done, kept = bench(STEP, "--json", EJCACHE="1", EJCACHE_READ_ONLY="1")

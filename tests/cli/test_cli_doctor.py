@@ -18,9 +18,22 @@ URL = "gs://bucket/a"
 REMOTE = ["read", "create once", "clock", "latency", "write"]
 
 
+PYTHON = sys.executable
+
+
+@pytest.fixture(scope="module")
+def answering_python(tmp_path_factory):
+    """What answers as this Python does when it is asked for JAX, and imports nothing for it."""
+    program = tmp_path_factory.mktemp("python") / "python"
+    program.write_text("#!/bin/sh\necho 0.12.0\necho full\necho JAX 0.12.0 is built as expected\n")
+    program.chmod(0o755)
+    return str(program)
+
+
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch):
-    """A doctor to whom a busy machine is no finding."""
+def _patient(monkeypatch, answering_python):
+    """A doctor to whom a busy machine is no finding, and who is told about JAX without importing it."""
+    monkeypatch.setattr(sys, "executable", answering_python)
     for limit in ("SECONDS", "OPERATION_SECONDS", "FAR_SECONDS", "SLOW_DISK_SECONDS"):
         monkeypatch.setattr(doctor_module, limit, 60.0)
     monkeypatch.setattr(doctor_module, "JAX_SECONDS", 240.0)
@@ -46,8 +59,9 @@ def verdicts(checks) -> dict[str, str]:
     return {name: check["verdict"] for name, check in checks.items() if check["verdict"] != "ok"}
 
 
-def test_a_healthy_bucket(bucket):
+def test_a_healthy_bucket(bucket, monkeypatch):
     """Everything is tried, nothing is left behind, and each object is written rarely enough for the real service."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
     bucket.api.buckets["bucket"].write_interval = 1.0
     checks = doctor(URL)
     assert list(checks) == [*REMOTE, "JAX"]
@@ -236,6 +250,7 @@ def test_a_bucket_that_is_far_away(bucket, monkeypatch):
 
 def test_s3(monkeypatch):
     """The same is tried on S3."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import tarfile
 from random import Random
@@ -16,7 +15,6 @@ from cli_helpers import ejcache, fill, key_text, put
 
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.bucket.object_names import entry_name
 from ejcache.history.log import record_miss
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.stores.opening import open_store
@@ -46,42 +44,6 @@ def shared(tmp_path):
 
 def deep(size=200_000) -> bytes:
     return b"[" * size
-
-
-OBJECTS = {
-    "a name with control characters": ("v1/entries/xx/evil%1B%5B31m", b"x"),
-    "a name that is not UTF-8": (b"v1/entries/xx/\xff\xfe", b"x"),
-    "nested limits": ("v1/policy.json", deep()),
-    "infinite limits": ("v1/policy.json", b'{"format":"ejcache-policy","version":1,"max_size":1e400}'),
-    "limits that are a pipe": ("v1/policy.json", None),
-    "huge counters": ("v1/journal/snapshot", b'{"sums": {"hits": ' + b"9" * 4200 + b"}}\n"),
-    "nested counters": ("v1/journal/snapshot", deep()),
-    "a journal of garbage": ("v1/journal/2026-11-21/host-1-abc-1", b"x" * 100_000),
-    "an entry of garbage": (entry_name(key_text("jit_bad")), b"garbage"),
-    "an entry that is a pipe": (entry_name(key_text("jit_pipe")), None),
-    "an empty entry": (entry_name(key_text("jit_empty")), b""),
-}
-
-
-@pytest.mark.parametrize("name", OBJECTS)
-def test_one_bad_object_does_not_make_a_command_fail(shared, tmp_path, name):
-    """The good entries are listed, shown, copied and maintained, whatever lies beside them."""
-    where, data = OBJECTS[name]
-    path = shared / os.fsdecode(where)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if data is None:
-        os.mkfifo(path)
-    else:
-        path.write_bytes(data)
-    listed = ejcache("ls", "--json", "--dir", shared).json["entries"]
-    assert {"jit_train", "jit_eval"} <= {row["name"] for row in listed}
-    assert ejcache("show", "jit_train", "--dir", shared).status == 0
-    copying = (["push", tmp_path / "other"], ["push", tmp_path / "all.tar"], ["config", "set", "max_size=1GB"])
-    for command in (*LOOKING, ["why", "jit_train"], *copying, *CHANGING):
-        said = ejcache(*command, *(["--yes"] if command == ["clear"] else []), "--dir", shared)
-        assert said.status in {0, 1}, (command, said)
-        assert is_clean(said), (command, said)
-    assert ejcache("ls", "--json", "--dir", tmp_path / "other").json["total_entries"] >= 2
 
 
 def test_headers_write_nothing_to_the_terminal(tmp_path):

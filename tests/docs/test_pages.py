@@ -103,9 +103,9 @@ def blocks() -> list[Block]:
 
 BLOCKS = blocks()
 RUN = [block for block in BLOCKS if not block.text.startswith(SHOWN)]
-LONG = {"anywhere.md", "autotune.md"}
+LONG = {"anywhere.md", "autotune.md", "places.md"}
 """Pages whose blocks only `make soak` runs: each is two dozen processes that compile or measure. Their commands have
-tests of their own in test_cli_target.py and test_autotune_cli.py."""
+tests of their own in test_cli_target.py, test_autotune_cli.py and test_cli_transfer.py."""
 PAGES = [pytest.param(page, marks=[pytest.mark.soak] * (page in LONG)) for page in sorted({each.page for each in RUN})]
 
 

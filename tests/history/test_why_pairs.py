@@ -37,10 +37,10 @@ def unnamed(pair, answer):
 
 def test_typical_changes_are_named(tmp_path):
     """The kinds of changes that differ most: constants, shapes, types, code, settings, options, donation."""
-    quick = [pair for pair in PAIRS if pair.quick and not pair.is_alone][::2]
+    quick = [pair for pair in PAIRS if pair.quick and not pair.is_alone][::3]
     answers = measured(tmp_path / "pairs", *(pair.title for pair in quick))
 
-    assert len(quick) >= 12
+    assert len(quick) >= 8
     assert {pair.title: why for pair in quick if (why := unnamed(pair, answers[pair.title]))} == {}
 
 

@@ -1,7 +1,7 @@
 """python hostile_worker.py: uses one hostile cache after the other, each in a child process with limits.
 
 Reads one JSON object a line: cache (directory or URL), home, name (of the hostile entry), key, seconds, and variables.
-Answers with one line: what went wrong, and the memory that it took.
+Answers with one line: what went wrong, the memory that it took, and why the hostile entry was a miss.
 """
 
 from __future__ import annotations
@@ -67,14 +67,26 @@ def job(task: dict) -> list[str]:
     else:
         if task["kind"] == "cache":
             use(task, problems)
-        commands = COMMANDS
+        copies = task["home"]
+        commands = (
+            *COMMANDS,
+            ["push", f"{copies}/copy"],
+            ["push", f"{copies}/copy.tar"],
+            ["config", "set", "max_size=1GB"],
+            ["stats", "--reset"],
+            ["clear", "--yes"],
+        )
     for command in commands:
         said = ejcache(*command, "--dir", task["cache"])
+        if command == ["ls"] and task.get("listed") and task["listed"] not in said.out:
+            problems.append(f"{task['listed']} is not listed: {said.out[-500:]}")
         text = said.out + said.err
         if "Traceback" in text or "unexpected" in text or said.status not in {0, 1, 2}:
             problems.append(f"{command}: {said.status} {text[-1500:]}")
         if any(not (c.isprintable() or c in "\n\t") for c in text):
             problems.append(f"{command} printed control characters: {text[:500]!r}")
+        if not all(line.startswith(("ejcache: ", "  ")) for line in said.err.splitlines()):
+            problems.append(f"{command} printed a line of nobody: {said.err[:500]!r}")
     return problems
 
 
@@ -91,6 +103,7 @@ def use(task: dict, problems: list[str]) -> None:
         # As a compile does: somebody else's lease may be waited for, but not for long.
         flight = policy.single_flight(resolve())
         options = {"lookup": lambda: None, "work": lambda: b"made", "deadline": 5.0, "missed_since": time.monotonic()}
+        task["miss"] = next(iter(cache.stats().misses_by_reason))
         made = flight.run(task["key"], **options) if flight is not None else b"made"
         if made != b"made":
             problems.append("nothing was compiled")
@@ -113,7 +126,7 @@ def child(task: dict, write: int) -> None:
         problems = job(task)
     except BaseException:
         problems = [traceback.format_exc()]
-    answer = {"problems": problems, "grown": status("VmHWM") - before}
+    answer = {"problems": problems, "grown": status("VmHWM") - before, "miss": task.get("miss", "")}
     os.write(write, json.dumps(answer).encode()[:60_000])
 
 

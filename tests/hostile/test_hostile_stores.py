@@ -24,6 +24,7 @@ from autotune_helpers import record
 from buckets import GcsServer
 from cli_helpers import key_text, put
 from helpers import SUPPORT
+from soak_turns import some
 
 from ejcache import entry
 from ejcache.autotune.records.record import encode_record
@@ -110,6 +111,7 @@ BYTES = {
     "entry: NaN": (ENTRY, lambda: with_header(created=float("nan"))),
     "entry: control characters": (ENTRY, lambda: with_header(name="jit_\x1b]0;x\x07", platform="\x9b2J")),
     "entry: surrogates": (ENTRY, lambda: with_header(name="jit_\ud800", extra={"\udfff": "\ud800"})),
+    "entry: claims gigabytes": (ENTRY, lambda: with_header(payload_size=1 << 31, raw_size=1 << 31)),
     "entry: of another kind": (ENTRY, lambda: with_header(kind="module_text")),
     "entry: of another key": (ENTRY, lambda: with_header(key="another")),
     "entry: empty": (ENTRY, lambda: b""),
@@ -133,6 +135,7 @@ BYTES = {
     "policy: deep": (POLICY, lambda: DEEP),
     "policy: huge integer": (POLICY, lambda: b'{"format":"ejcache-policy","version":1,"max_size":' + HUGE + b"}"),
     "policy: NaN": (POLICY, lambda: b'{"format":"ejcache-policy","version":1,"max_size":NaN}'),
+    "policy: infinity": (POLICY, lambda: b'{"format":"ejcache-policy","version":1,"max_size":1e400}'),
     "snapshot: huge integer": (SNAPSHOT, lambda: journal(b"1\t1\t\tk\n", sums={"hits": 10**4200})),
     "snapshot: infinity": (SNAPSHOT, lambda: journal(b"1\t1\t\tk\n", sums={"hits": math.inf, "misses": math.nan})),
     "snapshot: names of others": (
@@ -148,6 +151,9 @@ BYTES = {
     ),
 }
 """What anybody who may write to a shared cache can put into it, a bucket as well as a directory."""
+
+PLAUSIBLE = {"entry: control characters", "entry: of another kind"}
+"""Those that are whole, and lie under their key: what their payload is, XLA says."""
 
 FILES = {
     **{f"{what}: link to a private file": (name, PRIVATE) for what, name in (
@@ -317,12 +323,6 @@ def shared(tmp_path):
     return tmp_path / "shared"
 
 
-def some(names, *, every: int) -> list:
-    """All `names`, of which `make test` uses one in `every`, and `make soak` the others."""
-    soak = pytest.mark.soak
-    return [pytest.param(name, marks=[soak] if number % every else []) for number, name in enumerate(names)]
-
-
 pytestmark = pytest.mark.timeout(SECONDS + 60)
 
 
@@ -333,7 +333,10 @@ def test_shared_directory(name, worker, shared, outside, tmp_path):
     if name.endswith("nothing of ours"):
         what = lambda: b"nothing of ours"  # noqa: E731  # the secret itself may stay where somebody has put it
     plant(shared / os.fsdecode(where), what, outside)
-    check(worker.use(**task(tmp_path, shared)), outside, tmp_path)
+    answer = worker.use(**task(tmp_path, shared), listed="jit_eval" * (name in BYTES or what is PIPE))
+    check(answer, outside, tmp_path)
+    if name in BYTES and where == ENTRY:
+        assert answer["miss"] in ({""} if name in PLAUSIBLE else {"corrupt", "foreign", "version"})
 
 
 @pytest.mark.parametrize("name", some(BYTES, every=6))

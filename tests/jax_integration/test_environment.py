@@ -104,7 +104,7 @@ def ejcache_run(run_python, tmp_path):
     return run
 
 
-SHORT = ("spawn", "os.fork")
+SHORT = ("spawn",)
 
 
 @pytest.mark.parametrize("way", [pytest.param(way, marks=[] if way in SHORT else pytest.mark.soak) for way in WAYS])

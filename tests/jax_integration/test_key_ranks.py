@@ -60,7 +60,10 @@ def test_every_rank_has_the_keys_of_rank_0_and_lives_on_its_entries(processes, t
     assert all_hits(run(processes, lambda rank: str(tmp_path / f"copy{rank}")))
 
 
-@pytest.mark.parametrize("env", [{}, TOGETHER], ids=["each compiles", "shared between hosts"])
+@pytest.mark.parametrize(
+    "env",
+    [pytest.param({}, id="each compiles"), pytest.param(TOGETHER, id="shared between hosts", marks=pytest.mark.soak)],
+)
 def test_permuted_meshes_give_right_values_cold_and_warm(env, tmp_path):
     """One directory for all, with jax_share_binary_between_hosts and without; the second start hits everywhere."""
     cold = run(2, lambda rank: str(tmp_path), env)

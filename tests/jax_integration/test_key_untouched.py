@@ -45,7 +45,10 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("metadata", ["0", "1"], ids=["without metadata", "with metadata"])
+@pytest.mark.parametrize(
+    "metadata",
+    [pytest.param("0", id="without metadata", marks=pytest.mark.soak), pytest.param("1", id="with metadata")],
+)
 def test_xla_gets_the_same_with_and_without_the_cache(metadata, run_forked, tmp_path):
     """Modules with their locations, options, overrides and devices reach the compiler as they do in plain JAX."""
     env = {

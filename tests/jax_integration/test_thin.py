@@ -14,6 +14,7 @@ from buckets import GcsServer
 from capabilities import needs
 from jax.experimental.compilation_cache import compilation_cache
 from small_disk import on_small_disk
+from soak_turns import some
 
 import ejcache
 from ejcache import entry
@@ -105,18 +106,11 @@ compilation_cache.get_file_cache = get_file_cache
 }
 
 
-def some(changes: dict[str, str], *names: str) -> list[Any]:
-    """The changes of these names for `make test`, and the others for `make soak`: each is two fresh processes."""
-    return [
-        pytest.param(text, id=name, marks=[pytest.mark.soak] * (name not in names)) for name, text in changes.items()
-    ]
-
-
-@pytest.mark.parametrize("change", some(SHUFFLED, "functions-renamed", "module-gone"))
-def test_a_jax_of_other_internals_gets_the_thin_form(start, change):
+@pytest.mark.parametrize("name", some(SHUFFLED, every=3))
+def test_a_jax_of_other_internals_gets_the_thin_form(start, name):
     """All hits in the second start, equal values, and one line that says what it gets and what it lacks."""
-    first, said = start(change)
-    second, _ = start(change)
+    first, said = start(SHUFFLED[name])
+    second, _ = start(SHUFFLED[name])
     assert (first["active"], second["hits"], second["misses"]) == (True, first["misses"], 0)
     assert first["misses"] == first["stores"] >= 2
     assert first["values"] == second["values"]
@@ -148,8 +142,8 @@ compilation_cache._initialize_cache = initialize
 }
 
 
-@pytest.mark.parametrize("change", some(WITHOUT_PLACE, "another-signature", "never-called"))
-def test_a_jax_without_the_one_function_keeps_its_own_cache(run_python, tmp_path, change):
+@pytest.mark.parametrize("name", some(WITHOUT_PLACE, every=4))
+def test_a_jax_without_the_one_function_keeps_its_own_cache(run_python, tmp_path, name):
     """Nothing is raised, and it is said once why; `enable` returns a cache all the same."""
     done = run_python(
         f"""
@@ -157,7 +151,7 @@ def test_a_jax_without_the_one_function_keeps_its_own_cache(run_python, tmp_path
         import jax
         from jax._src import compilation_cache, lru_cache
         {NEXT}
-        exec({change!r})
+        exec({WITHOUT_PLACE[name]!r})
         import ejcache
         for _ in range(2):
             with ejcache.enable({str(tmp_path / "c")!r}):

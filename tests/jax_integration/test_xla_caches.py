@@ -192,7 +192,8 @@ if int(me) % 2:
 """
 
 
-def test_eight_processes_lose_nothing(tmp_path):
+@pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.soak)])
+def test_several_processes_lose_nothing(count, tmp_path):
     """Half of them store at once and half at their end: the bucket has every file of each, whole, and every kernel."""
     with GcsServerProcess() as server:
         command = [sys.executable, "-c", MERGING]
@@ -201,7 +202,7 @@ def test_eight_processes_lose_nothing(tmp_path):
                 [*command, str(n), str(tmp_path / "processes"), server.url],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )
-            for n in range(8)
+            for n in range(count)
         ]  # fmt: skip
         for worker in workers:
             assert worker.stdout.readline() == "ready\n"
@@ -213,15 +214,15 @@ def test_eight_processes_lose_nothing(tmp_path):
             assert worker.returncode == 0
 
         mirror = Mirror(XlaFiles(Documents(gcs_bucket(server.url)), "e"), OwnDirectory(tmp_path / "mine"))
-        assert mirror.fill() == 8 * 5 + 5 + 1
+        assert mirror.fill() == count * 5 + 5 + 1
         for n in range(5):
-            for me in range(8):
+            for me in range(count):
                 file = mirror.directory / AUTOTUNE / f"only-{me}-{n}.textproto"
                 assert file.read_text() == f"{me} {n}" * 100
             common = (mirror.directory / AUTOTUNE / f"everyone-{n}.textproto").read_text()
-            assert common in {str(me) * 1000 for me in range(8)}
+            assert common in {str(me) * 1000 for me in range(count)}
         merged = (mirror.directory / KERNELS).read_bytes()
-        assert sorted(names_in(merged)) == sorted(["shared", *(f"of{me}" for me in range(8))])
+        assert sorted(names_in(merged)) == sorted(["shared", *(f"of{me}" for me in range(count))])
         mirror.close()
     assert [path.name for path in (tmp_path / "processes").iterdir()] == ["present"]
 

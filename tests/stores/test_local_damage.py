@@ -305,26 +305,40 @@ def test_planted_row(path, statement, key):
     assert victim.read_bytes() == b"not ours"
 
 
-@pytest.mark.parametrize("how", ["gone", "short", "long", "a directory"])
+LENGTHS = {"short": 10, "long": 100_000, "a sparse giant": 6 * 10**9}
+
+
+@pytest.mark.parametrize("how", ["gone", "short", "long", "a directory", "a link", "a pipe", "a sparse giant"])
 def test_damaged_value_file(path, how):
-    """An entry whose file is gone or of another length is absent by every method, and may be put again."""
+    """An entry whose file is gone, of another length or no file is absent by every method, and may be put again.
+
+    A link goes and not what it leads to, a pipe keeps nobody waiting, and a giant costs no memory.
+    """
     ((name,),) = sql(path, "SELECT filename FROM Cache WHERE key = 'k4'")
     file = index_of(path).parent / name
-    if how == "short":
-        os.truncate(file, 10)
-    elif how == "long":
-        os.truncate(file, 100_000)
+    secret = path / "secret"
+    secret.write_bytes(b"s" * file.stat().st_size)
+    if how in LENGTHS:
+        os.truncate(file, LENGTHS[how])
     else:
         file.unlink()
-        if how == "a directory":
-            file.mkdir()
+    if how == "a directory":
+        file.mkdir()
+    elif how == "a link":
+        file.symlink_to(secret)
+    elif how == "a pipe":
+        os.mkfifo(file)
+    elif how == "a sparse giant":
+        sql(path, "UPDATE Cache SET size = ? WHERE key = 'k4'", LENGTHS[how])
     with LocalStore(path) as store:
-        assert store.contains("k4") is False
+        # Only who reads a giant that its row knows sees what it is.
+        assert store.contains("k4") is (how == "a sparse giant")
         assert store.get("k4") is None
         assert store.peek("k4", length=4) is None
         assert store.delete("k4") is False
         assert store.put("k4", b"again" * 5_000) is True
         assert store.get("k4") == b"again" * 5_000
+    assert set(secret.read_bytes()) == {ord("s")}
 
 
 def test_absurd_sum_evicts_nothing(path):

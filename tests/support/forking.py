@@ -18,6 +18,7 @@ import selectors
 import socket
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -72,10 +73,14 @@ class Forked(subprocess.Popen):
     cache and an end of its own. Not for tests of the start itself, nor for those of what must not depend on the
     process: the seed of hashes and the places of libraries are the same in all of them.
 
+    It ends with its threads, its exit handlers and its streams. That the interpreter then takes its modules apart, more
+    work than all else that a small program does, is left out unless `to_the_end` says otherwise.
+
     The three methods are those which start and await a child, in Python 3.11 to 3.13.
     """
 
     imported: tuple[str, ...] = ()
+    to_the_end = False
 
     def _execute_child(self, args, *options):
         cwd, env, *streams = options[4], options[5], *options[9:15]
@@ -87,6 +92,7 @@ class Forked(subprocess.Popen):
             "arguments": list(map(os.fspath, args[1:])),
             "environment": environment,
             "cwd": cwd or str(Path.cwd()),
+            "to_the_end": self.to_the_end,
         }
         self._answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -118,6 +124,7 @@ class ForkedWithClients(Forked):
     """The same with the libraries of remote storage, for tests to which it does not matter when they are imported."""
 
     imported = ("adlfs", "aiobotocore.session", "gcsfs.core", "s3fs")
+    to_the_end = True  # their event loops and sockets have something to say when modules go
 
 
 def forked_commands(folder: Path, kind: type[Forked] = Forked) -> int:
@@ -193,6 +200,16 @@ def _have(environment: dict[str, str]) -> None:
             config.update(name, kind(value) if kind in (int, float) else parsed)
 
 
+def _end(status: int) -> None:
+    """End this process as the interpreter does, up to where it begins to take modules apart."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
+    os._exit(status)
+
+
 def main() -> None:
     """Serve, or in a forked process run the program that was requested as `__main__`."""
     for name in (*IMPORTED, *sys.argv[2:]):
@@ -204,6 +221,19 @@ def main() -> None:
     if request is None:
         return
     os.chdir(request["cwd"])
+    if request.get("to_the_end"):
+        _run(request)
+        return
+    try:
+        _run(request)
+    except SystemExit as end:
+        if end.code is not None and not isinstance(end.code, int):
+            raise
+        _end((end.code or 0) & 0xFF)
+    _end(0)
+
+
+def _run(request: dict[str, Any]) -> None:
     how, *rest = request["arguments"]
     sys.path[0] = "" if how in ("-c", "-m", "-") else str(Path(how).resolve().parent)
     _have(request["environment"])

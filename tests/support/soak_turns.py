@@ -17,6 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from _pytest.mark import ParameterSet
+
 TURNS: Final = 10
 _VARIABLE: Final = "SOAK_TURN"
 _EPOCH: Final = dt.date(1970, 1, 1)
@@ -50,6 +52,12 @@ def asked_turn(text: str, today: dt.date) -> int | None:
     if text.isdecimal() and int(text) < TURNS:
         return int(text)
     raise pytest.UsageError(f"{_VARIABLE} is {text!r}; it is `today` or a number from 0 to {TURNS - 1}")
+
+
+def some(names: Iterable[str], *, every: int) -> list[ParameterSet]:
+    """All names as parameters, of which `make test` uses one in `every`, and `make soak` the others."""
+    soak = pytest.mark.soak
+    return [pytest.param(name, marks=[soak] if number % every else []) for number, name in enumerate(names)]
 
 
 class SoakTurns:
