@@ -92,7 +92,7 @@ class TestGcs(_ServedTests):
 
 
 _of_the_protocol = briefly(
-    *("test_absence", "test_put_then_get", "test_put_creates_only", "test_replace", "test_delete", "test_listing"),
+    *("test_absence", "test_put_then_get", "test_put_creates_only", "test_replace", "test_delete"),
     *("test_peek_length", "test_value_sizes", "test_odd_keys", "test_quarantine_compares", "test_read_only"),
 )
 """What a request and its answer can be wrong about; rounds and processes are in the tests of GCS and of files."""

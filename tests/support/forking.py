@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 import types
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,10 @@ def _have(environment: dict[str, str]) -> None:
 
 def _end(status: int) -> None:
     """End this process as the interpreter does, up to where it begins to take modules apart."""
-    threading._shutdown()
+    try:
+        threading._shutdown()
+    except BaseException:  # such as Ctrl-C: the interpreter prints it, and ends all the same
+        traceback.print_exc()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
