@@ -92,7 +92,8 @@ def check_content(sdist: Path, wheel: Path) -> None:
 def has_jax(scratch: Path, python: str, jax: str) -> bool:
     """True if the index has wheels of JAX for this interpreter."""
     wanted = f"jax=={jax}" if jax else "jax"
-    command = [python, "-m", "pip", "download", "-q", "--only-binary", ":all:", "--no-deps", wanted, "jaxlib"]
+    command = [python, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--target", "none"]
+    command += ["--only-binary", ":all:", "--no-deps", wanted, "jaxlib"]
     return subprocess.run(command, cwd=scratch, capture_output=True, check=False).returncode == 0
 
 

@@ -29,7 +29,7 @@ from ejcache.autotune.records.store import GROUP
 from ejcache.stores.local.store import LocalStore
 
 PLACES = ("/tmp/my-cache", "/content/drive/MyDrive", "/opt/cache", "/shared/project", "/var/lib/node_exporter")
-CLOUDS = ("gcloud ", '{"Version"')
+CLOUDS = ("gcloud ", '{"Version"', "aws ", "az ")
 """How blocks begin that are commands for a cloud, or policies of one; test_identities.py tests what they give."""
 SHOWN = (
     "autotune/<",
@@ -66,8 +66,13 @@ def evaluate(x):
     return jnp.tanh(x).sum()
 
 
+@jax.jit
+def train_step(x):
+    return jnp.tanh(x @ x.T).sum()
+
+
 if __name__ == "__main__":
-    print(chunked_sum(jnp.ones(4096)), jax.jit(lambda x: jnp.tanh(x @ x.T).sum())(jnp.ones((256, 256))))
+    print(chunked_sum(jnp.ones(4096)), train_step(jnp.ones((256, 256))))
 """
 SERVER = """
 import jax
