@@ -51,7 +51,7 @@ def run(*command: str | Path, **environment: str) -> str:
 def environment(directory: Path, python: str, *requirements: str) -> Path:
     """The directory of programs of a new environment that has these requirements."""
     run(python, "-m", "venv", directory)
-    run(directory / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", *requirements)
+    run(directory / "bin" / "python", "-m", "pip", "install", "-q", "--no-compile", *requirements)
     return directory / "bin"
 
 
