@@ -133,7 +133,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _home(name: str) -> str:
-    """The module of a public name."""
+    """Return the module of a public name."""
     return f"ejcache.{_HOMES.get(name, 'errors')}"
 
 

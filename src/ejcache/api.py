@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 
 def current_settings() -> Settings:
-    """The settings that the next compilation will use, and where each came from: `current_settings()["max_size"]`."""
+    """Return the settings that the next compilation will use, and where each came from:
+    `current_settings()["max_size"]`.
+    """
     return settings_in_use()
 
 
@@ -68,7 +70,8 @@ def stats(dir: Url | None = None, *, whole_store: bool = False) -> Stats:
 
 
 def entries(dir: Url | None = None) -> Iterator[EntryInfo]:
-    """The entries, in no particular order, each with its key, its size and the times of its creation and last use.
+    """Yield the entries, in no particular order, each with its key, its size and the times of its creation and last
+    use.
 
     The listing is streamed: the iterator raises errors, and holds the cache open until it is exhausted or closed.
     Entries that another process adds or removes meanwhile may or may not appear. What this process has not finished
@@ -90,7 +93,7 @@ def entries(dir: Url | None = None) -> Iterator[EntryInfo]:
 def why(
     what: str | None = None, *, dir: Url | None = None, last: int = 1, since: float | str | None = None
 ) -> list[Cause]:
-    """Why programs were compiled rather than loaded: a cause for each miss, the latest first.
+    """Return why programs were compiled rather than loaded: a cause for each miss, the latest first.
 
     Args:
         what: the name of a function, or a key or its beginning; by default, any.
@@ -246,7 +249,9 @@ class _OpenedCache:
     bucket: Bucket | None = None
 
     def completed(self, asked: EvictionPolicy) -> EvictionPolicy:
-        """`asked`, or without a rule the limits that are stored with a shared cache, and the order stored with it."""
+        """Return `asked`, or without a rule the limits that are stored with a shared cache, and the order stored with
+        it.
+        """
         from ejcache.maintenance.stored_policy import policy_of, read_limits
 
         stored = read_limits(self.bucket) or {} if self.bucket is not None else {}
@@ -255,7 +260,7 @@ class _OpenedCache:
 
 
 def _open_entries(url: str, stack: contextlib.ExitStack) -> KnownEntries | Exception | None:
-    """The entries of a cache, open until `stack` ends; None if it has none; or the error of opening it."""
+    """Return the entries of a cache, open until `stack` ends; None if it has none; or the error of opening it."""
     from ejcache.history.known_entries import KnownEntries
 
     try:
@@ -313,7 +318,7 @@ def _named(records: Iterable[ProgramRecord], what: str) -> list[ProgramRecord]:
 
 
 def _same_place(url: Url) -> Any:
-    """Equal for all URLs of one place; for a text that is not a URL, the text."""
+    """Return what is equal for all URLs of one place; for a text that is not a URL, the text."""
     from ejcache.stores.location import Location
 
     try:

@@ -214,7 +214,9 @@ class Call(abc.ABC):
                 self.store().publish(part)
 
     def _starts(self) -> dict[str, CandidateOrigin]:
-        """Configurations, canonical JSON, that a person fixed, or that are chosen elsewhere or for similar calls."""
+        """Return configurations, canonical JSON, that a person fixed, or that are chosen elsewhere or for similar
+        calls.
+        """
         own = [found for found in self.store().find_all(self.key) if found.source is Source.PINNED]
         starts = {canonical_json(item.record.configuration): CandidateOrigin.USER for item in own}
         likely = [item for item in self.store().near(self.key) if item.source in {Source.SIMILAR, Source.NEAREST}]

@@ -42,12 +42,12 @@ class UnrecordableError(UsageError):
 
 
 def encode_call(call: dict[str, Any]) -> bytes:
-    """The document of a call."""
+    """Return the document of a call."""
     return encode_document(call, kind=KIND, schema=SCHEMA, checksum=False)
 
 
 def decode_call(data: bytes) -> dict[str, Any]:
-    """The call in a document.
+    """Return the call in a document.
 
     Raises:
         EntryCorruptError: the document is not a recorded call.
@@ -63,7 +63,7 @@ def decode_call(data: bytes) -> dict[str, Any]:
 
 
 def encode_value(value: Any, *, name: str = "an argument") -> Any:
-    """`value` as JSON that `decode_value` reads.
+    """Return `value` as JSON that `decode_value` reads.
 
     Raises:
         UnrecordableError: a part of it has no such form; the message names that part.
@@ -123,7 +123,7 @@ class RecordedNames:
             self._modules = {path: _imported(path) for path in paths}
 
     def find(self, path: str) -> Any:
-        """The object at `module:qualified.name` or `file.py:name`.
+        """Return the object at `module:qualified.name` or `file.py:name`.
 
         Raises:
             UsageError: it does not exist, or its module is neither trusted nor loaded.
@@ -145,7 +145,9 @@ class RecordedNames:
         return held
 
     def _module(self, where: str) -> Any:
-        """The trusted module of this name or path; of a file, also under the name by which a program imported it."""
+        """Return the trusted module of this name or path; of a file, also under the name by which a program imported
+        it.
+        """
         held = self._modules or {}
         parts = tuple(where.split("."))
         named = (
@@ -158,7 +160,9 @@ class RecordedNames:
         self._annotated |= _annotated_types(function)
 
     def find_type(self, path: str) -> Any:
-        """The dataclass, named tuple or enumeration at `path`; raises as `find_function` does, and for others."""
+        """Return the dataclass, named tuple or enumeration at `path`; raises as `find_function` does, and for
+        others.
+        """
         found = self.find(path)
         if isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
@@ -167,7 +171,7 @@ class RecordedNames:
         raise UsageError(f"{path} is not a dataclass, a named tuple or an enumeration")
 
     def find_function(self, path: str) -> Any:
-        """The function or class at `path`, which a trusted module must have; raises as `find` does."""
+        """Return the function or class at `path`, which a trusted module must have; raises as `find` does."""
         return self._trusted(self.find(path), path)
 
     def _trusted(self, found: Any, path: str) -> Any:
@@ -208,7 +212,7 @@ def _annotated_types(function: Callable[..., Any]) -> set[type]:
 
 
 def arguments_of(call: dict[str, Any], names: RecordedNames) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """`(args, kwargs)` of a call, with `jax.ShapeDtypeStruct`s for arrays.
+    """Return `(args, kwargs)` of a call, with `jax.ShapeDtypeStruct`s for arrays.
 
     Raises:
         UsageError: `names` does not find or trust an object.
@@ -219,7 +223,7 @@ def arguments_of(call: dict[str, Any], names: RecordedNames) -> tuple[tuple[Any,
 
 
 def decode_value(value: Any, names: RecordedNames) -> Any:
-    """The value that `encode_value` was given; raises as `arguments_of` does."""
+    """Return the value that `encode_value` was given; raises as `arguments_of` does."""
     try:
         return _decoded(value, names)
     except EjcacheError:
@@ -273,7 +277,8 @@ def _scalar_class(name: str) -> Any:
 
 
 def import_path(value: Any, *, name: str = "an argument") -> str:
-    """`module:qualified.name` under which `value` can be imported; `file.py:name` if the program's own file defines it.
+    """Return `module:qualified.name` under which `value` can be imported; `file.py:name` if the program's own file
+    defines it.
 
     Raises:
         UnrecordableError: it has no such name; a local function, for example, has none.
@@ -302,14 +307,16 @@ def _imported(name: str) -> Any:
 
 
 def _main_module(path: str) -> Any:
-    """The program's main module if it was made from the file at `path`, or else None."""
+    """Return the program's main module if it was made from the file at `path`, or else None."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     return main if file and Path(file).resolve() == Path(path) else None
 
 
 def _module_of_file(path: str) -> Any:
-    """A program's file as a module. As under `multiprocessing`, its `if __name__ == "__main__"` part does not run."""
+    """Return a program's file as a module. As under `multiprocessing`, its `if __name__ == "__main__"` part does not
+    run.
+    """
     if (main := _main_module(path)) is not None:
         return main
     held = sys.modules.get(_MAIN)

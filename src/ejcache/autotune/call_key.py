@@ -44,7 +44,7 @@ _VALUES: Final = 20_000
 
 
 def array_text(value: Any) -> str | None:
-    """`float32[8,128]` for an array of JAX or numpy or a stand-in for one; None for any other value.
+    """Return `float32[8,128]` for an array of JAX or numpy or a stand-in for one; None for any other value.
 
     A value that merely has a shape and a dtype, such as a quantised weight, has more parts than these two.
     """
@@ -369,7 +369,9 @@ def _code_text(code: types.CodeType) -> str:
 
 
 def _constant_text(value: Any) -> str:
-    """`repr`, but with sorted sets: the order of a set depends on the hash seed, which differs between processes."""
+    """Return `repr`, but with sorted sets: the order of a set depends on the hash seed, which differs between
+    processes.
+    """
     if isinstance(value, types.CodeType):
         return _code_text(value)
     if isinstance(value, frozenset):

@@ -34,7 +34,7 @@ def _user_context() -> Any:
 
 
 def traced_apart(token: str) -> contextlib.AbstractContextManager[Any]:
-    """In this block `jax.jit` reuses only traces made under the same token."""
+    """Let `jax.jit` reuse, in this block, only traces made under the same token."""
     return _user_context()(token)  # type: ignore[no-any-return]  # JAX's class has no name
 
 
@@ -73,7 +73,7 @@ _overlays: Final[ContextVar[tuple[dict[str, Any], ...]]] = ContextVar("ejcache_a
 
 
 def current_policy(own: TuningPolicy | None = None) -> TuningPolicy:
-    """The operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`.
+    """Return the operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`.
 
     A process that only tries a candidate for another one measures nothing else.
     """
@@ -140,7 +140,7 @@ def altered() -> bool:
 
 
 def overlaid(key: RecordKey) -> tuple[Any] | None:
-    """The configuration that the innermost active `overlay` has for `key`, in a tuple because it may be None."""
+    """Return the configuration that the innermost active `overlay` has for `key`, in a tuple because it may be None."""
     for mapping in reversed(_overlays.get()):
         for name in (key.digest, key.operation):
             if name in mapping:

@@ -184,18 +184,18 @@ class Chooser:
     # The sources, strongest first. Each returns None if it has no configuration, and the last one always has one.
 
     def _recorded(self, asked: _Asked) -> Choice | None:
-        """A record of the call: pinned, measured, imported or shipped; measured again if it has no end."""
+        """Return a record of the call: pinned, measured, imported or shipped; measured again if it has no end."""
         for found in self._found(asked.call):
             if (choice := self._of_record(asked, found)) is not None:
                 return choice
         return None
 
     def _shipped(self, asked: _Asked) -> Choice | None:
-        """A record of a package, of the call on a like device: who installs it measures nothing."""
+        """Return a record of a package, of the call on a like device: who installs it measures nothing."""
         return self._of_near(asked, Source.SIMILAR, shipped=True)
 
     def _measured_now(self, asked: _Asked) -> Choice | None:
-        """A measurement; none where the policy forbids it, or if it fails.
+        """Return a measurement; none where the policy forbids it, or if it fails.
 
         Raises:
             ConfigurationMissingError: the policy requires what is tuned, and forbids tuning.
@@ -206,15 +206,15 @@ class Chooser:
         return self._tuned(asked, None) if asked.may_measure else None
 
     def _similar(self, asked: _Asked) -> Choice | None:
-        """A record of the call on a like device, with other cores or versions."""
+        """Return a record of the call on a like device, with other cores or versions."""
         return self._of_near(asked, Source.SIMILAR)
 
     def _nearest(self, asked: _Asked) -> Choice | None:
-        """A record of a call of other sizes, if the policy asks for that."""
+        """Return a record of a call of other sizes, if the policy asks for that."""
         return self._of_near(asked, Source.NEAREST) if asked.policy.nearest else None
 
     def _guessed(self, asked: _Asked) -> Choice:
-        """The operation's own guess."""
+        """Return the operation's own guess."""
         if not asked.call.unhashable:
             self._say_elsewhere(asked.call.key)
         return self._guess(asked.call)

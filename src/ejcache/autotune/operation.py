@@ -345,7 +345,7 @@ class Autotuned(Generic[P, R]):
             raise ConfigurationError(f"the configurations of {self.name} have no {', '.join(unknown)}")
 
     def _run(self, configuration: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
-        """`invoke`, with a label in profiles if `EJKERNEL_OPS_STAMP` asks for one."""
+        """Return `invoke`, with a label in profiles if `EJKERNEL_OPS_STAMP` asks for one."""
         wanted = label_of_calls()
         if wanted is None:
             return self.invoke(configuration, args, kwargs)
@@ -415,7 +415,7 @@ class BoundOperation(Generic[R]):
         return functools.partial(held, self.__self__) if name in {"choose", "key", "tune"} else held
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:
-        """`Autotuned.__call__`, bound."""
+        """Return `Autotuned.__call__`, bound."""
         return self.__func__(self.__self__, *args, **kwargs)
 
 

@@ -71,7 +71,8 @@ class BlobInfo:
 
 
 def is_light(name: str, size: int) -> bool:
-    """True for a small object that needs no large client: one that is no entry, or any where the program is ending.
+    """Return true for a small object that needs no large client: one that is no entry, or any where the program is
+    ending.
 
     A program that has compiled nothing worth publishing has only the small client, and writes its run profile at exit.
     """
@@ -346,7 +347,7 @@ class Bucket(Closing):
         raise StoreBusyError(f"other processes kept changing {self.url}/{name}")
 
     def _change(self, what: str, attempt: Callable[..., T], *, size: int = 0, light: bool = False) -> T:
-        """`_ask` for a change: `attempt(timeout, lost=…)` gets `lost`: whether an earlier answer was lost."""
+        """Return `_ask` for a change: `attempt(timeout, lost=…)` gets `lost`: whether an earlier answer was lost."""
         lost = False
 
         def noted(timeout: float) -> T:

@@ -199,7 +199,7 @@ class FileBucket(Bucket):
 
     @contextlib.contextmanager
     def _temporary(self, place: Path) -> Iterator[Path]:
-        """A file name for this writer alone, on the file system of `place`; the file is removed if it is left."""
+        """Yield a file name for this writer alone, on the file system of `place`; the file is removed if it is left."""
         # The name says which process writes, so that a sweep can tell what a dead process has left.
         directory, prefix = (place.parent, _HIDDEN) if self._documents else (self._place(TEMPORARY), "")
         temporary = directory / f"{prefix}{process_name()}"
@@ -295,7 +295,7 @@ class FileBucket(Bucket):
 
 @contextlib.contextmanager
 def _folder(root: Path, name: str) -> Iterator[int | None]:
-    """A descriptor of the directory that `name` below `root` is in; None if there is none.
+    """Open the directory that `name` below `root` is in; None if there is none.
 
     Raises:
         UnsafeFileError: a directory on the way is a symbolic link.
@@ -389,7 +389,7 @@ def _version_at(place: Path) -> str:
 
 
 def _info(name: str, last: str, folder: int) -> BlobInfo | None:
-    """The file `last` in the open directory `folder` as an object; None if it is gone or not a regular file."""
+    """Return the file `last` in the open directory `folder` as an object; None if it is gone or not a regular file."""
     try:
         status = os.stat(last, dir_fd=folder, follow_symlinks=False)
     except OSError as exc:

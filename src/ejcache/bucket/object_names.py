@@ -126,7 +126,7 @@ def process_name() -> str:
 
 
 def process_in_words(name: str) -> str:
-    """`process 812 on node-3`, of a name that `process_name` made; empty for any other text."""
+    """Return `process 812 on node-3`, of a name that `process_name` made; empty for any other text."""
     found = _PROCESS.fullmatch(name)
     return "" if found is None else f"process {found[2]} on {found[1]}"
 

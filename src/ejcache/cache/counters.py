@@ -198,7 +198,7 @@ class Stats(NamedTuple):
         }
 
     def to_dict(self) -> dict[str, object]:
-        """Stable snake_case fields, for machines."""
+        """Return stable snake_case fields, for machines."""
 
         def count(name: str) -> int:
             return int(self.amounts.get(name, 0))

@@ -112,7 +112,7 @@ def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
 
 
 def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, object]:
-    """Stable snake_case fields: the counters, as `Stats.to_dict` has them, and the process."""
+    """Return stable snake_case fields: the counters, as `Stats.to_dict` has them, and the process."""
     from ejcache._version import __version__
 
     return {
@@ -126,7 +126,7 @@ def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, ob
 
 
 def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> str:
-    """The report as one line for a person: the seconds first, because many small hits may save little."""
+    """Return the report as one line for a person: the seconds first, because many small hits may save little."""
     parts = [
         plural(stats.hits, "hit"),
         plural(stats.misses, "miss", "misses") + _reasons(stats.misses_by_reason, unless=frozenset({Miss.ABSENT})),

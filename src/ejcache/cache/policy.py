@@ -202,7 +202,7 @@ class CachePolicy:
         return Lookup(found)
 
     def admits(self, header: entry.Header, data: bytes) -> bool:
-        """False if the entry is recalled. Otherwise it is remembered, because it may be recalled later."""
+        """True if the entry is not recalled. Then it is remembered, because it may be recalled later."""
         switch = self._switch
         if switch is not None:
             if switch.is_recalled(header, data):

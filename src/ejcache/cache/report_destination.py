@@ -10,7 +10,7 @@ from ejcache.util.log import warn_once
 
 
 def absolute_destination(destination: str | None) -> str | None:
-    """`destination`, as an absolute path if it is a path; None if the working directory is gone."""
+    """Return `destination`, as an absolute path if it is a path; None if the working directory is gone."""
     if destination is None or destination.lower() in REPORT_OFF | REPORT_LINE | REPORT_JSON:
         return destination
     try:

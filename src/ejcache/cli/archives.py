@@ -185,7 +185,7 @@ class _Reader:
 
 
 def _path_of(file: str) -> Path:
-    """The path of a file to write.
+    """Return the path of a file to write.
 
     Raises:
         NotFoundError: its directory does not exist.
@@ -210,7 +210,7 @@ def _path_of(file: str) -> Path:
 
 
 def _tuned(directory: str | None, selection: Selection, device: str | None, *, unsure: bool) -> dict[str, bytes]:
-    """The records of the store that the command changes, by their paths."""
+    """Return the records of the store that the command changes, by their paths."""
     from ejcache.autotune.records.record import encode_record
     from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
     from ejcache.cli.tuned.transfer import sure_records
@@ -222,7 +222,7 @@ def _tuned(directory: str | None, selection: Selection, device: str | None, *, u
 
 
 def _left_out(plan: CopyPlan | None, limit: int | None, *, by_cost: bool) -> frozenset[str]:
-    """The keys that do not fit: those that a cache with this limit would evict first."""
+    """Return the keys that do not fit: those that a cache with this limit would evict first."""
     if plan is None or limit is None:
         return frozenset()
     policy = EvictionPolicy(max_size=max(0, limit), by_cost=by_cost)

@@ -1,4 +1,4 @@
-"""The cache that a command works on: chosen by `--dir` or the settings, and opened as the command needs it."""
+"""Open the cache that a command works on: chosen by `--dir` or the settings, and opened as the command needs it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class OpenCache:
 
 
 def command_settings(directory: str | None) -> Settings:
-    """The settings, with `--dir` among them. A message on stderr names each value that cannot be used.
+    """Return the settings, with `--dir` among them. A message on stderr names each value that cannot be used.
 
     Raises:
         SettingError: `--dir` is an empty text.
@@ -60,7 +60,7 @@ def command_settings(directory: str | None) -> Settings:
 
 @contextlib.contextmanager
 def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool = False) -> Iterator[OpenCache]:
-    """The cache that `--dir`, or else the settings, name. Opening it never creates one.
+    """Open the cache that `--dir`, or else the settings, name. Opening it never creates one.
 
     Args:
         directory: the value of `--dir`.

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 def planned(source: OpenCache, selection: Selection, have: Iterable[str]) -> CopyPlan:
-    """The entries of a cache to copy to a place that has the keys `have`."""
+    """Return the entries of a cache to copy to a place that has the keys `have`."""
     return CopyPlan(store_of(source).entries(), have, selection=selection, now=time.time())
 
 
 def store_of(source: OpenCache) -> Store:
-    """The store to copy from; raises NotAStoreError if no program has stored an entry there."""
+    """Return the store to copy from; raises NotAStoreError if no program has stored an entry there."""
     if source.store is None:
         raise NotAStoreError(f"{source.url} holds no entries of ejcache")
     return source.store
 
 
 def open_for_writing(url: str, settings: Settings) -> Store:
-    """The store to copy to, which is created if it does not exist."""
+    """Return the store to copy to, which is created if it does not exist."""
     from ejcache.cache.opening import worth_by
     from ejcache.stores.opening import open_store
     from ejcache.stores.shared.store import SharedStore

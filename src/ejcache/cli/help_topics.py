@@ -73,7 +73,7 @@ def _slug(title: str) -> str:
 
 
 def _told(link: re.Match[str]) -> str:
-    """A link as words, with the command that prints where it leads."""
+    """Return a link as words, with the command that prints where it leads."""
     text, page, heading = link[1], link[2], link[3]
     if "://" in page or page.startswith("..") or not (page or heading):
         return text

@@ -55,7 +55,7 @@ class ListedEntry:
         return (self.parts.logical, self.parts.environment) if self.parts.logical else None
 
     def fields(self) -> dict[str, Any]:
-        """Stable fields for JSON."""
+        """Return stable fields for JSON."""
         return {
             "key": self.info.key,
             **output.fields_of(self.parts, "name", "platform", "variant"),
@@ -144,7 +144,7 @@ def read_header(store: Store, key: str) -> Header | None:
 
 
 def header_facts(row: ListedEntry, cache: OpenCache, data: bytes | None = None) -> dict[str, Any]:
-    """Fields from the entry's header: `compile_seconds` and `profile`, each None if the header does not say.
+    """Return fields from the entry's header: `compile_seconds` and `profile`, each None if the header does not say.
 
     Args:
         row: the entry.

@@ -331,7 +331,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _take_verbosity(arguments: list[str]) -> tuple[list[str], int]:
-    """The arguments without -q and -v, and the level of the messages to print.
+    """Return the arguments without -q and -v, and the level of the messages to print.
 
     Both may be before or behind the command. What is behind a command that runs a program belongs to the program, or to
     the command itself.
@@ -348,7 +348,7 @@ def _take_verbosity(arguments: list[str]) -> tuple[list[str], int]:
 
 
 def _rearrange(arguments: list[str]) -> list[str]:
-    """`help COMMAND`, `version` and `--dir URL COMMAND` as the options that they stand for."""
+    """Return `help COMMAND`, `version` and `--dir URL COMMAND` as the options that they stand for."""
     if arguments[:1] == ["help"] and (len(arguments) != 2 or arguments[1] in COMMANDS):
         return [*arguments[1:], "--help"]  # else a topic
     if arguments == ["version"]:
@@ -439,7 +439,7 @@ def _arose_importing_jax(exc: BaseException) -> bool:
 
 
 def _report_unexpected(exc: Exception, *, as_json: bool) -> int:
-    """One sentence for an error that no command expects; its traceback under `python -X dev`."""
+    """Return one sentence for an error that no command expects; its traceback under `python -X dev`."""
     if sys.flags.dev_mode:
         raise exc
     if _arose_importing_jax(exc):

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def option(*texts: str, **more: Any) -> Any:
-    """An option with a value: its names, the name of the value, and its help."""
+    """Return an option with a value: its names, the name of the value, and its help."""
     *names, metavar, about = texts
     return typer.Option(*names, metavar=metavar, help=about, **more)
 
 
 def flag(*texts: str, **more: Any) -> Any:
-    """An option without a value: its names, and its help."""
+    """Return an option without a value: its names, and its help."""
     *names, about = texts
     return typer.Option(*names, help=about, **more)
 
 
 def argument(metavar: str, about: str, **more: Any) -> Any:
-    """An argument: its name, and its help."""
+    """Return an argument: its name, and its help."""
     return typer.Argument(metavar=metavar, help=about, **more)
 
 
@@ -40,7 +40,7 @@ _MOST: Final = 200
 
 
 def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The settings whose name begins so; for `config set` with the `=` behind."""
+    """Return the settings whose name begins so; for `config set` with the `=` behind."""
     from ejcache.settings.table import SETTINGS
 
     end = "=" if ctx.command_path.endswith(" set") else ""
@@ -48,17 +48,17 @@ def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def keys_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names, and beginnings of keys, of what the local cache of the command holds. Never fails."""
+    """Return names, and beginnings of keys, of what the local cache of the command holds. Never fails."""
     return _complete(incomplete, _records if ctx.params.get("tuned") else _entries, ctx.params.get("directory"))
 
 
 def records_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names, and beginnings of keys, of the tuned records of the command. Never fails."""
+    """Return names, and beginnings of keys, of the tuned records of the command. Never fails."""
     return _complete(incomplete, _records, ctx.params.get("directory"))
 
 
 def _complete(incomplete: str, find: Callable[[str | None], Iterable[str]], directory: str | None) -> list[str]:
-    """Those texts of `find`, which may fail or take long, that begin so. Never fails."""
+    """Return those texts of `find`, which may fail or take long, that begin so. Never fails."""
     from ejcache.util.threads import call_with_timeout
 
     with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
@@ -124,7 +124,7 @@ Url = Annotated[str, argument("URL", "The other place: a directory, a URL, or a 
 
 
 def size(text: str | None, *, option: str) -> int | None:
-    """The bytes that an option's text stands for; raises SettingError naming the option."""
+    """Return the bytes that an option's text stands for; raises SettingError naming the option."""
     return None if text is None else parse_limit(text, setting=option)
 
 
@@ -135,12 +135,12 @@ def warn_of_bytes(option: str, text: str | None) -> None:
 
 
 def age(text: str | None, *, option: str) -> float | None:
-    """The seconds that an option's text stands for; raises SettingError naming the option."""
+    """Return the seconds that an option's text stands for; raises SettingError naming the option."""
     return None if text is None else parse_age(text, setting=option)
 
 
 def count(text: str | None, *, option: str) -> int | None:
-    """The number that an option's text stands for; raises SettingError naming the option."""
+    """Return the number that an option's text stands for; raises SettingError naming the option."""
     if text is None:
         return None
     number = whole_number(text.strip())
@@ -150,7 +150,7 @@ def count(text: str | None, *, option: str) -> int | None:
 
 
 def positive_seconds(text: str, *, option: str) -> float:
-    """The seconds that an option's text stands for; raises SettingError naming the option."""
+    """Return the seconds that an option's text stands for; raises SettingError naming the option."""
     with contextlib.suppress(ValueError):
         number = float(text)
         if 0 < number < math.inf:
@@ -167,6 +167,6 @@ def positive(text: str, *, option: str) -> int:
 
 
 def examples(*lines: str) -> str:
-    """The foot of a command's help: command lines, without `ejcache`."""
+    """Return the foot of a command's help: command lines, without `ejcache`."""
     shown = "\n".join(f"  ejcache {line}" for line in lines)
     return f"\b\nExamples:\n{shown}"

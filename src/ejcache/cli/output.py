@@ -46,7 +46,7 @@ def say(text: str = "", *, wrap: bool = True) -> None:
 
 
 def wrapped_lines(text: str, stream: TextIO | None = None) -> list[str]:
-    """The lines of a text for stdout or another stream. Its line breaks are kept; long lines are wrapped."""
+    """Return the lines of a text for stdout or another stream. Its line breaks are kept; long lines are wrapped."""
     columns = _columns(stream)
     found: list[str] = []
     for line in printable(text, keep="\n").split("\n"):
@@ -137,7 +137,9 @@ def print_table(
 
 
 def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str]) -> list[int] | None:
-    """The places of the columns that fit on the terminal, without some of the least ones; None if they do not."""
+    """Return the places of the columns that fit on the terminal, without some of the least ones; None if they do
+    not.
+    """
     widths = [max(map(_width, (name, *(row[place] for row in rows)))) for place, name in enumerate(columns)]
     kept = list(range(len(columns)))
     for left_out in (None, *least):
@@ -154,7 +156,7 @@ def print_pairs(rows: Sequence[Sequence[str]]) -> None:
 
 
 def pair_lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines that `print_pairs` prints."""
+    """Return the lines that `print_pairs` prints."""
     # Not with rich's table, which breaks or crops a key that is wider than the terminal: nobody could copy it.
     width = max((_width(printable(row[0])) for row in rows), default=0)
     return [line for name, *values in rows for line in _column_lines([(name, width)], _GAP.join(values))]
@@ -180,7 +182,7 @@ def _column_lines(head: Sequence[tuple[str, int]], text: str) -> list[str]:
 
 
 def styled(text: str, style: str) -> str:
-    """`text` in "bold", "red" or "green" where colours are shown; as it is otherwise."""
+    """Return `text` in "bold", "red" or "green" where colours are shown; as it is otherwise."""
     code = {"bold": 1, "red": 31, "green": 32}.get(style)
     return f"\x1b[{code}m{text}\x1b[0m" if code is not None and text and _is_styled() else text
 
@@ -258,31 +260,31 @@ def ago(moment_then: float, *, now: float) -> str:
 
 
 def moment(then: float) -> str:
-    """A time in the local time zone."""
+    """Return a time in the local time zone."""
     with contextlib.suppress(OverflowError, ValueError, OSError):
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(then))
     return "-"
 
 
 def seconds(value: float | None) -> str:
-    """The duration of a compilation."""
+    """Return the duration of a compilation."""
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def share(part: float, whole: float) -> str:
-    """`part / whole (percent)`."""
+    """Return `part / whole (percent)`."""
     return f"{part:,.0f} / {whole:,.0f} ({100 * part / whole:.1f}%)" if whole else f"{part:,.0f}"
 
 
 def fields_of(value: object, *names: str) -> dict[str, Any]:
-    """Attributes of an object, for JSON."""
+    """Return attributes of an object, for JSON."""
     return {name: getattr(value, name) for name in names}
 
 
 def count_and_size(entries: int, size: int) -> str:
-    """`2 entries (15 kB)`."""
+    """Return `2 entries (15 kB)`."""
     return f"{plural(entries, 'entry', 'entries')} ({format_size(size)})"
 
 

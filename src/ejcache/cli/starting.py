@@ -65,7 +65,7 @@ def _check_report(destination: str) -> None:
 
 
 def absolute_url(directory: str | None) -> str | None:
-    """`--dir`, from which the program may start processes in other directories."""
+    """Return `--dir`, from which the program may start processes in other directories."""
     from ejcache.stores.location import Location
 
     try:
@@ -100,7 +100,8 @@ _AWAITED: Final = signal.valid_signals() - _LEFT
 
 
 def command_of(program: Sequence[str]) -> list[str]:
-    """The command that runs a program: a script, module, code or stdin by this Python, anything else as a shell would.
+    """Return the command that runs a program: a script, module, code or stdin by this Python, anything else as a shell
+    would.
 
     Raises:
         UsageError: no program is named, or there is none of that name.
@@ -158,7 +159,7 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
 
 
 def end_as(status: int) -> int:
-    """The exit status of a program that has ended so; if a signal killed it, this process dies of the same."""
+    """Return the exit status of a program that has ended so; if a signal killed it, this process dies of the same."""
     return _die_of(-status) if status < 0 else status
 
 
@@ -192,7 +193,9 @@ def _run_and_count(command: Sequence[str], counts: str) -> tuple[int, RunTotal]:
 
 
 def _run(command: Sequence[str], environment: dict[str, str]) -> int:
-    """The exit status of the program; negative for the signal that killed it. Afterwards, signals stay blocked."""
+    """Return the exit status of the program; negative for the signal that killed it. Afterwards, signals stay
+    blocked.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some parents ignore it, and then there would be no exit status
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     with _starting(command):
@@ -220,7 +223,9 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> int:
 
 
 def _next_signal() -> tuple[int, bool]:
-    """The next signal that this process gets, and whether to pass it on: the terminal's have reached the program."""
+    """Return the next signal that this process gets, and whether to pass it on: the terminal's have reached the
+    program.
+    """
     if hasattr(signal, "sigwaitinfo"):
         info = signal.sigwaitinfo(_AWAITED)
         return info.si_signo, info.si_code <= 0

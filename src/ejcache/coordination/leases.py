@@ -173,7 +173,7 @@ class LivenessDetector:
         self.missed = 0
 
     def is_dead(self, state: LeaseState) -> bool:
-        """Whether, with this new look at the lease, its holder counts as dead."""
+        """True if, with this new look at the lease, its holder counts as dead."""
         now = self._clock()
         if state.token != self._token:
             self._token, self._counted_at, self.missed = state.token, now, 0

@@ -131,7 +131,7 @@ class SingleFlight:
         heartbeat: float = 3.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> SingleFlight:
-        """Makes each entry of `store` once.
+        """Make each entry of `store` once.
 
         Args:
             store: where the entries are kept.
@@ -250,7 +250,9 @@ class SingleFlight:
         say_waiting(f"{holder}, which compiles {work}", so_far=self._clock() - started, limit=limit)
 
     def _wait(self, level: LeaseLevel, call: _Call) -> tuple[Any, HeldLease | None]:
-        """The entry of the holder, or the lease of a dead one, or neither: then the caller works without a lease."""
+        """Return the entry of the holder, or the lease of a dead one, or neither: then the caller works without a
+        lease.
+        """
         started = self._clock()
         found, lease = self._wait_until(level, call, started + call.deadline - self._budget.spent)
         if found is None:
@@ -336,7 +338,7 @@ def _release(level: LeaseLevel, lease: HeldLease, call: _Call) -> None:
 
 
 def _take_over(leases: Leases, key: str, state: LeaseState) -> tuple[HeldLease | None, bool]:
-    """The lease of a dead holder if this process gets it, and whether no process ever will."""
+    """Return the lease of a dead holder if this process gets it, and whether no process ever will."""
     try:
         lease = leases.take_over(key, state)
     except Exception as exc:
@@ -349,7 +351,7 @@ def _take_over(leases: Leases, key: str, state: LeaseState) -> tuple[HeldLease |
 
 
 def _take_abandoned(leases: Leases, key: str) -> HeldLease | None:
-    """The lease, if it can be seen at once that its holder is dead."""
+    """Return the lease, if it can be seen at once that its holder is dead."""
     try:
         state = leases.look_for_dead(key)
     except Exception as exc:

@@ -54,7 +54,7 @@ def advise(
     only: Collection[str] | None = None,
     earlier: Earlier | None = None,
 ) -> list[Advice]:
-    """The findings of the last start of each program, the one that saves most first.
+    """Return the findings of the last start of each program, the one that saves most first.
 
     Args:
         records: start records of this host, the earliest first; those before the last start of a program say what its
@@ -92,7 +92,9 @@ def _found(
     earlier: Earlier,
     statements: Statements,
 ) -> list[Advice]:
-    """All findings about the programs of some processes, which are given as they were asked for, and by function."""
+    """Return all findings about the programs of some processes, which are given as they were asked for, and by
+    function.
+    """
     found: list[Advice] = []
     for programs, groups in zip(asked, ordered, strict=True):
         for number, group in enumerate(groups):
@@ -112,7 +114,7 @@ def _found(
 def _representatives(
     group: Sequence[ProgramRecord], misses: Mapping[str, ProgramRecord], earlier: Earlier
 ) -> Iterator[ProgramRecord]:
-    """The costliest program of a function, the first ones and the last ones, and what these are compared with."""
+    """Yield the costliest program of a function, the first ones and the last ones, and what these are compared with."""
     yield max(group, key=spent)
     distinct = list(dict.fromkeys(each.key for each in group if each.key in misses))
     for key in dict.fromkeys((*distinct[:_TEXTS], *distinct[-_TEXTS:])):
@@ -122,7 +124,7 @@ def _representatives(
 
 
 def _first_misses(records: Iterable[StartRecord]) -> dict[str, ProgramRecord]:
-    """The first miss of each key: later ones say that the entry is gone, or that this is another cache."""
+    """Return the first miss of each key: later ones say that the entry is gone, or that this is another cache."""
     found: dict[str, ProgramRecord] = {}
     for record in records:
         for each in record.programs:
@@ -132,7 +134,7 @@ def _first_misses(records: Iterable[StartRecord]) -> dict[str, ProgramRecord]:
 
 
 def _caused(group: Sequence[ProgramRecord], misses: Mapping[str, ProgramRecord], earlier: Earlier) -> Iterator[Advice]:
-    """Programs of one function that this process would not have needed, if it had called the function in one way.
+    """Yield programs of one function that this process would not have needed, if it had called the function in one way.
 
     A cause counts if the process has asked for both programs, the one that was compiled and the one before it.
     """
@@ -187,7 +189,7 @@ def _with_source(finding: Advice, lines_of: Lines) -> Advice:
 
 
 def set_smaller_apart(findings: Iterable[Advice]) -> tuple[list[Advice], SmallerFindings]:
-    """The findings that save enough to be shown unasked, and what the others are together."""
+    """Return the findings that save enough to be shown unasked, and what the others are together."""
     shown: list[Advice] = []
     smaller: list[float] = []
     for each in findings:
@@ -203,12 +205,12 @@ def _saves_enough(finding: Advice, least: float) -> bool:
 
 
 def last_starts(records: Sequence[StartRecord]) -> list[StartRecord]:
-    """The last record of each program and rank."""
+    """Return the last record of each program and rank."""
     return list({(each.process.program, each.process.rank): each for each in records}.values())
 
 
 def of_function(findings: Iterable[Advice], name: str) -> list[Advice]:
-    """The findings about the module of this name, such as `jit_step`."""
+    """Return the findings about the module of this name, such as `jit_step`."""
     function = name.removeprefix("jit_")
     return [each for each in findings if function in {each.function, f"_{each.function}_"}]
 
@@ -222,7 +224,7 @@ def _is_wanted(finding: Advice, lines_of: Lines, ignore: Collection[str]) -> boo
 
 
 def _merged(findings: Iterable[Advice]) -> list[Advice]:
-    """One finding for each kind, file and line: the one that saves most, because ranks repeat each other."""
+    """Return one finding for each kind, file and line: the one that saves most, because ranks repeat each other."""
     found: dict[tuple[str, str, int], Advice] = {}
     for each in findings:
         same = each.kind, each.file, each.line
@@ -232,5 +234,5 @@ def _merged(findings: Iterable[Advice]) -> list[Advice]:
 
 
 def check_kinds(kinds: Iterable[str]) -> list[str]:
-    """The names among these that are not kinds of findings."""
+    """Return the names among these that are not kinds of findings."""
     return [kind for kind in kinds if kind not in KINDS]

@@ -67,7 +67,7 @@ def made_anew(group: Sequence[ProgramRecord], texts: Texts, statements: Statemen
 
 
 def committed_otherwise(group: Sequence[ProgramRecord]) -> Iterator[Advice]:
-    """A program that JAX asked for again although it had its trace: its own look-up of the executable failed.
+    """Yield a program that JAX asked for again although it had its trace: its own look-up of the executable failed.
 
     The arguments are committed to a device in one call, and not in the other.
     """

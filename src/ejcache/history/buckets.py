@@ -63,7 +63,8 @@ class Buckets(NamedTuple):
 
 
 def buckets_of(signatures: Iterable[str]) -> Buckets | None:
-    """The sizes to pad to, by the signatures of a function's programs, the latest last; None if that is no pattern.
+    """Return the sizes to pad to, by the signatures of a function's programs, the latest last; None if that is no
+    pattern.
 
     They are a pattern if three or more differ in one or two sizes, and in nothing else.
     """

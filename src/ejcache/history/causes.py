@@ -282,7 +282,7 @@ class Cause(NamedTuple):
     diff: str = ""
 
     def __repr__(self) -> str:
-        """The sentence; a notebook shows no more of it."""
+        """Return the sentence; a notebook shows no more of it."""
         return f"<Cause: {self.text}>"
 
     @property
@@ -301,7 +301,7 @@ class Cause(NamedTuple):
         return f"{self.name} {'would be' if self.is_refused else 'was'} compiled because {self.sentence}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Stable snake_case fields, for machines."""
+        """Return stable snake_case fields, for machines."""
         return {
             "kind": self.kind,
             "sentence": self.sentence,
@@ -320,7 +320,7 @@ def what_to_do(kind: str, *, name: str = "it") -> str:
 
 
 def title_of(kind: str) -> str:
-    """The heading of a kind; of one that this version does not know, the kind itself."""
+    """Return the heading of a kind; of one that this version does not know, the kind itself."""
     return KINDS[kind].title if kind in KINDS else kind
 
 
@@ -370,7 +370,7 @@ def _of(kind: str, sentence: str = "", *, name: str = "it", nearest: ProgramReco
 
 
 def _repeated(program: ProgramRecord, earlier: Earlier) -> Cause | None:
-    """If this host has compiled the very same program before: why it was compiled again."""
+    """Say why a program was compiled again that this host has compiled before."""
     same = earlier.of_key(program)
     here = [each for each in same if each.url == program.url]
     if not same:
@@ -417,7 +417,9 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
 
 
 def _without_names(found: Difference) -> Difference:
-    """A difference between programs of a library's function, whose names of arguments its caller has never seen."""
+    """Return a difference between programs of a library's function, whose names of arguments its caller has never
+    seen.
+    """
     return found._replace(sentence=_NAMED_ARGUMENT.sub("an argument", found.sentence), name="", more=())
 
 
@@ -476,7 +478,7 @@ def _recorded_differences(before: ProgramRecord, after: ProgramRecord) -> list[D
 
 
 def _renamed(after: ProgramRecord, earlier: Earlier, sources: SourceFiles) -> Cause | None:
-    """If a function of the same file did the same and is there no longer: that it was renamed."""
+    """Say that a function was renamed: one of the same file did the same and is there no longer."""
     place = definition_of(after.details)
     others = [each for each in earlier.of_file(after) if sources.lack(place.file, definition_of(each.details).name)][
         :IN_SENTENCE
@@ -507,7 +509,7 @@ def _without_locations(text: str) -> list[str]:
 
 
 def table() -> list[tuple[str, str, str]]:
-    """The rows of the table of causes in the documentation: kind, what it is, and what to do."""
+    """Return the rows of the table of causes in the documentation: kind, what it is, and what to do."""
     return [
         (str(name), kind.reason or kind.title, what_to_do(name, name="what changed")) for name, kind in KINDS.items()
     ]

@@ -53,7 +53,7 @@ class Definition(NamedTuple):
         return self.name == _LAMBDA
 
     def __str__(self) -> str:
-        """`train.py:14`; empty if it is not known."""
+        """Return `train.py:14`; empty if it is not known."""
         return f"{PurePath(self.file).name}:{self.line}" if self.line else ""
 
 
@@ -72,7 +72,7 @@ def _read(defined: str, source: str) -> Definition:
 
 
 def shorten_details(details: Mapping[str, str]) -> dict[str, str]:
-    """Details as an entry has them, which other users may read: no directories, no source.
+    """Return details as an entry has them, which other users may read: no directories, no source.
 
     Which arguments are committed may be long, and the text says how they are sharded.
     """

@@ -107,7 +107,7 @@ def program_differences(
 
 
 def kind_of_signatures(before: str, after: str) -> str:
-    """The kind of a difference between two signatures, where nothing else is known of the programs."""
+    """Return the kind of a difference between two signatures, where nothing else is known of the programs."""
     old, new = argument_types(before), argument_types(after)
     if [each.shape for each in old] == [each.shape for each in new]:
         return TYPE if old != new else ARGUMENTS
@@ -191,7 +191,7 @@ def _is_one_axis(changed: Sequence[tuple[Argument, Argument]]) -> bool:
 
 
 def _dimensions(type_: str) -> tuple[int, ...]:
-    """`(32, 64)` of `f32[32,64]`."""
+    """Return `(32, 64)` of `f32[32,64]`."""
     return tuple(int(each) for each in type_.partition("[")[2].rstrip("]").split(",") if each.isdigit())
 
 
@@ -344,7 +344,9 @@ def _and_more(items: Sequence[object]) -> str:
 def _constant_differences(
     pairs: Iterable[tuple[Line, Line]], sources: SourceFiles, reshaped: _ShapeChanges
 ) -> list[Difference]:
-    """Constants of lines that do what they did, unless they follow from a shape; first those that have a name."""
+    """Return constants of lines that do what they did, unless they follow from a shape; first those that have a
+    name.
+    """
     groups: dict[tuple[str, str], list[Line]] = {}
     for old, new in pairs:
         for was, now in zip(old.constants, new.constants, strict=False):
@@ -369,7 +371,9 @@ def _constant_differences(
 
 
 def _line_differences(pairs: Sequence[tuple[Line, Line]], sources: SourceFiles, *, typed: bool) -> list[Difference]:
-    """Precision, dimensions and the like of lines that do what they did, or else, if `typed`, the first other shape."""
+    """Return precision, dimensions and the like of lines that do what they did, or else, if `typed`, the first other
+    shape.
+    """
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for old, new in pairs:
         if old.text != new.text and new.name != "return":
@@ -412,7 +416,7 @@ def _times(lines: Sequence[Line]) -> str:
 
 
 def _place(place: Place, sources: SourceFiles) -> tuple[str, tuple[str, ...]]:
-    """`train.py:12`, or nothing if it is not known, and the source line, for the lines below the sentence."""
+    """Return `train.py:12`, or nothing if it is not known, and the source line, for the lines below the sentence."""
     source = sources.line(place)
     return str(place), (f"{place}: {source[:_LONGEST]}",) if source else ()
 
@@ -457,7 +461,7 @@ def _rewritten(
 
 
 def _listed(names: Counter[str]) -> str:
-    """`while (a loop: …), 2 dot_general, tanh`: those that mean most first."""
+    """Return `while (a loop: …), 2 dot_general, tanh`: those that mean most first."""
     telling = names if set(names) <= _QUIET else Counter({name: n for name, n in names.items() if name not in _QUIET})
     ranked = sorted(telling.items(), key=lambda each: (_meaning(each[0]) == "", -each[1]))
     shown = [f"{n} {name}" if n > 1 else name for name, n in ranked]

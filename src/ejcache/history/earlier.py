@@ -92,7 +92,7 @@ class Texts:
             self._is_complete = False
 
     def raw(self, program: ProgramRecord) -> str:
-        """The text of a program; empty if it is not known."""
+        """Return the text of a program; empty if it is not known."""
         return self._raw.get(digest_of(program), "")
 
     def read(self, program: ProgramRecord) -> ProgramText | None:
@@ -106,12 +106,12 @@ class Texts:
         return self._read[digest]
 
     def argument_names(self, program: ProgramRecord) -> list[str]:
-        """The paths of a program's arguments; empty if they are not known."""
+        """Return the paths of a program's arguments; empty if they are not known."""
         text = self.read(program)
         return [each.name for each in text.arguments] if text is not None and text.is_named else []
 
     def qualified_name(self, program: ProgramRecord) -> str:
-        """The name of the program's function with those around it; empty if it is not known."""
+        """Return the name of the program's function with those around it; empty if it is not known."""
         return qualified_name(self.raw(program), definition_of(program.details))
 
 
@@ -147,18 +147,18 @@ class Earlier:
             self._by_signature.setdefault((each.url, each.signature), []).append(each)
 
     def without_texts(self) -> Earlier:
-        """The same, where no text is known."""
+        """Return the same, where no text is known."""
         other = copy.copy(self)
         other.texts = Texts(lambda _: {})
         return other
 
     def of_key(self, program: ProgramRecord) -> list[ProgramRecord]:
-        """The earlier compilations of the very same program, for any cache, the latest first."""
+        """Return the earlier compilations of the very same program, for any cache, the latest first."""
         began = program.time - program.compile_seconds
         return [each for each in reversed(self._by_key.get(program.key, ())) if each.time < began]
 
     def of_file(self, program: ProgramRecord) -> list[ProgramRecord]:
-        """The last programs of other functions of the same file, with equal arguments and results."""
+        """Return the last programs of other functions of the same file, with equal arguments and results."""
         place = definition_of(program.details)
         if place.is_lambda or place.is_library or not place.file:
             return []
@@ -171,7 +171,8 @@ class Earlier:
         return list(found.values())
 
     def of_function(self, program: ProgramRecord) -> tuple[list[ProgramRecord], str]:
-        """The programs of the same function before, at most a dozen, the most similar first; and what was not read.
+        """Return the programs of the same function before, at most a dozen, the most similar first; and what was not
+        read.
 
         All are ranked by what their records say, and the first ones by their texts.
         """
@@ -206,7 +207,7 @@ class Earlier:
         return [], note
 
     def first(self, program: ProgramRecord) -> list[ProgramRecord]:
-        """The programs of which the texts say which is nearest, without reading any."""
+        """Return the programs of which the texts say which is nearest, without reading any."""
         return sorted(
             (each for each in self._latest(program) if relation(program, each) is not False), key=_distance(program)
         )[:_COMPARED]

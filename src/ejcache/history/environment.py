@@ -142,7 +142,7 @@ def _values(
     absent: str,
     ignored: frozenset[str] = frozenset(),
 ) -> list[Difference]:
-    """Variables, settings or options that changed; only if they were recorded for both."""
+    """Return variables, settings or options that changed; only if they were recorded for both."""
     texts = [identity.details.get(component) for identity in (before, after)]
     if None in texts:
         return []
@@ -170,7 +170,7 @@ def _by_name(text: str) -> dict[str, list[str]]:
 
 
 def _list_changes(before: list[str], after: list[str]) -> str:
-    """`+ --flag=1, - --other=2`; a flag whose value changed is one item."""
+    """Return `+ --flag=1, - --other=2`; a flag whose value changed is one item."""
     gone, come = (Counter(before) - Counter(after)), (Counter(after) - Counter(before))
     values = {flag.partition("=")[0]: flag for flag in gone}
     items = []

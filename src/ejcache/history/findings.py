@@ -50,7 +50,7 @@ class Saving(NamedTuple):
     of: str = ""
 
     def __str__(self) -> str:
-        """`about 3.10 s of tracing`."""
+        """Return `about 3.10 s of tracing`."""
         return f"{self.known} {self.seconds:.2f} s {self.of}"
 
 
@@ -115,7 +115,7 @@ class Advice(NamedTuple):
         return f"{self.sentence}; {self.what_to_do}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Stable snake_case fields, for machines."""
+        """Return stable snake_case fields, for machines."""
         saves = [{"known": each.known, "seconds": round(each.seconds, 6), "of": each.of} for each in self.saves]
         return {**self._asdict(), "seconds": round(self.seconds, 6), "saves": saves, "help": self.help}
 
@@ -136,7 +136,7 @@ class SmallerFindings(NamedTuple):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Stable snake_case fields, for machines."""
+        """Return stable snake_case fields, for machines."""
         return {"number": self.number, "saves": round(self.saves, 6)}
 
 

@@ -58,12 +58,12 @@ class KnownEntries:
         return listed
 
     def entries(self) -> Iterator[EntryInfo]:
-        """The entries, the newest first. Raises StoreError if they cannot be listed."""
+        """Yield the entries, the newest first. Raises StoreError if they cannot be listed."""
         for key, *fields in self._listed.rows("SELECT * FROM entries ORDER BY created DESC"):
             yield EntryInfo(key_of_row(key), *fields)
 
     def program(self, key: str) -> ProgramRecord | None:
-        """The program in the entry's header; None if the entry is gone or cannot be read."""
+        """Return the program in the entry's header; None if the entry is gone or cannot be read."""
         if key not in self._read:
             data = self.store.peek(key, length=_HEADER_BYTES)
             self._read[key] = None
@@ -72,7 +72,9 @@ class KnownEntries:
         return self._read[key]
 
     def named(self, name: str) -> list[ProgramRecord]:
-        """The entries with this module name, at most the 2,000 newest. Raises StoreError if they cannot be read."""
+        """Return the entries with this module name, at most the 2,000 newest. Raises StoreError if they cannot be
+        read.
+        """
         listed = listed_name(name)
         named = (info.key for info in self.entries() if _name_in(info.key) in (None, listed))
         keys = list(islice(named, NEWEST))
@@ -86,13 +88,13 @@ class KnownEntries:
 
 
 def _name_in(key: str) -> str | None:
-    """The module's name in the key; None if the key has another form, because a caller made it."""
+    """Return the module's name in the key; None if the key has another form, because a caller made it."""
     parts = parse_key(key.partition("~")[0])
     return parts.name if parts is not None else None
 
 
 def program_of(header: entry.Header, url: str) -> ProgramRecord:
-    """The program that an entry's header describes, in the form of the miss after which some host stored it."""
+    """Return the program that an entry's header describes, in the form of the miss after which some host stored it."""
     extra = header.extra
     details = extra.get("details")
     details = {str(name): str(text) for name, text in details.items()} if isinstance(details, dict) else {}
@@ -114,7 +116,7 @@ def program_of(header: entry.Header, url: str) -> ProgramRecord:
 
 
 def stored_text(store: Store, digest: str) -> str | None:
-    """The module's text; None if it was not stored, or is not the text that the digest stands for."""
+    """Return the module's text; None if it was not stored, or is not the text that the digest stands for."""
     key = module_text_key(digest)
     data = store.peek(key)
     if data is None:

@@ -51,14 +51,16 @@ def record_miss(program: ProgramRecord) -> None:
 
 
 def read_misses() -> Iterator[ProgramRecord]:
-    """The programs that were compiled, the latest first; lines that are damaged or of another version are skipped."""
+    """Yield the programs that were compiled, the latest first; lines that are damaged or of another version are
+    skipped.
+    """
     for line in START_LOG.lines():
         part = decode_line(line)
         yield from (each for each in reversed(part.programs) if not each.is_hit) if part is not None else ()
 
 
 def programs_with(function: str) -> list[str]:
-    """The names of the programs into which JAX has put the jitted function of this name, the latest first.
+    """Return the names of the programs into which JAX has put the jitted function of this name, the latest first.
 
     Of programs whose texts this host has.
     """
@@ -72,7 +74,7 @@ def programs_with(function: str) -> list[str]:
 
 
 def last_compile_seconds(name: str) -> float | None:
-    """The seconds that the last program of this name took, or None if no record of this host has one."""
+    """Return the seconds that the last program of this name took, or None if no record of this host has one."""
     listed = listed_name(name)
     return next((miss.compile_seconds for miss in read_misses() if listed_name(miss.name) == listed), None)
 
@@ -94,7 +96,7 @@ def remember_program(computation: str, text: str) -> None:
 
 
 def recall_programs(computations: Collection[str]) -> dict[str, str]:
-    """The texts of those of these programs that the log holds, by digest."""
+    """Return the texts of those of these programs that the log holds, by digest."""
     wanted = {f'{{"computation":"{computation}"'.encode(): computation for computation in computations if computation}
     found: dict[str, str] = {}
     for line in _PROGRAMS.lines() if wanted else ():

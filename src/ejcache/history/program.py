@@ -37,32 +37,32 @@ class Caller(NamedTuple):
 
 @functools.lru_cache(4096)
 def read_caller(text: str) -> Caller:
-    """The caller that a program's record names."""
+    """Return the caller that a program's record names."""
     match = _CALLER.match(text)
     return Caller(match[1], int(match[2]), match[3]) if match else Caller()
 
 
 def read_maker(text: str) -> Caller:
-    """The line that makes or calls the object in whose method the caller is, or that calls the library that calls the
-    caller; without a file if there is none.
+    """Return the line that makes or calls the object in whose method the caller is, or that calls the library that
+    calls the caller; without a file if there is none.
     """
     match = _CALLER.match(text)
     return Caller(match[4], int(match[5]), match[6]) if match and match[4] else Caller()
 
 
 def read_library(text: str) -> str:
-    """The library through which the caller calls JAX; empty if it does so itself."""
+    """Return the library through which the caller calls JAX; empty if it does so itself."""
     match = _CALLER.match(text)
     return (match[7] or "") if match else ""
 
 
 def caller_of(program: ProgramRecord) -> Caller:
-    """The line that called the program."""
+    """Return the line that called the program."""
     return read_caller(program.caller)
 
 
 def function_of(program: ProgramRecord) -> str:
-    """The function as its author calls it: `step` for the module `jit_step`."""
+    """Return the function as its author calls it: `step` for the module `jit_step`."""
     return definition_of(program.details).name or program.name.removeprefix("jit_")
 
 
@@ -83,27 +83,27 @@ def is_of_user(program: ProgramRecord) -> bool:
 
 
 def digest_of(program: ProgramRecord) -> str:
-    """The digest of the program's text; empty if it is not known."""
+    """Return the digest of the program's text; empty if it is not known."""
     return program.components.get("computation", "")
 
 
 def spent(program: ProgramRecord) -> float:
-    """The seconds that all phases of this program took, without those of waiting for others."""
+    """Return the seconds that all phases of this program took, without those of waiting for others."""
     return sum(program.seconds.get(phase, 0.0) for phase in _PHASES)
 
 
 def traced(program: ProgramRecord) -> float:
-    """The seconds of tracing; 0.0 if JAX had its trace."""
+    """Return the seconds of tracing; 0.0 if JAX had its trace."""
     return program.seconds.get("traced", 0.0)
 
 
 def misses_by_key(records: Iterable[StartRecord]) -> dict[str, ProgramRecord]:
-    """The last miss of each key, which says what a hit does not."""
+    """Return the last miss of each key, which says what a hit does not."""
     return {each.key: each for record in records for each in record.programs if each.details and each.key}
 
 
 def with_facts(programs: Iterable[ProgramRecord], by_key: Mapping[str, ProgramRecord]) -> list[ProgramRecord]:
-    """Programs of which those that were loaded have what the misses that stored them say."""
+    """Return programs of which those that were loaded have what the misses that stored them say."""
     found = []
     for program in programs:
         miss = program if program.details else by_key.get(program.key, program)
@@ -116,7 +116,7 @@ def with_facts(programs: Iterable[ProgramRecord], by_key: Mapping[str, ProgramRe
 
 
 def by_function(programs: Sequence[ProgramRecord]) -> list[list[ProgramRecord]]:
-    """The programs of each function, the costliest function first."""
+    """Return the programs of each function, the costliest function first."""
     groups: dict[tuple[object, ...], list[ProgramRecord]] = {}
     for program in programs:
         place = definition_of(program.details)
@@ -138,7 +138,7 @@ class Type(NamedTuple):
 
 @functools.lru_cache(4096)
 def argument_types(signature: str) -> tuple[Type, ...]:
-    """The types of the arguments in a program's signature."""
+    """Return the types of the arguments in a program's signature."""
     arguments = signature.rpartition("->")[0] or signature
     return tuple(
         Type(tuple(int(size) for size in match[1].split("x") if size.isdigit()), match[2])

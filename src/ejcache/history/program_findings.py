@@ -45,7 +45,7 @@ _USE_LOCATION: Final = re.compile(r" loc\(#(loc\d*)\)$")
 
 
 def repeated_block(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Advice]:
-    """Copies of one sequence of operations, by their names and types, that make up most of a program.
+    """Yield copies of one sequence of operations, by their names and types, that make up most of a program.
 
     What a loop saves of tracing is about the part of it that the copies make up. What it saves of compiling nobody can
     tell by the text: on CPU it is often nothing, elsewhere most of it.
@@ -97,7 +97,7 @@ def _times(raw: str, place: Place) -> int:
 
 
 def unused_loop(group: Sequence[ProgramRecord], texts: Texts, statements: Statements) -> Iterator[Advice]:
-    """A function with one loop, of which tracing takes far longer than what remains of it explains.
+    """Yield a function with one loop, of which tracing takes far longer than what remains of it explains.
 
     Lowering takes as long as the program is large, so that the two can be compared on any machine. JAX leaves out
     operations whose results nothing needs.
@@ -130,7 +130,7 @@ def _is_layer(lines: Sequence[Line]) -> bool:
 
 
 def _block_place(texts: Texts, ask: ProgramRecord, text: ProgramText, start: int, period: int) -> Place | None:
-    """The line of the user's program that makes the block: in a loop, or calling what the loop has."""
+    """Return the line of the user's program that makes the block: in a loop, or calling what the loop has."""
     raw = texts.raw(ask)
     chains = CallChains(raw)
     located = [match[1] for line in _operations(raw) if (match := _USE_LOCATION.search(line))]
@@ -144,7 +144,7 @@ def _block_place(texts: Texts, ask: ProgramRecord, text: ProgramText, start: int
 
 
 def _operations(raw: str) -> Iterator[str]:
-    """The lines of a text that are operations, as `text.read_text` does."""
+    """Yield the lines of a text that are operations, as `text.read_text` does."""
     for line in map(str.strip, raw.splitlines()):
         is_operation = line and not line.startswith(("module @", "func.func", "#", "/", "^", "}"))
         if is_operation and "sdy.mesh @" not in line and not re.match(r"^%[\w#:]+ = \S*constant\b", line):
@@ -152,7 +152,7 @@ def _operations(raw: str) -> Iterator[str]:
 
 
 def large_constant(group: Sequence[ProgramRecord], texts: Texts, statements: Statements) -> Iterator[Advice]:
-    """Elements of more than 1 MB in the text: an array that the function captured."""
+    """Yield elements of more than 1 MB in the text: an array that the function captured."""
     ask = max(group, key=spent)
     if is_of_jax(ask):
         return
@@ -191,7 +191,9 @@ def large_constant(group: Sequence[ProgramRecord], texts: Texts, statements: Sta
 
 
 def _use_of(found: _LargeConstant, chains: CallChains) -> tuple[Place, ...]:
-    """The lines of the user's program from which the operation that uses a constant comes, the innermost first."""
+    """Return the lines of the user's program from which the operation that uses a constant comes, the innermost
+    first.
+    """
     _, _, name, lines, at = found
     used = next((line for line in lines[at + 1 :] if re.search(rf"{re.escape(name)}\b(?!#)", line)), lines[at])
     match = _USE_LOCATION.search(used)
@@ -199,7 +201,7 @@ def _use_of(found: _LargeConstant, chains: CallChains) -> tuple[Place, ...]:
 
 
 def _entrance(uses: Sequence[tuple[Place, ...]], function: str, statements: Statements) -> Place | None:
-    """The line at which a function takes in the first of these constants, which may pass it on to what it calls.
+    """Return the line at which a function takes in the first of these constants, which may pass it on to what it calls.
 
     It is the innermost line that reads a variable from outside of the function in which it is. The arrays of one tree
     are taken in at a line from which all of them come.
@@ -218,7 +220,7 @@ def _entrance(uses: Sequence[tuple[Place, ...]], function: str, statements: Stat
 
 
 def _large_constants(raw: str) -> Iterator[_LargeConstant]:
-    """Size, type, name, the lines of the text, and the line number of each large constant."""
+    """Yield size, type, name, the lines of the text, and the line number of each large constant."""
     lines = raw.splitlines()
     for number, line in enumerate(lines):
         match = _CONSTANT.match(line)

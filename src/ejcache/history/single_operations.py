@@ -51,7 +51,7 @@ class _Run(NamedTuple):
 
 
 def single_operations(asks: Sequence[ProgramRecord], statements: Statements) -> Iterator[Advice]:
-    """Programs that JAX itself defines, called one after another by one function of the user's.
+    """Yield programs that JAX itself defines, called one after another by one function of the user's.
 
     Those in the methods of a model count for the line that makes or calls it. A line that also calls a jitted function
     is none of them: it does more than operations, such as a loop of training that a library has. Those of the function

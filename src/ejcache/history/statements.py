@@ -43,7 +43,8 @@ class Statements:
         self._blocks = functools.cache(self._numbered)
 
     def block(self, file: str, line: int) -> int:
-        """The number of the block of statements that has this line; 0 if it is in none, or the file is not known.
+        """Return the number of the block of statements that has this line; 0 if it is in none, or the file is not
+        known.
 
         A block is what one function could hold instead: statements one after another, of which none is there for its
         effect alone, as a call of `print` is, none calls a library of which nobody knows whether it may run under
@@ -52,7 +53,8 @@ class Statements:
         return self._blocks(file).get(line, 0)
 
     def maker(self, file: str, line: int) -> int:
-        """The line that gives the function which this line calls its name, `step` or `self.step`; 0 if there is none.
+        """Return the line that gives the function which this line calls its name, `step` or `self.step`; 0 if there is
+        none.
 
         Of a name it is in the same function, of an attribute in the same class.
         """
@@ -85,7 +87,7 @@ class Statements:
         return not (read - _variables(scope)).isdisjoint(set[str]().union(*map(_variables, outer)))
 
     def loops(self, file: str, line: int) -> list[int]:
-        """The lines of the loops in the function whose definition begins here, without those in another loop."""
+        """Return the lines of the loops in the function whose definition begins here, without those in another loop."""
         defined = (each for each in ast.walk(self._tree(file)) if isinstance(each, ast.FunctionDef))
         return [
             loop
@@ -96,11 +98,11 @@ class Statements:
         ]
 
     def _scope(self, file: str, line: int, of: tuple[type[ast.AST], ...] = _DEFINITIONS) -> ast.AST:
-        """The innermost function or class that has a line, or the module."""
+        """Return the innermost function or class that has a line, or the module."""
         return [each for each in self._scopes(file, line) if isinstance(each, (ast.Module, *of))][-1]
 
     def _scopes(self, file: str, line: int) -> list[ast.AST]:
-        """The module, and the functions and classes that have a line, the innermost last."""
+        """Return the module, and the functions and classes that have a line, the innermost last."""
         tree = self._tree(file)
         inside = (each for each in ast.walk(tree) if isinstance(each, _DEFINITIONS) and _holds(each, line))
         return [tree, *sorted(inside, key=lambda each: each.lineno)]
@@ -136,7 +138,9 @@ class Statements:
 
 
 def _foreign(tree: ast.Module, is_known: Callable[[str], bool]) -> set[str]:
-    """The names in a file that stand for modules that are not known, or always for what these return, such as axes."""
+    """Return the names in a file that stand for modules that are not known, or always for what these return, such as
+    axes.
+    """
     found = set[str]()
     given: dict[str, set[str]] = {}
     for node in ast.walk(tree):
@@ -172,7 +176,7 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _root(node: ast.expr) -> str:
-    """The name whose attribute, element or call, however deep, an expression is; empty if it is none."""
+    """Return the name whose attribute, element or call, however deep, an expression is; empty if it is none."""
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call, ast.Await)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -218,7 +222,9 @@ def _spelled(node: ast.AST) -> str:
 
 
 def _variables(scope: ast.AST) -> set[str]:
-    """The names to which a function or module gives values itself, other than numbers, and the function's arguments."""
+    """Return the names to which a function or module gives values itself, other than numbers, and the function's
+    arguments.
+    """
     found = set[str]()
     waiting = list(ast.iter_child_nodes(scope))
     while waiting:

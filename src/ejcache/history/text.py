@@ -67,7 +67,7 @@ class Place(NamedTuple):
     function: str = ""
 
     def __str__(self) -> str:
-        """`train.py:12`; empty if it is not known."""
+        """Return `train.py:12`; empty if it is not known."""
         return f"{self.file.rpartition('/')[2]}:{self.line}" if self.line else ""
 
 
@@ -247,7 +247,7 @@ def _described(name: str, text: str) -> Argument:
 
 
 def _partition_spec(sharding: str) -> str:
-    """`P('data', None)` of `#sdy.sharding<@mesh, [{"data"}, {}]>`; any other text as it is."""
+    """Return `P('data', None)` of `#sdy.sharding<@mesh, [{"data"}, {}]>`; any other text as it is."""
     match = re.search(r"<@\w+, \[(.*?)\]", sharding[:_LONGEST_READ])
     if match is None:
         return sharding

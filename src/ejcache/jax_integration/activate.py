@@ -65,7 +65,7 @@ class _Session:
         return self._at(settings)[1]
 
     def cache(self) -> CompilationCache | None:
-        """The cache that the settings name now; None if they disable caching or name no cache."""
+        """Return the cache that the settings name now; None if they disable caching or name no cache."""
         return self._at(self.settings())[2]
 
     def _at(self, settings: Settings) -> tuple[Settings, CachePolicy | None, CompilationCache | None]:
@@ -271,7 +271,9 @@ def enable(
 
 
 def _signature() -> inspect.Signature:
-    """That of `enable`, with a keyword for each setting: `help` and editors that inspect a live object show it."""
+    """Return that of `enable`, with a keyword for each setting: `help` and editors that inspect a live object show
+    it.
+    """
     named = [each for each in inspect.signature(enable).parameters.values() if each.kind is not each.VAR_KEYWORD]
     given = {each.name for each in named}
     settings = [
@@ -286,7 +288,7 @@ vars(enable)["__signature__"] = _signature()
 
 
 def _parse_values(wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of settings that a call of `enable` gives, by the names of the settings."""
+    """Return the values of settings that a call of `enable` gives, by the names of the settings."""
     settings = {name: setting_named(name) for name in wanted}
     return {
         settings[name].name: parse(settings[name], value, source=f"ejcache.enable({name}=…)")
@@ -368,7 +370,7 @@ def disabled() -> Iterator[None]:
 
 
 def active() -> CompilationCache | None:
-    """The cache that compilations use now. None if ejcache is not enabled or a setting disables caching."""
+    """Return the cache that compilations use now. None if ejcache is not enabled or a setting disables caching."""
     session = _session
     return session.cache() if session is not None else None
 
@@ -380,7 +382,7 @@ def compiler_in_use() -> Compiler | None:
 
 
 def current_settings() -> Settings:
-    """The settings that the next compilation will use."""
+    """Return the settings that the next compilation will use."""
     session = _session
     return session.settings() if session is not None else resolve_if_changed()
 

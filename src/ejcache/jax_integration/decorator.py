@@ -81,7 +81,7 @@ def ejit(*, func: Callable[P, R_co], **options: Unpack[EjitOptions]) -> JittedFu
 def ejit(**options: Unpack[EjitOptions]) -> Callable[[Callable[P, R_co]], JittedFunction[P, R_co]]: ...
 @without_our_frames
 def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """`jax.jit` with the cache enabled. It returns what `jax.jit` returns, so a call costs the same.
+    """Return `jax.jit` with the cache enabled. It returns what `jax.jit` returns, so a call costs the same.
 
     The first use in a process enables the cache for the process, unless it is enabled already, or `EJCACHE` is false.
 

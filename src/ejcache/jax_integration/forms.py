@@ -120,7 +120,7 @@ def what_is_needed(feature: str) -> str:
 
 
 def needing_full_form(module: str, name: str) -> Any:
-    """The public function of this name in `module`, or where the form is not the full one, one that says so."""
+    """Return the public function of this name in `module`, or where the form is not the full one, one that says so."""
     if choose_form().form is Form.FULL:
         return getattr(importlib.import_module(module), name)
 

@@ -139,7 +139,7 @@ class LoadJournal:
 
 
 def _name_of_bytes(header: Header) -> str:
-    """The bytes that are loaded: the key, and when they were stored under it."""
+    """Return the bytes that are loaded: the key, and when they were stored under it."""
     return f"{header.created!r} {header.key}"
 
 

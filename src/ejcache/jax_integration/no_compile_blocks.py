@@ -69,7 +69,7 @@ def stores_only() -> Storing | None:
 
 @contextlib.contextmanager
 def storing_only(memory: int = 0) -> Iterator[Storing]:
-    """In this block, a program for absent devices that is stored already raises AlreadyStoredError.
+    """Raise AlreadyStoredError, in this block, for a program for absent devices that is stored already.
 
     Args:
         memory: bytes of a device; a program that needs more is not stored. 0 if it is not known.
@@ -83,7 +83,7 @@ def storing_only(memory: int = 0) -> Iterator[Storing]:
 
 @contextlib.contextmanager
 def asking() -> Iterator[list[Compilation]]:
-    """In this block, a compilation raises AskedError when its keys are known, which are then in the list."""
+    """Raise AskedError, in this block, when the keys of a compilation are known, which are then in the list."""
     before, _here.asked = _here.asked, []
     try:
         yield _here.asked
@@ -129,7 +129,7 @@ class CompileGuard(contextlib.ContextDecorator):
             _here.blocks -= 1
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:  # type: ignore[override]  # a narrower type
-        """`function`, each call of which is such a block.
+        """Return `function`, each call of which is such a block.
 
         Raises:
             UsageError: it is a generator or asynchronous: it runs after its call has returned.
@@ -146,7 +146,7 @@ class CompileGuard(contextlib.ContextDecorator):
 
 
 def forbid_compile(*, everywhere: bool = False) -> CompileGuard:
-    """Within the block, a program that would be compiled raises `CompileForbiddenError`; one that is cached runs.
+    """Raise `CompileForbiddenError` within the block for a program that would be compiled; one that is cached runs.
 
     For servers and training loops that must not stop to compile:
 
@@ -190,7 +190,7 @@ def refuse_if_forbidden(program: str, why: str | Skip) -> None:
 
 
 def _refuse_unasked(program: str) -> None:
-    """Called before each compilation of JAX; those that `pipeline.py` has refused do not come here."""
+    """Refuse, before each compilation of JAX; those that `pipeline.py` has refused do not come here."""
     why = (
         "it did not ask the cache" if seam.is_installed() else "no cache is enabled (ejcache.enable, @ejit, EJCACHE=1)"
     )

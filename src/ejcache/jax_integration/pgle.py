@@ -51,7 +51,7 @@ _warned: Final[set[tuple[str, str]]] = set()
 
 
 def is_wanted(compilation: Compilation) -> bool:
-    """JAX's question whether there is an entry; about the optimised variant, whether to use that."""
+    """Answer JAX's question whether there is an entry; about the optimised variant, whether to use that."""
     if not compilation.is_optimised:
         return _is_news(compilation)
     exists = compilation.cache.contains(compilation.text, compilation.settings)
@@ -120,7 +120,7 @@ def write_beside(compilation: Compilation, profile: Profile) -> None:
 
 
 def _is_news(compilation: Compilation) -> bool:
-    """True the first time that only the plain entry exists, so that JAX warns once per program."""
+    """Return true the first time that only the plain entry exists, so that JAX warns once per program."""
     program = compilation.cache.url, compilation.key.logical
     if program in _warned or not compilation.cache.contains(compilation.text, compilation.settings):
         return False

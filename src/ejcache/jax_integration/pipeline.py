@@ -165,7 +165,7 @@ class Compiler:
         return KeyText(compilation)
 
     def _keyless(self, request: KeyRequest, reason: Skip) -> KeyText | None:
-        """No key, so that JAX compiles the program itself, unless this thread may not compile."""
+        """Return no key, so that JAX compiles the program itself, unless this thread may not compile."""
         refuse_if_forbidden(seam.module_name(request.module), reason)
         self._fill_xla_caches(request.backend)
         return None
@@ -183,7 +183,7 @@ class Compiler:
             raise AskedError
 
     def contains(self, key: str) -> bool:
-        """PGLE's question whether to use the optimised variant, or, of the plain one, whether to warn."""
+        """Answer PGLE's question whether to use the optimised variant, or, of the plain one, whether to warn."""
         compilation = _compilation_of(key)
         if compilation is None:
             return False
@@ -468,7 +468,7 @@ class Compiler:
         return self._try("find a directory for XLA's own caches", lambda: self._xla_caches.paths(backend), {})
 
     def _fill_xla_caches(self, backend: Any) -> None:
-        """Before XLA compiles: let it find what its own caches have stored, if it was told where they are."""
+        """Let XLA, before it compiles, find what its own caches have stored, if it was told where they are."""
         if "_xla_caches" in vars(self):
             self._try("fetch what XLA's own caches hold", partial(self._xla_caches.fill, backend), None)
 
@@ -481,7 +481,7 @@ class Compiler:
         return self.cache_of(self.settings()) is not None
 
     def reset(self) -> None:
-        """JAX's `reset_cache()` was called: close the stores, and check contents anew."""
+        """Close the stores, because JAX's `reset_cache()` was called, and check contents anew."""
         self._checked.clear()
         self._close()
 
@@ -558,7 +558,7 @@ def _holds_callbacks(program: LoweredProgram) -> bool:
 
 
 def _program_in_words(key: str) -> str:
-    """`jit_train_step (92 s last time)`: for lines that are logged while a compilation takes long."""
+    """Return `jit_train_step (92 s last time)`: for lines that are logged while a compilation takes long."""
     from ejcache.history.log import last_compile_seconds  # only lines about long waits need it
 
     name = parse_any_key(key).name

@@ -67,7 +67,7 @@ _shown: CompileProgress | None = None
 
 
 def show_progress() -> None:
-    """From now on, `progress_of` prints lines in this process."""
+    """Let `progress_of` print lines in this process from now on."""
     global _shown
     _shown = _shown or CompileProgress()
 

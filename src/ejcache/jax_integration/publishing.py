@@ -121,7 +121,7 @@ class Publisher:
         _log(compilation.cache, compilation.settings, record, program, compilation.seconds)
 
     def refusal(self, compilation: Compilation, program: LoweredProgram, skip: Skip | None, where: str) -> Exception:
-        """The error for a compilation that is forbidden. It is counted as a miss, and logged the first time.
+        """Return the error for a compilation that is forbidden. It is counted as a miss, and logged the first time.
 
         Args:
             compilation: which missed.
@@ -298,7 +298,7 @@ _OPTIONS: Final = (
 
 
 def notes(program: LoweredProgram) -> dict[str, str]:
-    """The version of JAX, and its settings and compile options that are not at their default, as texts."""
+    """Return the version of JAX, and its settings and compile options that are not at their default, as texts."""
     settings = changed_trace_settings()
     build = program.placement.options.executable_build_options
     options = {name: value for name in _OPTIONS if (value := _small(getattr(build, name, None)))}
@@ -306,7 +306,9 @@ def notes(program: LoweredProgram) -> dict[str, str]:
 
 
 def located_text(program: LoweredProgram) -> str:
-    """The module as text with the source lines of its operations, and digests of the constants that it leaves out."""
+    """Return the module as text with the source lines of its operations, and digests of the constants that it leaves
+    out.
+    """
     text = module_text(program.module, locations=True)
     if _ELIDED not in text:
         return text
@@ -337,7 +339,7 @@ def _content(value: Any) -> bytes:
 
 
 def _small(value: Any) -> str:
-    """The text of an option; empty if it is at its default."""
+    """Return the text of an option; empty if it is at its default."""
     text = str(getattr(value, "name", value))
     text = _EFFORTS.get(text, text)
     return "" if text in {"None", "False", "0", "1", "0.0", "UNKNOWN"} else text

@@ -102,5 +102,5 @@ def _json(text: str, position: int) -> tuple[Any, int]:
 
 
 def _hashable(value: Any) -> Any:
-    """`value`, with tuples in place of lists."""
+    """Return `value`, with tuples in place of lists."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -90,7 +90,7 @@ class ThinForm:
         read_libraries_ahead()
 
     def end(self) -> None:
-        """Nothing is done ahead."""
+        """Do nothing: nothing is done ahead."""
 
     def _open(self, path: str) -> file_cache.FileCache | None:
         settings = self._settings()
@@ -109,7 +109,7 @@ class ThinForm:
     # -- what JAX asks, for the store that it has opened ---------------------------------------------------------------
 
     def get(self, key: str, policy: CachePolicy) -> bytes | None:
-        """The bytes that were put under JAX's key, or None."""
+        """Return the bytes that were put under JAX's key, or None."""
         began, settings = time.monotonic(), self._settings()
         looked = policy.read(_name(key, settings), settings)
         policy.tally.add(about=1)
@@ -175,7 +175,7 @@ def _remember(known: dict[str, Any], key: str, value: object) -> None:
 
 
 def _name(key: str, settings: Settings) -> str:
-    """The key of a store for JAX's key."""
+    """Return the key of a store for JAX's key."""
     return thin_key(key, _environment(settings.namespace))
 
 
@@ -218,14 +218,14 @@ class ThinFlags:
         self._followed: dict[str, _Followed] = {}
 
     def watch(self) -> None:
-        """Nothing is watched: `jax.config` is read each time."""
+        """Watch nothing: `jax.config` is read each time."""
 
     def unwatch(self) -> None:
         """Put back what `follow` has set."""
         self.put_all_back()
 
     def value(self, flag: str) -> Any:
-        """The value that the flag has without us."""
+        """Return the value that the flag has without us."""
         now, followed = getattr(jax.config, flag), self._followed.get(flag)
         return followed.before if followed is not None and now == followed.ours else now
 
@@ -248,7 +248,7 @@ class ThinFlags:
         jax.config.update(flag, before.value)
 
     def overruled_directory(self) -> str | None:
-        """No directory is overruled: whoever sets it last is followed, as by JAX."""
+        """Overrule no directory: whoever sets it last is followed, as by JAX."""
 
     def follow(self, settings: Settings) -> None:
         """Set the flags by which JAX itself goes to what the settings say, where that is something else."""
@@ -272,7 +272,7 @@ class ThinFlags:
 
 
 def _wanted(settings: Settings) -> dict[str, Any]:
-    """The values of flags that the settings ask for, by flag."""
+    """Return the values of flags that the settings ask for, by flag."""
     found = {
         each.flag: settings[each.name].value
         for each in SETTINGS

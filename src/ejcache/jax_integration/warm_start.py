@@ -132,7 +132,7 @@ def _no_callbacks(for_target: bool) -> Iterator[None]:  # noqa: FBT001 (private)
 
 @contextlib.contextmanager
 def on_each_program(listener: Callable[[WarmedProgram], None]) -> Iterator[None]:
-    """In this block, `listener` is called with the outcome of each `warm` in this process."""
+    """Call `listener`, in this block, with the outcome of each `warm` in this process."""
     _listeners.append(listener)
     try:
         yield

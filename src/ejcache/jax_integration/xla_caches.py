@@ -255,7 +255,7 @@ class XlaFiles:
         return {*_results(directory), *([stamp] if stamp is not None else [])}
 
     def stored(self) -> set[str]:
-        """The names of all stored results. Raises StoreError as `pull` does."""
+        """Return the names of all stored results. Raises StoreError as `pull` does."""
         return {name for name in self._stored() if name != KERNELS}
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def _stamp(path: Path) -> str | None:
 
 
 def merge_kernels(stored: bytes | None, ours: bytes) -> bytes | None:
-    """The file with the kernels of both, or None if there is nothing to add to what is stored.
+    """Return the file with the kernels of both, or None if there is nothing to add to what is stored.
 
     Of two kernels with the same name or fingerprint, the stored one stays. A stored file that cannot be read, or that
     has another version of the format, is replaced. If our own file cannot be read, there is nothing to add.
@@ -379,7 +379,7 @@ def merge_kernels(stored: bytes | None, ours: bytes) -> bytes | None:
 
 
 def _read(data: bytes) -> tuple[dict[tuple[bytes, bytes], Field], list[Field]] | None:
-    """The kernels by name and fingerprint, and the other fields; None if this is not such a file."""
+    """Return the kernels by name and fingerprint, and the other fields; None if this is not such a file."""
     kernels: dict[tuple[bytes, bytes], Field] = {}
     others = []
     try:

@@ -39,7 +39,7 @@ class XlaCaches:
         self._process = os.getpid()
 
     def paths(self, backend: Any) -> dict[str, str]:
-        """The values of XLA's options for a program of `backend`, by name; empty for no cache."""
+        """Return the values of XLA's options for a program of `backend`, by name; empty for no cache."""
         settings = self._settings()
         names = _names(settings.xla_caches)
         if not names or settings.disabled_reason:
@@ -48,7 +48,7 @@ class XlaCaches:
         return {} if found is None else {name: str(found.own.path / name) for name in names}
 
     def fill(self, backend: Any) -> None:
-        """XLA is about to compile for `backend`: fetch what is stored, once, into what `paths` has named."""
+        """Fetch what is stored, once, into what `paths` has named."""
         settings = self._settings()
         with self._lock:
             found = self._found.get((str(settings.dir), compiler_environment(backend, settings)))
@@ -60,7 +60,7 @@ class XlaCaches:
                 self._report_failure("fetch what XLA's own caches hold", exc)
 
     def collect(self) -> None:
-        """XLA has compiled something: store new files in the background."""
+        """Store new files that XLA has compiled, in the background."""
         for found in list(self._found.values()):
             if found is not None and found.mirror is not None:
                 found.mirror.collect()

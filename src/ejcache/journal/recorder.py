@@ -35,7 +35,7 @@ _SHARED_BYTES: Final = 1 << 20
 
 
 def _is_pool_worker() -> bool:
-    """True in a child of `multiprocessing`: `with Pool()` ends it by a signal, which runs no exit handlers."""
+    """True if this is a child of `multiprocessing`: `with Pool()` ends it by a signal, which runs no exit handlers."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and process.parent_process() is not None
 

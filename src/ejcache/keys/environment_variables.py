@@ -93,7 +93,9 @@ def compile_variables(
 
 
 def read_flags_file(environ: Mapping[str, str]) -> FlagsFile | None:
-    """The text of the file that `XLA_FLAGS` names, by its path; nothing if it cannot be read, None if it names none."""
+    """Return the text of the file that `XLA_FLAGS` names, by its path; nothing if it cannot be read, None if it names
+    none.
+    """
     path = environ.get("XLA_FLAGS", "")
     if not path.strip() or path.lstrip().startswith("-"):
         return None
@@ -104,7 +106,7 @@ def read_flags_file(environ: Mapping[str, str]) -> FlagsFile | None:
 
 
 def neuron_variables(platform: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """The `NEURON_*` variables that change what neuronx-cc makes, in normal form; none on another platform.
+    """Return the `NEURON_*` variables that change what neuronx-cc makes, in normal form; none on another platform.
 
     `NEURON_CC_FLAGS` is brought into normal form. Run-time and per-process variables are left out. Every other
     `NEURON_*` variable counts verbatim, because an unknown one may matter.
@@ -119,7 +121,7 @@ def neuron_variables(platform: str, environ: Mapping[str, str]) -> dict[str, str
 
 
 def _beginning_with(prefix: str, environ: Mapping[str, str], *, ignored: str) -> dict[str, str]:
-    """The variables whose names begin so, and with none of the ignored beginnings."""
+    """Return the variables whose names begin so, and with none of the ignored beginnings."""
     beginnings = tuple(ignored.split())
     return {
         name: value

@@ -113,7 +113,7 @@ class CacheKey(NamedTuple):
         return _remember((*group.items(), ("name", self.name), ("platform", self.platform)), _LOGICAL_DIGITS)
 
     def of_variant(self, variant: str) -> CacheKey:
-        """The key of another variant of this program."""
+        """Return the key of another variant of this program."""
         return self._replace(variant=variant)
 
     @property
@@ -131,12 +131,12 @@ class CacheKey(NamedTuple):
 
 
 def listed_name(name: str) -> str:
-    """A module's name as the text of its key has it."""
+    """Return a module's name as the text of its key has it."""
     return re.sub(r"[^A-Za-z0-9_.]", "_", name)[:96] or "_"
 
 
 def thin_key(jax_key: str, environment: str) -> str:
-    """The text of the key of an entry that the thin form keeps.
+    """Return the text of the key of an entry that the thin form keeps.
 
     Args:
         jax_key: what JAX asks for.
@@ -155,12 +155,12 @@ def is_thin_key(key: str) -> bool:
 
 
 def module_text_key(digest: str) -> str:
-    """The key of a module's text, which is stored beside the entries under its digest; no hit ever reads it."""
+    """Return the key of a module's text, which is stored beside the entries under its digest; no hit ever reads it."""
     return f"{_MODULE_TEXT}{digest}"
 
 
 def profile_key(key: CacheKey) -> str:
-    """The key of a program's profile, the same for every tool chain that may compile the program anew.
+    """Return the key of a program's profile, the same for every tool chain that may compile the program anew.
 
     The namespace counts, because a new one makes what was stored before unreachable; versions do not count.
     """
@@ -169,7 +169,7 @@ def profile_key(key: CacheKey) -> str:
 
 
 def run_profile_key(*identity: str) -> str:
-    """The key of a run profile, which names what a program uses.
+    """Return the key of a run profile, which names what a program uses.
 
     Args:
         identity: what tells the program and its tool chain from others.
@@ -178,7 +178,7 @@ def run_profile_key(*identity: str) -> str:
 
 
 def reuse_record_key(name: str, digest: str) -> str:
-    """The key of what restarts may reuse of a function.
+    """Return the key of what restarts may reuse of a function.
 
     Args:
         name: of the function, for listings.
@@ -188,7 +188,7 @@ def reuse_record_key(name: str, digest: str) -> str:
 
 
 def reuse_module_key(digest: str) -> str:
-    """The key of a lowered module that restarts reuse, by the digest of its bytes."""
+    """Return the key of a lowered module that restarts reuse, by the digest of its bytes."""
     return f"{_REUSE_MODULE}{digest[:_LOGICAL_DIGITS]}"
 
 
@@ -213,12 +213,12 @@ def is_made_by_pgle(key: str) -> bool:
 
 
 def profiled_program(key: str) -> str:
-    """The logical key of the program whose profile `key` is the key of; empty for any other key."""
+    """Return the logical key of the program whose profile `key` is the key of; empty for any other key."""
     return key.removeprefix(_PROFILE).partition("-")[0] if is_profile_key(key) else ""
 
 
 def evicted_before(key: str) -> tuple[str, ...]:
-    """The keys of entries that are to be evicted before the one of `key`.
+    """Return the keys of entries that are to be evicted before the one of `key`.
 
     An optimised executable serves every program that would use the other variants, and it took profiling to make. What
     was compiled without its devices is not used once there is another.

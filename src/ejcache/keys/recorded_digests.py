@@ -56,7 +56,9 @@ def recorded_digests(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def _first_word(name: str) -> str:
-    """The `jax` of `jax_plugins` and of `jax-cuda13-pjrt`: a distribution's files are in packages named alike."""
+    """Return the `jax` of `jax_plugins` and of `jax-cuda13-pjrt`: a distribution's files are in packages named
+    alike.
+    """
     return name.lower().replace("_", "-").partition("-")[0]
 
 
@@ -94,7 +96,7 @@ def _is_as_installed(file: os.stat_result, size: int, record: os.stat_result) ->
 
 
 def _sha256(text: str) -> str | None:
-    """The digest (hex) in a column of RECORD; None if it is of another kind."""
+    """Return the digest (hex) in a column of RECORD; None if it is of another kind."""
     kind, _, value = text.partition("=")
     try:
         digest = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))

@@ -255,7 +255,7 @@ class EvictionPlan(Closing):
             yield self._count(place, entry, is_entry, reason)
 
     def _in_order(self) -> Iterator[tuple[int, EntryInfo, bool]]:
-        """In the order of eviction: the place, the entry, and whether it is one that a person counts."""
+        """Yield in the order of eviction the place, the entry, and whether it is one that a person counts."""
         for place, is_entry, key, *fields in self._tables.rows("SELECT rowid, * FROM ordered ORDER BY rowid"):
             yield place, EntryInfo(key_of_row(key), *fields), bool(is_entry)
 

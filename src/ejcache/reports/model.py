@@ -166,7 +166,7 @@ class CauseGroup:
         return self.causes[self.ranked[0]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Stable snake_case fields, for machines."""
+        """Return stable snake_case fields, for machines."""
         functions = [
             {"name": name, "seconds": round(self.seconds_by_function[name], 6), **self.causes[name].to_dict()}
             for name in self.ranked
@@ -254,7 +254,7 @@ class Report:
     compiled_in: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Stable snake_case fields, for machines."""
+        """Return stable snake_case fields, for machines."""
         timelines = [
             {
                 "number": each.number,
@@ -534,7 +534,7 @@ def _start(number: int, members: Sequence[StartRecord], causes: Mapping[int, Cau
 
 
 def _too_small(start: Start, limits: Mapping[str, int]) -> Iterable[str]:
-    """That a cache cannot hold what one start uses."""
+    """Say that a cache cannot hold what one start uses."""
     for url, size in start.working_sets.items():
         limit = limits.get(url, -1)
         if 0 <= limit < size:

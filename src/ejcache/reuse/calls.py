@@ -235,7 +235,7 @@ class ReusingCalls:
     # -- the answers -------------------------------------------------------------------------------------------------
 
     def _answer(self, question: _Question) -> tuple[Any, Any, Any] | None:
-        """The program of a record, the tree of its results, and what is known of its module; None to trace."""
+        """Return the program of a record, the tree of its results, and what is known of its module; None to trace."""
         policy, settings = question.use
         try:
             off = submit(lambda: read_record(question.off_key, policy, settings))
@@ -350,7 +350,7 @@ class ReusingCalls:
             write_record(question.key, now, policy, settings)
 
     def _turn_off(self, question: _Question, why: str) -> None:
-        """Never reuse this name, code and word again, and say so loudly."""
+        """Do not reuse this name, code and word again, and say so loudly."""
         policy, settings = question.use
         self._say(question, "wrong", why)
         policy.warn(
@@ -386,7 +386,7 @@ def _compiled(record: ReuseRecord, word: str) -> dict[str, Any]:
 
 
 def _backend_of(call: ParsedCall) -> Any:
-    """The client of the devices of the first argument that is on one, or JAX's default one."""
+    """Return the client of the devices of the first argument that is on one, or JAX's default one."""
     for leaf in call.leaves:
         if isinstance(leaf, jax.Array):
             return next(iter(leaf.sharding.device_set)).client

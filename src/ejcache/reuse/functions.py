@@ -43,7 +43,7 @@ class KnownFunction(NamedTuple):
 
 
 def function_name(fun: Any) -> str:
-    """Module and qualified name of a function, or of the class of another callable."""
+    """Return module and qualified name of a function, or of the class of another callable."""
     while not isinstance(getattr(fun, "__qualname__", None), str) and hasattr(fun, "func"):
         fun = fun.func  # of a partial
     named = fun if isinstance(getattr(fun, "__qualname__", None), str) else type(fun)
@@ -92,7 +92,7 @@ def _is_bare(fun: Any) -> bool:
 
 
 def _chain(fun: Any) -> list[Any]:
-    """A function and all that it wraps, in a fixed order."""
+    """Return a function and all that it wraps, in a fixed order."""
     found: list[Any] = []
     waiting = [fun]
     while waiting and len(found) < _MOST:

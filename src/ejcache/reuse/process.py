@@ -94,7 +94,7 @@ def _entries(directory: str, ending: str) -> list[str]:
 
 
 def _egg_version(path: str) -> str:
-    """A digest of the metadata of an old installation, which often has no version in its name."""
+    """Return a digest of the metadata of an old installation, which often has no version in its name."""
     for file in (path, os.path.join(path, "PKG-INFO")):  # noqa: PTH118
         try:
             with open(file, "rb") as opened:  # noqa: PTH123

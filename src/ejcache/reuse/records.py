@@ -149,7 +149,7 @@ def _process_name(pid: int) -> str:
 
 
 def witness() -> Witness:
-    """This process."""
+    """Return this process."""
     # The hash of a fixed text differs wherever sets of texts may be in another order.
     return Witness(_process_name(os.getpid()), f"{hash('ejcache') & 0xFFFFFFFFFFFFFFFF:016x}")
 

@@ -81,7 +81,9 @@ def digest_of(content: Any) -> str:
 
 
 def name_of(value: object) -> str | None:
-    """`module:qualified.name` of a class, a function or another named object that is found there; None if it is not."""
+    """Return `module:qualified.name` of a class, a function or another named object that is found there; None if it is
+    not.
+    """
     try:
         module, qualified = value.__module__, getattr(value, "__qualname__", None) or value.__name__  # type: ignore[attr-defined]
     except Exception:
@@ -191,7 +193,9 @@ def _is_named_tuple(value: Any) -> bool:
 
 
 def _dtype_of(value: Any) -> tuple[str, str] | None:
-    """The class and the name of a type of elements, as an object or as the class of its numbers; None for others."""
+    """Return the class and the name of a type of elements, as an object or as the class of its numbers; None for
+    others.
+    """
     if isinstance(value, np.dtype):
         return "dtype", _dtype_name(value)
     if isinstance(value, type):
@@ -204,7 +208,7 @@ def _dtype_of(value: Any) -> tuple[str, str] | None:
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """Its bytes, and its name, which tells one type of eight bits from another and has the names of fields."""
+    """Return its bytes, and its name, which tells one type of eight bits from another and has the names of fields."""
     return f"{dtype.str} {dtype}"
 
 

@@ -28,7 +28,7 @@ def user_directory() -> Path:
 
 @functools.lru_cache(maxsize=16)
 def or_temporary(path: Path) -> Path:
-    """`path`, or a private directory of this user among the temporary files if `path` cannot be made."""
+    """Return `path`, or a private directory of this user among the temporary files if `path` cannot be made."""
     above = next((existing for existing in (path, *path.parents) if os.path.lexists(existing)), path)
     if above == path or os.access(above, os.W_OK | os.X_OK):
         return path

@@ -27,17 +27,17 @@ file in which processes of an `ejcache run` count, and two that tests and checks
 
 
 def environment_variable(name: str) -> str | None:
-    """The text of one variable as it is now, or None if it is not set."""
+    """Return the text of one variable as it is now, or None if it is not set."""
     return os.environ.get(name)
 
 
 def all_variables() -> Mapping[str, str]:
-    """The whole environment, for cache keys: `compile_variables` picks what changes compiled code."""
+    """Return the whole environment, for cache keys: `compile_variables` picks what changes compiled code."""
     return os.environ
 
 
 def variables_to_compare() -> Mapping[Any, Any]:
-    """The live mapping behind `os.environ`, to compare with an earlier copy; copy it before keeping it.
+    """Return the live mapping behind `os.environ`, to compare with an earlier copy; copy it before keeping it.
 
     It compares in a quarter of a microsecond; reading fifty variables through `os.environ` takes thirty. An
     `os.environ` that a program replaced by a plain dictionary is returned as it is.
@@ -47,7 +47,7 @@ def variables_to_compare() -> Mapping[Any, Any]:
 
 
 def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
-    """The variables with which a process enables the cache with these settings, given by name and parsed."""
+    """Return the variables with which a process enables the cache with these settings, given by name and parsed."""
     wanted = str(values.get("dir") or os.environ.get("EJCACHE") or "1")
     with contextlib.suppress(ValueError):
         if switch_or_location(wanted) is False:
@@ -77,11 +77,13 @@ def restored_after_errors() -> Iterator[None]:
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a child process: this process's own, with `changes`."""
+    """Return the environment of a child process: this process's own, with `changes`."""
     return {**os.environ, **changes}
 
 
 def fixed_hash_seed() -> str:
-    """The hash seed that `PYTHONHASHSEED` fixes for every process that has it; empty if each process has its own."""
+    """Return the hash seed that `PYTHONHASHSEED` fixes for every process that has it; empty if each process has its
+    own.
+    """
     seed = os.environ.get("PYTHONHASHSEED", "")
     return seed if seed.isdigit() else ""

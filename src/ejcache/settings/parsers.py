@@ -164,7 +164,7 @@ def limit(value: Any) -> int:
 
 
 def floor_seconds(value: Any) -> float:
-    """Seconds, 0 or more. JAX's users write -1 for no floor, as they must for the floor in bytes."""
+    """Return seconds, 0 or more. JAX's users write -1 for no floor, as they must for the floor in bytes."""
     number = float(value)
     if not (number >= 0 or number == -1):
         raise ValueError(value)
@@ -178,7 +178,9 @@ def integer(value: Any) -> int:
 
 
 def report(value: Any) -> str | None:
-    """`off`, `line` or `json` in any of their spellings, or a path. A word alone would be a misspelt one of these."""
+    """Return `off`, `line` or `json` in any of their spellings, or a path. A word alone would be a misspelt one of
+    these.
+    """
     where = text(value)
     if where is None or where.lower() in REPORT_OFF | REPORT_LINE | REPORT_JSON:
         return where

@@ -46,7 +46,7 @@ _command_line: Mapping[str, Any] = {}
 
 
 def setting_named(name: str) -> Setting:
-    """The setting with this name, which may also be the name of its JAX flag, with or without `jax_`.
+    """Return the setting with this name, which may also be the name of its JAX flag, with or without `jax_`.
 
     Raises:
         UnknownSettingError: there is no such setting; the message says which one was probably meant.
@@ -63,7 +63,7 @@ def setting_named(name: str) -> Setting:
 
 
 def parse(setting: Setting, value: Any, *, source: str = "") -> Any:
-    """`value` converted to the setting's own type.
+    """Return `value` converted to the setting's own type.
 
     Raises:
         SettingError: the setting cannot have this value; the message names `source`, or else the setting.
@@ -89,7 +89,7 @@ def set_command_line(values: Mapping[str, Any]) -> None:
 
 
 def command_line() -> Mapping[str, Any]:
-    """Parsed values by setting name, as the latest `set_command_line` left them."""
+    """Return parsed values by setting name, as the latest `set_command_line` left them."""
     return _command_line
 
 
@@ -99,7 +99,7 @@ def resolve(
     calls: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The current value of every setting.
+    """Return the current value of every setting.
 
     Args:
         flags: reads JAX's flags; None where JAX is not loaded.
@@ -140,7 +140,7 @@ def resolve(
 def _read_variable(
     name: str, read: Callable[[str], Any], accepted: str, env: Mapping[str, str], problems: list[SettingError]
 ) -> Any:
-    """The value of a variable that is no setting; None if it has none, or one that it cannot have."""
+    """Return the value of a variable that is no setting; None if it has none, or one that it cannot have."""
     text = env.get(name)
     try:
         return read(text) if text else None
@@ -150,7 +150,7 @@ def _read_variable(
 
 
 def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[str, Value]:
-    """The values of the configuration files by setting name. What cannot be used is added to `problems`."""
+    """Return the values of the configuration files by setting name. What cannot be used is added to `problems`."""
     found: dict[str, Value] = {}
     if not any(map(may_exist, configuration_files(env))):
         return found
@@ -172,7 +172,7 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
 
 
 def setting_in_file(name: str) -> Setting:
-    """The setting with this name, if a configuration file may set it.
+    """Return the setting with this name, if a configuration file may set it.
 
     Raises:
         UnknownSettingError: there is no such setting.
@@ -186,7 +186,7 @@ def setting_in_file(name: str) -> Setting:
 
 
 def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
-    """Variables with nearly the name of one of ours. Others may belong to other programs."""
+    """Return variables with nearly the name of one of ours. Others may belong to other programs."""
     found: list[SettingError] = []
     known = OTHER_VARIABLES.union(_OWN_VARIABLES)
     for name in sorted(name for name in env if name.startswith("EJCACHE_") and name not in known):
@@ -205,7 +205,7 @@ def _resolve_one(
     env: Mapping[str, str],
     problems: list[SettingError],
 ) -> Value | None:
-    """The value of the highest layer above the configuration files that has one."""
+    """Return the value of the highest layer above the configuration files that has one."""
     for origin, source, value in _layers(setting, flags, calls, env):
         try:
             parsed = _parse_variable(setting, source, value) if origin is Origin.ENVIRONMENT else parse(setting, value)
@@ -236,7 +236,9 @@ def _layers(
 
 
 def _means_something_empty(setting: Setting, variable: str) -> bool:
-    """JAX reads an empty text as an empty list where it expects a list, and refuses it for a number or a boolean."""
+    """True if JAX reads an empty text as an empty list where it expects a list, and refuses it for a number or a
+    boolean.
+    """
     return variable == setting.flag.upper() and setting.parse is not plain_text
 
 
@@ -279,7 +281,7 @@ class SettingsSource:
         self._calls = dict(values)
 
     def resolve_if_changed(self) -> Settings:
-        """The settings as they are now.
+        """Return the settings as they are now.
 
         The same object is returned as long as no JAX flag, call, command line option or environment variable has
         changed, so that a caller can compare with `is` whether its own copy is still true.
@@ -296,7 +298,7 @@ class SettingsSource:
         return settings
 
     def _inputs(self) -> tuple[Any, ...]:
-        """Everything that settings depend on. The first part is live: copy it before keeping it."""
+        """Return everything that settings depend on. The first part is live: copy it before keeping it."""
         variables = variables_to_compare()
         return variables, _command_line, self._calls, self._flags.fingerprint() if self._flags is not None else None
 
@@ -305,7 +307,7 @@ _process = SettingsSource()
 
 
 def resolve_if_changed() -> Settings:
-    """The settings of this process without JAX's flags and calls, resolved again only when they have changed."""
+    """Return the settings of this process without JAX's flags and calls, resolved again only when they have changed."""
     return _process.resolve_if_changed()
 
 
@@ -319,7 +321,7 @@ def use_settings(settings: Callable[[], Settings]) -> None:
 
 
 def settings_in_use() -> Settings:
-    """The settings of this process now, with JAX's flags and the program's calls if JAX is loaded by ejcache.
+    """Return the settings of this process now, with JAX's flags and the program's calls if JAX is loaded by ejcache.
 
     Values that cannot be used are said, each once, wherever a setting is read.
     """

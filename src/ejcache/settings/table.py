@@ -233,7 +233,7 @@ class Settings:
         return self._values[name]
 
     def items(self) -> list[tuple[Setting, Value]]:
-        """Every setting with its value, in the order of `SETTINGS`."""
+        """Return every setting with its value, in the order of `SETTINGS`."""
         return [(each, self._values[each.name]) for each in SETTINGS]
 
     @property

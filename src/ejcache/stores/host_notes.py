@@ -42,7 +42,7 @@ def encode_note(digest: str, number: float | None, created: float) -> bytes:
 
 
 def decode_notes(data: bytes) -> dict[str, tuple[float | None, float]]:
-    """By digest, the number and the time of the last note of each key, in the order of these notes."""
+    """Return by digest the number and the time of the last note of each key, in the order of these notes."""
     notes: dict[str, tuple[float | None, float]] = {}
     for line in data.splitlines():
         if found := _NOTE.fullmatch(line):

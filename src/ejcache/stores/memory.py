@@ -190,4 +190,4 @@ class MemoryStore(Store):
             self._namespace.counters.clear()
 
     def close(self) -> None:
-        """Nothing is found that could be released; the entries stay while the process lives."""
+        """Release nothing; the entries stay while the process lives."""

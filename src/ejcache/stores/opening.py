@@ -180,7 +180,8 @@ def decide_location(location: Location, settings: Settings) -> Access:
 def usable_location(
     location: Location, settings: Settings, *, setting: str = "EJCACHE_DIR", or_raise: bool = False
 ) -> Location:
-    """`location`, or a private directory of this user if it is a directory that is not used. One warning says why.
+    """Return `location`, or a private directory of this user if it is a directory that is not used. One warning says
+    why.
 
     Args:
         location: where the cache or the tuned configurations are to be kept.

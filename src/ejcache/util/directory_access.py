@@ -222,7 +222,7 @@ def share(root: Path, how: str) -> int:
 
 
 def why_out_of_reach(root: Path) -> str:
-    """Why others cannot use a root that is shared with them, as a sentence; "" if they can reach it."""
+    """Return why others cannot use a root that is shared with them, as a sentence; "" if they can reach it."""
     real = Path(os.path.realpath(root))
     for part in real.parents:
         about = part.stat()
@@ -251,7 +251,7 @@ def _give(path: Path, mode: int, gid: int | None) -> bool:
 
 
 def _inherited_mode(mode: int) -> int:
-    """The mode of a directory with these permissions; where a group may write, files in it get the group."""
+    """Return the mode of a directory with these permissions; where a group may write, files in it get the group."""
     return mode | stat.S_ISGID if mode & stat.S_IWGRP else mode
 
 
@@ -321,7 +321,7 @@ _CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv", "/var/run/secret
 
 
 def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, everybody: bool = True) -> str:
-    """Why a directory may hold code of another user, as a sentence; "" if it is trusted.
+    """Return why a directory may hold code of another user, as a sentence; "" if it is trusted.
 
     Args:
         path: the directory, for the sentence.
@@ -342,7 +342,7 @@ def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, everyb
 
 
 def why_replaceable(path: str | os.PathLike[str]) -> str:
-    """Why any user could replace the directory at `path`, as a sentence; "" if only few users, or none, could.
+    """Return why any user could replace the directory at `path`, as a sentence; "" if only few users, or none, could.
 
     Args:
         path: the directory, which need not exist. Links to it are followed.

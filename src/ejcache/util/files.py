@@ -230,7 +230,7 @@ def read_regular(path: str | os.PathLike[str], *, max_size: int, length: int | N
 
 @contextlib.contextmanager
 def directory_below(root: str | os.PathLike[str], name: str) -> Iterator[int]:
-    """A descriptor of the directory `name` below `root`, itself for an empty name; no link below `root` is followed.
+    """Open the directory `name` below `root`, itself for an empty name; no link below `root` is followed.
 
     Args:
         root: of a cache; it may be reached through links.

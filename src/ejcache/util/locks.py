@@ -131,7 +131,7 @@ class ThreadLock(_ReentrantLock):
         self._deadline = threading.local()
 
     def until(self, deadline: float) -> Self:
-        """This lock, for a `with` statement of this thread that waits until `deadline` (monotonic seconds)."""
+        """Return this lock, for a `with` statement of this thread that waits until `deadline` (monotonic seconds)."""
         self._deadline.at = deadline
         return self
 
@@ -256,7 +256,7 @@ class Presence:
             os.pwrite(self._fd, data, place)
 
     def forget(self) -> None:
-        """In a forked child: the presence belongs to the parent."""
+        """Forget the presence in a forked child: it belongs to the parent."""
         self._fd = None
 
 
@@ -266,12 +266,12 @@ def is_token(name: str) -> bool:
 
 
 def dead_presences(directory: Path) -> list[Path]:
-    """The presence files in `directory` whose processes have died."""
+    """Return the presence files in `directory` whose processes have died."""
     return [path for path in _presences(directory) if not _is_locked(path)]
 
 
 def living(directory: Path) -> frozenset[str]:
-    """The tokens of the presence files in `directory` whose processes are alive."""
+    """Return the tokens of the presence files in `directory` whose processes are alive."""
     return frozenset(path.name for path in _presences(directory) if _is_locked(path))
 
 

@@ -44,7 +44,8 @@ class Repetition(NamedTuple):
 def repetitions(
     tokens: Sequence[object], *, blocks: int = _BLOCKS, least_of: float = _LEAST_OF, most_of: float = _MOST_OF
 ) -> list[Repetition]:
-    """The blocks whose copies make up most of a sequence, the one that makes up most first; empty if they do not.
+    """Return the blocks whose copies make up most of a sequence, the one that makes up most first; empty if they do
+    not.
 
     There may be several, because a layer has other operations backwards than forwards.
 
@@ -65,7 +66,7 @@ def repetitions(
 
 
 def run_ends(tokens: Sequence[object], start: int, period: int) -> int:
-    """The end of the run of copies that begins at `start`; the last copy may be cut."""
+    """Return the end of the run of copies that begins at `start`; the last copy may be cut."""
     place = start
     while place + period < len(tokens) and tokens[place] == tokens[place + period]:
         place += 1
@@ -73,12 +74,12 @@ def run_ends(tokens: Sequence[object], start: int, period: int) -> int:
 
 
 def shortest_period(run: Sequence[object], period: int) -> int:
-    """The length of the shortest block of which a run consists, which repeats after `period`."""
+    """Return the length of the shortest block of which a run consists, which repeats after `period`."""
     return next((each for each in range(1, period) if run_ends(run, 0, each) == len(run)), period)
 
 
 def _shortened(tokens: Sequence[object], block: Repetition) -> Repetition:
-    """The shortest block of the same runs."""
+    """Return the shortest block of the same runs."""
     ends = [run_ends(tokens, start, block.period) for start in block.starts]
     runs = [tokens[start:end] for start, end in zip(block.starts, ends, strict=True)]
     period = max((shortest_period(run, block.period) for run in runs), default=block.period)
@@ -86,7 +87,7 @@ def _shortened(tokens: Sequence[object], block: Repetition) -> Repetition:
 
 
 def _gaps(tokens: Sequence[object], width: int) -> list[int]:
-    """The commonest distances between equal sequences of so many items."""
+    """Return the commonest distances between equal sequences of so many items."""
     last: dict[object, int] = {}
     gaps: Counter[int] = Counter()
     for place in range(len(tokens) - width + 1):
@@ -98,7 +99,7 @@ def _gaps(tokens: Sequence[object], width: int) -> list[int]:
 
 
 def _longest(tokens: Sequence[object]) -> Repetition:
-    """The block whose copies make up most of these."""
+    """Return the block whose copies make up most of these."""
     periods = {period * times for width in _WIDTHS for period in _gaps(tokens, width) for times in (1, 2, 3)}
     best = Repetition(0, 0, [])
     for period in sorted(each for each in periods if 2 <= each <= len(tokens) // _COPIES):

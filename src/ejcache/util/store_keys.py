@@ -14,7 +14,7 @@ _CONTROL: Final = "[\x00-\x1f\x7f]"
 
 
 def key_digest(key: str, digits: int = 64) -> str:
-    """Hexadecimal digits that stand for `key` in names of files and objects."""
+    """Return hexadecimal digits that stand for `key` in names of files and objects."""
     import hashlib  # in none of the commands that only print a text
 
     return hashlib.sha256(key.encode()).hexdigest()[:digits]

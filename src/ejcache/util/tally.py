@@ -44,7 +44,7 @@ class Tally:
             self.listener(amounts)
 
     def totals(self) -> dict[str, float]:
-        """Everything counted in this process."""
+        """Return everything counted in this process."""
         with self._lock:
             return dict(self._totals)
 

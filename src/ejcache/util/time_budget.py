@@ -135,7 +135,7 @@ _unhurried: Final[ContextVar[bool]] = ContextVar("unhurried", default=False)
 
 
 def is_waited_for() -> bool:
-    """True unless this thread works in the background (`in_background`)."""
+    """Return true unless this thread works in the background (`in_background`)."""
     return not _unhurried.get()
 
 

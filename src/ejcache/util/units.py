@@ -92,7 +92,9 @@ def parse_age(text: str | float, *, setting: str = "age") -> float:
 
 
 def format_size(size: int) -> str:
-    """`size` bytes as a person reads them: decimal as `10GB` is, but binary where that is exact, as for `10GiB`."""
+    """Return `size` bytes as a person reads them: decimal as `10GB` is, but binary where that is exact, as for
+    `10GiB`.
+    """
     if size < 0:
         return "unlimited"
     for unit, length in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)):
@@ -107,7 +109,7 @@ def format_size(size: int) -> str:
 
 
 def plural(number: int, one: str, many: str = "") -> str:
-    """`1 entry`, `2 entries`; `many` is `one` with an s if it is not given."""
+    """Return `1 entry`, `2 entries`; `many` is `one` with an s if it is not given."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

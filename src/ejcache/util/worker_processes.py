@@ -37,7 +37,7 @@ class Answer(Protocol):
 
 @contextlib.contextmanager
 def answering() -> Iterator[Answer]:
-    """In a child: the function that answers. Before anything is imported that prints."""
+    """Yield, in a child, the function that answers. Before anything is imported that prints."""
     following(os.getppid())()
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
@@ -96,7 +96,7 @@ class WorkerProcess:
             self._requests.flush()
 
     def finish(self) -> None:
-        """There is nothing more to do: the child ends after its last answer."""
+        """End the work: the child ends after its last answer."""
         self.is_finishing = True
         with contextlib.suppress(BrokenPipeError):
             self._requests.close()

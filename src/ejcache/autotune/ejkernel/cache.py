@@ -189,7 +189,9 @@ def read_file(data: bytes, name: str) -> tuple[list[Record], list[str]]:
 
 
 def legacy_key(record: Record) -> tuple[str, str] | None:
-    """(file name, key) of the entry in which ejkernel looks for the record; None if its key would be ambiguous."""
+    """Return (file name, key) of the entry in which ejkernel looks for the record; None if its key would be
+    ambiguous.
+    """
     text, name = record.provenance.get(EJKERNEL_KEY), record.provenance.get(EJKERNEL_FILE)
     if isinstance(text, str) and isinstance(name, str):
         return name, text

@@ -50,7 +50,7 @@ def set_tuner(tuner: Tuner) -> None:
 
 
 def choose_for_executor(executor: Any, inv: Any, kernel: Any) -> Any:
-    """Replaces `Executor._choose_heuristics_only`, which ignores overrides and stores guesses."""
+    """Replace `Executor._choose_heuristics_only`, which ignores overrides and stores guesses."""
     return executor.chooser.choose(inv, kernel)
 
 
@@ -97,7 +97,7 @@ def _executor_path(chain: Any) -> str:
 
 
 def held_in_modules(kind: type) -> Iterator[tuple[str, Any]]:
-    """(`module:name`, value) of each global of this type in the imported modules.
+    """Yield (`module:name`, value) of each global of this type in the imported modules.
 
     This reads no attribute of a module or a value. A lazy module of some library would be imported by that, or raise.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def ejit(func: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """`ejcache.ejit` with the parameters of ejkernel's `ejit`."""
+    """Return `ejcache.ejit` with the parameters of ejkernel's `ejit`."""
     from ejcache.jax_integration.decorator import ejit as ours
 
     if options.get("abstracted_axes", 0) is None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def device_of(leaves: Iterable[Any]) -> Any:
-    """The device of the first array among the leaves that has one, or JAX's default device."""
+    """Return the device of the first array among the leaves that has one, or JAX's default device."""
     import jax
 
     for leaf in leaves:
@@ -39,7 +39,7 @@ def device_of(leaves: Iterable[Any]) -> Any:
 
 
 def local_devices() -> tuple[str, list[int]]:
-    """The platform, `gpu` for any GPU, and the numbers by which its driver knows the devices of this process."""
+    """Return the platform, `gpu` for any GPU, and the numbers by which its driver knows the devices of this process."""
     import jax
 
     devices = jax.local_devices()
@@ -57,7 +57,7 @@ def measure_on(index: int) -> None:
 
 
 def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """The kind of device that the call runs on, and the environment part of its key."""
+    """Return the kind of device that the call runs on, and the environment part of its key."""
     import jax
 
     device = device_of(leaf for leaf in jax.tree_util.tree_leaves((tuple(args), dict(kwargs))) if is_array(leaf))
@@ -66,7 +66,7 @@ def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tu
 
 @cache
 def environment_of(device: Any) -> tuple[tuple[str, str], ...]:
-    """The environment part of a key: the platform, its toolchain, and the compiler's flags.
+    """Return the environment part of a key: the platform, its toolchain, and the compiler's flags.
 
     A CPU's has its model and the number of cores that the process may use: XLA makes one thread for each.
 
@@ -110,7 +110,7 @@ def _cpu_model() -> str:
 
 
 def provenance(device: Any) -> dict[str, Any]:
-    """The host and the versions of a measurement, for people. They are not part of the key."""
+    """Return the host and the versions of a measurement, for people. They are not part of the key."""
     import jax
 
     return {
@@ -129,7 +129,7 @@ def provenance(device: Any) -> dict[str, Any]:
 
 
 def _load() -> float | None:
-    """Processes that waited for a core in the last minute; None where the system does not say."""
+    """Return processes that waited for a core in the last minute; None where the system does not say."""
     try:
         return round(os.getloadavg()[0], 2)
     except OSError:
@@ -137,7 +137,9 @@ def _load() -> float | None:
 
 
 def _gpu_state(device: Any) -> dict[str, Any]:
-    """Driver, clocks and power limit of an NVIDIA GPU, if the package `nvidia-ml-py` is installed and can read them."""
+    """Return driver, clocks and power limit of an NVIDIA GPU, if the package `nvidia-ml-py` is installed and can read
+    them.
+    """
     if device.platform not in {"gpu", "cuda"}:
         return {}
     try:
@@ -163,7 +165,9 @@ def _gpu_state(device: Any) -> dict[str, Any]:
 
 
 def _bus_id(number: int) -> bytes:
-    """The PCI bus of a GPU by its number among those that CUDA shows to this process; NVML counts those of the host."""
+    """Return the PCI bus of a GPU by its number among those that CUDA shows to this process; NVML counts those of the
+    host.
+    """
     text = ctypes.create_string_buffer(32)
     if status := ctypes.CDLL("libcuda.so.1").cuDeviceGetPCIBusId(text, len(text), number):
         raise OSError(f"CUDA does not say where GPU {number} is: error {status}")

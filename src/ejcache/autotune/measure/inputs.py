@@ -64,7 +64,7 @@ class Inputs:
     differentiated: bool = False
 
     def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """`(args, kwargs)` with these arrays instead of the call's own."""
+        """Return `(args, kwargs)` with these arrays instead of the call's own."""
         import jax
 
         rest = iter(arrays)
@@ -166,7 +166,7 @@ class Inputs:
         return found
 
     def mapped(self) -> list[dict[str, Any]]:
-        """For each axis over which `jax.vmap` maps the call, its size and the arguments that have it."""
+        """Return for each axis over which `jax.vmap` maps the call its size and the arguments that have it."""
         return [
             {
                 "size": axis.size,
@@ -176,11 +176,11 @@ class Inputs:
         ]
 
     def fixed(self, initialisers: Mapping[str, Callable[..., Any]]) -> list[bool]:
-        """For each array, whether an initialiser says what it has to be."""
+        """Say for each array whether an initialiser says what it has to be."""
         return [_initialiser(name, initialisers) is not None for _, name, _ in self._arrays()]
 
     def _arrays(self) -> list[tuple[int, str, Any]]:
-        """(position, name, leaf) of each array."""
+        """Return (position, name, leaf) of each array."""
         leaves = enumerate(zip(self.names, self.leaves, self.dynamic, strict=True))
         return [(place, name, leaf) for place, (name, leaf, is_dynamic) in leaves if is_dynamic]
 
@@ -219,7 +219,7 @@ def split_arguments(
 
 
 def untraced(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """`(args, kwargs)` with a `jax.ShapeDtypeStruct` for each tracer, which must not outlive its trace."""
+    """Return `(args, kwargs)` with a `jax.ShapeDtypeStruct` for each tracer, which must not outlive its trace."""
     import jax
 
     def stand_in(leaf: Any) -> Any:

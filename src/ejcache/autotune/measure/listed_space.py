@@ -50,11 +50,11 @@ class ListedSpace:
         return self._located(generator.sample(found, count) if len(found) > count else found)
 
     def drawn(self, generator: random.Random, count: int) -> Points:
-        """So many configurations, or all."""
+        """Return so many configurations, or all."""
         return self._located(generator.sample(self._texts, min(count, len(self._texts))))
 
     def text(self, name: str) -> str:
-        """The canonical JSON of a configuration, which is its name here."""
+        """Return the canonical JSON of a configuration, which is its name here."""
         return name
 
     def _located(self, texts: list[str]) -> Points:

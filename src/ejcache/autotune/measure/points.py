@@ -26,7 +26,7 @@ class Points(NamedTuple):
 
 
 def located(names: Sequence[Hashable], steps: Any, sizes: Sequence[int]) -> Points:
-    """The points with these names, a row of steps for each: a coordinate is a share of the length of an axis."""
+    """Return the points with these names, a row of steps for each: a coordinate is a share of the length of an axis."""
     import numpy as np
 
     rows = np.asarray(steps).reshape(len(names), len(sizes))
@@ -34,7 +34,7 @@ def located(names: Sequence[Hashable], steps: Any, sizes: Sequence[int]) -> Poin
 
 
 def numbers_of(steps: Any, sizes: Sequence[int]) -> list[int]:
-    """The number of each row of steps."""
+    """Return the number of each row of steps."""
     import numpy as np
 
     found = np.zeros(len(steps), dtype=object)
@@ -44,7 +44,7 @@ def numbers_of(steps: Any, sizes: Sequence[int]) -> list[int]:
 
 
 def steps_of(numbers: Sequence[int], sizes: Sequence[int]) -> Any:
-    """A row of steps for each number."""
+    """Return a row of steps for each number."""
     import numpy as np
 
     rest = np.asarray(numbers)
@@ -55,7 +55,9 @@ def steps_of(numbers: Sequence[int], sizes: Sequence[int]) -> Any:
 
 
 def around(point: Sequence[int], sizes: Sequence[int]) -> Any:
-    """Up to two steps on each axis of so many values, and one on each pair of axes: parameters depend on each other."""
+    """Return up to two steps on each axis of so many values, and one on each pair of axes: parameters depend on each
+    other.
+    """
     import numpy as np
 
     count = len(point)

@@ -63,7 +63,7 @@ class GainDecision(Enum):
 
 
 def gains(candidate: Sequence[float], reference: Sequence[float]) -> list[float]:
-    """For each round that both have, the share of the reference's time that the candidate saves."""
+    """Return for each round that both have the share of the reference's time that the candidate saves."""
     return [1.0 - ours / theirs for ours, theirs in zip(candidate, reference, strict=False)]
 
 
@@ -101,7 +101,8 @@ def compare(
     runs: tuple[Sequence[float], Sequence[float]],
     min_gain: float,
 ) -> GainDecision:
-    """`decide`, which also counts slow runs: a candidate that is slow more often is judged by the mean of all runs.
+    """Return `decide`, which also counts slow runs: a candidate that is slow more often is judged by the mean of all
+    runs.
 
     Args:
         candidate: one sample for each round, the best of the round's runs.
@@ -163,7 +164,7 @@ def _chance(differences: Sequence[float]) -> float:
 
 @cache
 def _rank_sums(count: int) -> list[float]:
-    """For each sum of ranks, the chance of at least this sum."""
+    """Return for each sum of ranks the chance of at least this sum."""
     ways = [1]
     for rank in range(1, count + 1):
         ways = [
@@ -299,7 +300,7 @@ class Race:
         self.alive = [trial for trial in self.alive if not any(trial is dropped for dropped in trials)]
 
     def _end_open(self) -> None:
-        """All rounds are over."""
+        """End all rounds."""
         rivals = self.rivals
         winners = [trial for trial in rivals if self._decision(trial) is GainDecision.BETTER]
         self.better = _least_memory_first(_best_first(winners))

@@ -84,7 +84,7 @@ def outputs_text(results: Any) -> str:
 
 
 def _type_text(leaf: Any) -> str:
-    """A type that is weak counts: with it, what the program computes of the result has another type."""
+    """Return a type that is weak counts: with it, what the program computes of the result has another type."""
     import jax
     import jax.numpy as jnp
 
@@ -197,7 +197,7 @@ def _check_exact(number: int, ours: Any, theirs: Any, *, check: Check) -> None:
 
 
 def _rounded_up(share: float) -> str:
-    """A tolerance that accepts this difference, for a message."""
+    """Return a tolerance that accepts this difference, for a message."""
     return f"{share * 1.1:.2g}"
 
 

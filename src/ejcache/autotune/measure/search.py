@@ -94,20 +94,20 @@ class Landscape(Protocol):
     """The configurations, JSON values, that can be measured, and how they lie to each other."""
 
     def place(self, configuration: Any) -> Place | None:
-        """The coordinates, between 0 and 1 on each axis; None for a configuration that is not in the space."""
+        """Return the coordinates, between 0 and 1 on each axis; None for a configuration that is not in the space."""
 
     def near(self, configuration: Any, generator: random.Random, count: int) -> Points:
-        """Up to so many neighbours on one and on two axes, at random."""
+        """Return up to so many neighbours on one and on two axes, at random."""
 
     def drawn(self, generator: random.Random, count: int) -> Points:
-        """So many random points, each once, or all."""
+        """Return so many random points, each once, or all."""
 
     def text(self, name: Any) -> str | None:
-        """The canonical JSON of the configuration at a point; None if constraints refuse it."""
+        """Return the canonical JSON of the configuration at a point; None if constraints refuse it."""
 
 
 def portfolio(history: Sequence[Times], *, most: int = PORTFOLIO) -> list[str]:
-    """The configurations, as canonical JSON, that together cover the records best, each chosen after the others.
+    """Return the configurations, as canonical JSON, that together cover the records best, each chosen after the others.
 
     What is covered is the logarithm of the slowdown, summed over the records: how much slower the best of them is
     than the best configuration that a record has.
@@ -190,7 +190,7 @@ class Search:
         self.starts = tuple(self._queue)
 
     def ask(self) -> list[Any]:
-        """The configurations to measure next; empty at the end."""
+        """Return the configurations to measure next; empty at the end."""
         left = self._limit - len(self.times)
         if left <= 0 or (self._patience and self.stopped_at is not None):
             return []
@@ -213,7 +213,7 @@ class Search:
             self.stopped_at = len(self.times)
 
     def place_of(self, text: str) -> Place | None:
-        """The coordinates of any configuration, as canonical JSON; None if it is not in the space."""
+        """Return the coordinates of any configuration, as canonical JSON; None if it is not in the space."""
         return self._places[text] if self._known_text(text) is not None else None
 
     def _known(self, configuration: Any) -> str | None:
@@ -239,7 +239,9 @@ class Search:
         return list(itertools.islice(found, RANDOM_STARTS))
 
     def _text_at(self, name: Hashable, place: Sequence[float]) -> str | None:
-        """The text of the configuration at a point; None if it was asked for before, or if constraints refuse it."""
+        """Return the text of the configuration at a point; None if it was asked for before, or if constraints refuse
+        it.
+        """
         self._out.add(name)
         text = str(name) if name in self._places else self._space.text(name)
         if text is None or text in self.times or text in self._asked:
@@ -248,7 +250,7 @@ class Search:
         return text
 
     def _promising(self) -> list[str]:
-        """The configurations that the model thinks best of, one after the other."""
+        """Return the configurations that the model thinks best of, one after the other."""
         leaders = sorted(self.times, key=self.times.__getitem__)[:_LEADERS]
         self._near = self._neighbours([leader for leader in leaders if self.times[leader] < math.inf])
         known = [*self.times]
@@ -270,7 +272,7 @@ class Search:
         return []
 
     def _pool(self) -> Points:
-        """The points to choose from: neighbours of the leaders, random ones, and what records say is best."""
+        """Return the points to choose from: neighbours of the leaders, random ones, and what records say is best."""
         import numpy as np
 
         near = [*self._near.values()]
@@ -284,7 +286,7 @@ class Search:
         return Points([*rows], np.vstack([points.places for points in found])[[*rows.values()]])
 
     def _neighbours(self, leaders: Sequence[str]) -> dict[str, Points]:
-        """The neighbours of the leaders, found for one more of them: a round costs the same in every space."""
+        """Return the neighbours of the leaders, found for one more of them: a round costs the same in every space."""
         found = {leader: self._near[leader] for leader in leaders if leader in self._near}
         for leader in leaders:
             if leader not in found:
@@ -307,7 +309,7 @@ class _Record:
         self._weights = np.linalg.solve(kernel, values - self._mean)
 
     def expected(self, places: Any) -> Any:
-        """The logarithms of the slowdown at some coordinates."""
+        """Return the logarithms of the slowdown at some coordinates."""
         import numpy as np
 
         found = self._mean + _kernel(places, self._places, share=_NARROW) @ self._weights
@@ -335,7 +337,7 @@ class _Model:
         self.best = Points(best, _array([search.place_of(text) for text in best]))
 
     def portfolio(self) -> list[str]:
-        """The few configurations that cover the records best; what one does not say is what it expects."""
+        """Return the few configurations that cover the records best; what one does not say is what it expects."""
         if not self._said:
             return []
         places = _array([self._search.place_of(text) for text in self._said])
@@ -464,11 +466,13 @@ class _View:
     boldness: tuple[float, ...]
 
     def bounds(self, which: Any) -> _Bounds:
-        """The bounds of some of them."""
+        """Return the bounds of some of them."""
         return _Bounds(self.fit, self.others[which], self.differences[which], self.expected[which])
 
     def orders(self) -> list[list[int]]:
-        """Those with the lowest bounds first, for each boldness; block by block, so that many need no more memory."""
+        """Return those with the lowest bounds first, for each boldness; block by block, so that many need no more
+        memory.
+        """
         import numpy as np
 
         starts = range(0, len(self.others), _BLOCK)
@@ -494,7 +498,7 @@ class _Bounds:
         self._doubt = 1 + (differences * differences).sum(1) - (self._cross * self._cross).sum(0)
 
     def bound(self, boldness: float) -> Any:
-        """The lower confidence bound of each."""
+        """Return the lower confidence bound of each."""
         import numpy as np
 
         return self._expected - boldness * np.sqrt(self._fit.variance * np.maximum(1e-9, self._doubt))

@@ -29,7 +29,7 @@ _ENOUGH: Final = 0.25
 
 
 def powers_of_two(least: int, most: int) -> list[int]:
-    """The powers of two from `least` to `most`, both included."""
+    """Return the powers of two from `least` to `most`, both included."""
     if not 0 < least <= most or least & (least - 1) or most & (most - 1):
         raise UsageError(f"powers_of_two({least}, {most}) needs two powers of two, the smaller one first")
     return [1 << bit for bit in range(least.bit_length() - 1, most.bit_length())]
@@ -83,7 +83,7 @@ class Space:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def of_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallSpace:
-        """The configurations that a call may use."""
+        """Return the configurations that a call may use."""
         return CallSpace(self, args, kwargs)
 
 
@@ -106,13 +106,13 @@ class CallSpace:
         return all(check(configuration, *self._args, **self._kwargs) for check in self.space.constraints)
 
     def checked(self, configuration: Any) -> Any:
-        """The configuration; raises `ConfigurationError` if the call may not use it."""
+        """Return the configuration; raises `ConfigurationError` if the call may not use it."""
         if not self.allows(configuration):
             raise ConfigurationError(f"{canonical_json(configuration)} is outside of the constraints of this call")
         return configuration
 
     def place(self, configuration: Any) -> tuple[float, ...] | None:
-        """The coordinates; a number beside the axis lies between its neighbours."""
+        """Return the coordinates; a number beside the axis lies between its neighbours."""
         if not self.allows(configuration):
             return None
         found = _values(configuration, dict(self._axes)) or []
@@ -121,7 +121,7 @@ class CallSpace:
         )
 
     def near(self, configuration: Any, generator: random.Random, count: int) -> Points:
-        """Up to two steps on each axis, and one on each pair of axes: so many of these, at random."""
+        """Return up to two steps on each axis, and one on each pair of axes: so many of these, at random."""
         found = _values(configuration, dict(self._axes)) or []
         point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
         inside = around(point, self._sizes)
@@ -129,7 +129,7 @@ class CallSpace:
         return located(numbers_of(steps, self._sizes), steps, self._sizes)
 
     def drawn(self, generator: random.Random, count: int) -> Points:
-        """So many random points, or all; more where constraints refuse nearly all."""
+        """Return so many random points, or all; more where constraints refuse nearly all."""
         number = math.prod(self._sizes)
         count = math.ceil(count * min(_TRIES, max(1.0, _ENOUGH * self._asked / self._allowed)))
         if number <= sys.maxsize:
@@ -139,7 +139,9 @@ class CallSpace:
         return located(numbers, steps_of(numbers, self._sizes), self._sizes)
 
     def text(self, name: int) -> str | None:
-        """The canonical JSON of the configuration at the point with this number; None if the constraints refuse it."""
+        """Return the canonical JSON of the configuration at the point with this number; None if the constraints refuse
+        it.
+        """
         made = self._at(name)
         self._asked += 1
         if not self._fulfils(made):
@@ -148,7 +150,7 @@ class CallSpace:
         return canonical_json(made)
 
     def some(self, generator: random.Random, count: int) -> list[Any]:
-        """Up to so many random configurations."""
+        """Return up to so many random configurations."""
         made = (self._at(number) for number in self.drawn(generator, _TRIES * count).names)
         return list(itertools.islice(filter(self._fulfils, made), count))
 
@@ -176,7 +178,7 @@ def _paths(axes: Mapping[str, Any], before: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def _values(configuration: Any, axes: Mapping[tuple[str, ...], Any]) -> list[Any] | None:
-    """The value on each axis; None if the configuration lacks one."""
+    """Return the value on each axis; None if the configuration lacks one."""
     found = []
     for path in axes:
         held = configuration
@@ -189,7 +191,7 @@ def _values(configuration: Any, axes: Mapping[tuple[str, ...], Any]) -> list[Any
 
 
 def _step(values: Sequence[Any], value: Any) -> float:
-    """The place of a value on an axis, counted in steps."""
+    """Return the place of a value on an axis, counted in steps."""
     below = bisect.bisect_right(values, order(value), key=order)
     step = max(0, below - 1)
     if values[step] == value or not isinstance(value, int | float) or not below or step + 1 == len(values):

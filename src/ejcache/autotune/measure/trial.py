@@ -122,7 +122,7 @@ def refuse_spanning(values: Iterable[Any], *, name: str) -> None:
 
 
 def refuse_spanning_jaxpr(closed: Any, *, name: str) -> None:
-    """`refuse_spanning` for all values that a jaxpr and the jaxprs inside it name."""
+    """Call `refuse_spanning` for all values that a jaxpr and the jaxprs inside it name."""
     refuse_spanning(_named_in(closed), name=name)
 
 
@@ -368,7 +368,7 @@ def compile_with_gradient(trial: Trial, build: Callable[[Any], Callable[..., Any
 def _lower_all(
     trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], tuning: Any, *, gradient: bool
 ) -> dict[int, Any]:
-    """By the identity of a trial, what can be compiled."""
+    """Return by the identity of a trial what can be compiled."""
     lowered: dict[int, Any] = {}
     arrays = tuning.arrays
     for trial in trials:

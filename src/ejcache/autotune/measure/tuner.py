@@ -223,7 +223,7 @@ class Tuner:
 
 
 def _source(tuning: TuningRun, winner: Trial | None, known: Record | None) -> Source:
-    """PGLE only if a profile was taken: where the profiler is not available, its trace is empty."""
+    """Say PGLE only if a profile was taken: where the profiler is not available, its trace is empty."""
     if not tuning.pgle or winner is None:
         return Source.TUNED
     if winner.known is not None:
@@ -519,7 +519,7 @@ class _Contest:
         return self.default, evidence
 
     def _confirmed(self, rival: Trial, gain: float) -> dict[str, Any] | None:
-        """Evidence for the record, or None if the rival loses the second race."""
+        """Return evidence for the record, or None if the rival loses the second race."""
         if not self.tuning.tuner.confirm:
             return {"gain": round(gain, 4), "confirmed": False}
         assert self.default is not None  # noqa: S101 (for the type checker)

@@ -210,7 +210,7 @@ class TuningRun:
                 self._run_warm(trial)
 
     def settle(self) -> None:
-        """If no default has run, have those candidates fail that compute something else than most of them do."""
+        """Have those candidates fail, if no default has run, that compute something else than most of them do."""
         if self.expected is not None or not self._alike:
             return
         self.reference_failed = "there is no default that works, so the results were compared with each other only"
@@ -288,7 +288,7 @@ class TuningRun:
         return float(self._run(trial, partial(run_once, trial, self.arrays, repeats)))
 
     def _sampled(self, trial: Trial, repeats: int) -> float:
-        """`timed`, on the clock that `timer` names."""
+        """Return `timed`, on the clock that `timer` names."""
         if self.timer == "device":
             try:
                 seconds = float(self._run(trial, partial(run_on_device, trial, self.arrays, repeats)))

@@ -75,7 +75,7 @@ class VariedArray:
     extents: frozenset[int]
 
     def ways(self, style: Style) -> list[_Way]:
-        """Functions of a generator of numpy's that return other values, the boldest first."""
+        """Return functions of a generator of numpy's that return other values, the boldest first."""
         import jax
         import jax.numpy as jnp
 
@@ -168,7 +168,7 @@ def _float_ways(values: Any, style: Style) -> list[_Way]:
 
 
 def _normal(values: Any, generator: Any, *, scale: float = 1.0, positive: bool = False) -> Any:
-    """Normal values, one of them zero; what is not finite, as masks have it, stays."""
+    """Return normal values, one of them zero; what is not finite, as masks have it, stays."""
     import numpy as np
 
     made = generator.standard_normal(min(values.size, _PERIOD), dtype=np.float32) * scale
@@ -187,7 +187,7 @@ _EDGES: Final = ((True, True), (False, True), (True, False), (False, False))
 
 
 def _edges(values: Any, generator: Any, *, zeros: bool = False, spikes: bool = False, positive: bool = False) -> Any:
-    """Few different values, zeros among them; a row of zeros, and a large value at the end of each axis."""
+    """Return few different values, zeros among them; a row of zeros, and a large value at the end of each axis."""
     import numpy as np
 
     found = np.round(2 * _normal(values, generator).real) / 2
@@ -253,7 +253,7 @@ def _bool_ways(values: Any, style: Style) -> list[_Way]:
 
 
 def _flags(values: Any, generator: Any, *, share: float) -> Any:
-    """Booleans of which this share is true, and at least one is not what it was."""
+    """Return booleans of which this share is true, and at least one is not what it was."""
     import numpy as np
 
     made = np.asarray(generator.random(values.shape) < share)
@@ -263,7 +263,7 @@ def _flags(values: Any, generator: Any, *, share: float) -> Any:
 
 
 def _with_empty_rows(values: Any, generator: Any) -> Any:
-    """Booleans, half of them true, with one row, one column and so on that are all false."""
+    """Return booleans, half of them true, with one row, one column and so on that are all false."""
     import numpy as np
 
     made = np.asarray(generator.random(values.shape) < 0.5)
@@ -275,7 +275,7 @@ def _with_empty_rows(values: Any, generator: Any) -> Any:
 
 
 def _integer_ways(values: Any, style: Style, limits: Any) -> list[_Way]:
-    """Integers that are only computed with. Where the caller has no zero, which may divide, there is none."""
+    """Return integers that are only computed with. Where the caller has no zero, which may divide, there is none."""
     import numpy as np
 
     zero = bool((values == 0).any())
@@ -298,7 +298,9 @@ def _integer_ways(values: Any, style: Style, limits: Any) -> list[_Way]:
 
 
 def _position_ways(values: Any, style: Style, extents: frozenset[int]) -> list[_Way]:
-    """Positions within what the caller's values and the extents of the arrays say. Negative ones are marks and stay."""
+    """Return positions within what the caller's values and the extents of the arrays say. Negative ones are marks and
+    stay.
+    """
     import numpy as np
 
     kept = values < 0

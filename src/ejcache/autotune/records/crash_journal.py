@@ -77,7 +77,7 @@ class CandidateJournal:
         return self._marked(candidate, _RUNNING)
 
     def add(self, candidate: Any) -> None:
-        """Also have this candidate in the file; none may be compiled or run meanwhile."""
+        """Have this candidate in the file; none may be compiled or run meanwhile."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 self._write([*self._places, canonical_json(candidate)])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def encode_document(fields: Mapping[str, Any], *, kind: str, schema: int, checksum: bool = True) -> bytes:
-    """The document, ready to be written. Raises ValueError if a field is not JSON."""
+    """Return the document, ready to be written. Raises ValueError if a field is not JSON."""
     body = {"ejcache": kind, "schema": schema, **fields}
     if checksum:
         body["checksum"] = _checksum_of(body)
@@ -28,7 +28,7 @@ def encode_document(fields: Mapping[str, Any], *, kind: str, schema: int, checks
 
 
 def decode_document(data: bytes, *, kind: str, schema: int, max_size: int) -> dict[str, Any]:
-    """The fields of a document.
+    """Return the fields of a document.
 
     Args:
         data: the document.

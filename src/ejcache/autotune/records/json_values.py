@@ -66,7 +66,7 @@ def module_name(value: Any) -> str:
 
 
 def dtype_name(value: Any) -> str | None:
-    """`float32` for a numpy dtype or a numpy or JAX scalar class; None for any other value.
+    """Return `float32` for a numpy dtype or a numpy or JAX scalar class; None for any other value.
 
     `jnp.float32` and `jnp.bfloat16` are instances of one class, so the class alone does not tell them apart.
     """
@@ -160,7 +160,7 @@ def to_json(value: Any) -> Any:
 
 
 def json_or_repr(value: Any) -> Any:
-    """`to_json(value)`, or the `repr` of a value that has no such form."""
+    """Return `to_json(value)`, or the `repr` of a value that has no such form."""
     try:
         return to_json(value)
     except ConfigurationError:

@@ -32,7 +32,9 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def slug(text: str) -> str:
-    """`text` as one component of a path. Several texts may share a component: the digest tells their records apart."""
+    """Return `text` as one component of a path. Several texts may share a component: the digest tells their records
+    apart.
+    """
     return (_UNSAFE.sub("_", text).lstrip(".").rstrip(". ") or "_")[:100].lower()
 
 
@@ -112,7 +114,7 @@ _MILD: Final = frozenset({"cores", "jaxlib", "toolkit"})
 
 
 def origin_of(key: RecordKey, record: Record) -> CandidateOrigin:
-    """The origin of a candidate of the call `key` that is tried because `record` has it."""
+    """Return the origin of a candidate of the call `key` that is tried because `record` has it."""
     if record.key.device != key.device:
         return CandidateOrigin.DEVICE
     if record.key.call_digest != key.call_digest:
@@ -121,7 +123,7 @@ def origin_of(key: RecordKey, record: Record) -> CandidateOrigin:
 
 
 def differences(one: RecordKey, other: RecordKey) -> dict[str, tuple[Any, Any]]:
-    """The parts in which two keys differ, by name: `{"call.arguments.x": ("float32[8]", "float32[16]")}`."""
+    """Return the parts in which two keys differ, by name: `{"call.arguments.x": ("float32[8]", "float32[16]")}`."""
     left, right = _flattened(one), _flattened(other)
     return {
         name: (left.get(name), right.get(name))
@@ -271,12 +273,12 @@ class Timing:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Timing:
-        """The quantiles of these seconds."""
+        """Return the quantiles of these seconds."""
         return cls(quantile(samples, 0.2), quantile(samples, 0.5), quantile(samples, 0.8), len(samples))
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:
-    """The value below which `fraction` of the values lie, interpolated."""
+    """Return the value below which `fraction` of the values lie, interpolated."""
     ordered = sorted(values)
     place = fraction * (len(ordered) - 1)
     low = math.floor(place)
@@ -374,7 +376,7 @@ class Record:
         return "" if self.source is Source.PINNED else str(self.measurement.get("unsure", ""))
 
     def failures(self) -> str:
-        """The first three failures, for a message."""
+        """Return the first three failures, for a message."""
         failed = [item for item in self.candidates if item.status is not Status.OK]
         said = [f"{item.digest}: {item.error or item.status.value}" for item in failed[:3]]
         return "; ".join([*said, f"and {len(failed) - 3} more"] if len(failed) > 3 else said)
@@ -389,7 +391,7 @@ class Record:
         return space_digest(stored) in _spaces(self)
 
     def candidate(self, configuration: Any) -> Candidate | None:
-        """The candidate with this configuration (a JSON value), or None."""
+        """Return the candidate with this configuration (a JSON value), or None."""
         wanted = canonical_json(configuration)
         return next((candidate for candidate in self.candidates if candidate.digest == wanted), None)
 
@@ -400,7 +402,7 @@ def agreement(record: Record, part: str) -> bool | None:
 
 
 def with_agreement(record: Record, part: str, *, agrees: bool) -> Record:
-    """The record, which says whether its configuration is right for one of the calls that share the key."""
+    """Return the record, which says whether its configuration is right for one of the calls that share the key."""
     known = _agreements(record) | {_agreement_name(record, part): agrees}
     return replace(record, measurement={**record.measurement, _AGREES: known})
 
@@ -416,7 +418,7 @@ def _agreements(record: Record) -> dict[str, bool]:
 
 
 def merged(one: Record, other: Record) -> Record:
-    """The record of two measurements of one call: the choice that counts, and all candidates.
+    """Return the record of two measurements of one call: the choice that counts, and all candidates.
 
     The choice of a process in which a candidate worked counts before that of one in which all failed, then the one of
     the stronger source, the one of a measurement that ended, the sure one, the later one, and that with the larger
@@ -444,7 +446,7 @@ def merged(one: Record, other: Record) -> Record:
 
 
 def dated_after(record: Record, known: Iterable[Record]) -> Record:
-    """`record` with dates after those of the records that it replaces, whichever clock these were dated by.
+    """Return `record` with dates after those of the records that it replaces, whichever clock these were dated by.
 
     Args:
         record: a new one.
@@ -487,7 +489,9 @@ def _spaces(record: Record) -> set[str]:
 
 
 def pinned(record: Record, configuration: Any, *, now: float) -> Record:
-    """The record with a configuration (a JSON value) that a person fixed at `now`, in seconds since the epoch."""
+    """Return the record with a configuration (a JSON value) that a person fixed at `now`, in seconds since the
+    epoch.
+    """
     measurement = dict(record.measurement)
     if record.source is not Source.PINNED:
         measurement[_BEFORE_PIN] = {"configuration": record.configuration, "source": record.source.value}
@@ -498,7 +502,7 @@ def pinned(record: Record, configuration: Any, *, now: float) -> Record:
 
 
 def unpinned(record: Record, *, now: float) -> Record | None:
-    """The record with what was chosen before a person fixed a configuration; None if nothing was."""
+    """Return the record with what was chosen before a person fixed a configuration; None if nothing was."""
     before = record.measurement.get(_BEFORE_PIN)
     if not isinstance(before, dict):
         return None
@@ -514,13 +518,13 @@ def unpinned(record: Record, *, now: float) -> Record | None:
 
 
 def space_digest(stored: Iterable[Any]) -> str:
-    """16 hexadecimal digits that are equal for equal sets of configurations (JSON values)."""
+    """Return 16 hexadecimal digits that are equal for equal sets of configurations (JSON values)."""
     texts = sorted({canonical_json(item) for item in stored})
     return hashlib.sha256(canonical_json(texts).encode()).hexdigest()[:16]
 
 
 def fastest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Sorted by median time, failed candidates last."""
+    """Return sorted by median time, failed candidates last."""
     return tuple(sorted(candidates, key=_speed))
 
 
@@ -530,7 +534,7 @@ def _speed(candidate: Candidate) -> tuple[bool, float, str]:
 
 
 def encode_record(record: Record) -> bytes:
-    """The document, ready to be written.
+    """Return the document, ready to be written.
 
     Raises:
         ValueError: a part of it is not JSON, a name has control characters, or its source is never stored.
@@ -561,7 +565,7 @@ def _body(record: Record) -> dict[str, Any]:
 
 
 def decode_record(data: bytes, *, path: str = "") -> Record:
-    """The record in a document.
+    """Return the record in a document.
 
     Args:
         data: the document.

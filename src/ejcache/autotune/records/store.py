@@ -73,7 +73,8 @@ GROUP: Final = "ejcache.seeds"
 
 @cache
 def package_seeds() -> tuple[tuple[str, str | None], ...]:
-    """(name of the entry, directory) of the installed packages, ordered by name; None for one that has no directory.
+    """Return (name of the entry, directory) of the installed packages, ordered by name; None for one that has no
+    directory.
 
     One warning for each of these says why. This reads the metadata of all installed packages, once in a process.
     """
@@ -95,7 +96,7 @@ def _directory_of(name: str, value: str) -> str | None:
 
 
 def _directory(value: str) -> str:
-    """The directory that an entry names; raises for one that does not exist."""
+    """Return the directory that an entry names; raises for one that does not exist."""
     package, *inner = value.strip().split(".")
     if not all(part.isidentifier() for part in (package, *inner)):
         raise ValueError("it is not the name of a package and a directory in it, separated by dots")
@@ -134,12 +135,12 @@ class RecordLayer:
         return f"RecordLayer({self.name!r}, {self.documents.url!r})"
 
     def read(self, key: RecordKey) -> Record | None:
-        """The intact record of `key`, or None."""
+        """Return the intact record of `key`, or None."""
         record: Record | None = self._guarded(lambda: self._read(key.path))
         return record
 
     def records(self, prefix: str = f"{ROOT}/") -> Iterator[Record]:
-        """Each intact record whose path begins with `prefix`."""
+        """Yield each intact record whose path begins with `prefix`."""
         found = self._guarded(lambda: [path for path in self.documents.list(prefix) if path.endswith(".json")])
         for path in found or ():
             record = self._guarded(partial(self._read, path))
@@ -214,7 +215,7 @@ class RecordLayer:
         return False
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
-        """The result of `action`; None if the storage fails or its circuit breaker is open."""
+        """Return the result of `action`; None if the storage fails or its circuit breaker is open."""
         try:
             return action()
         except StoreNotAskedError:
@@ -314,12 +315,12 @@ class AutotuneStore:
         return self.layers[0].documents.url
 
     def find(self, key: RecordKey) -> Found | None:
-        """The strongest record of `key`, or None. The first lookup reads the layers; later ones use memory."""
+        """Return the strongest record of `key`, or None. The first lookup reads the layers; later ones use memory."""
         found = self.find_all(key)
         return found[0] if found else None
 
     def find_all(self, key: RecordKey) -> list[Found]:
-        """The record of `key` in each layer that has one, strongest first."""
+        """Return the record of `key` in each layer that has one, strongest first."""
         held = self._keys.get(key.digest)
         if held is not None and (held.found or time.monotonic() < held.due):
             return held.found
@@ -387,7 +388,7 @@ class AutotuneStore:
     def records(
         self, *, operation: str | None = None, device: str | None = None, layer: str | None = None
     ) -> Iterator[Found]:
-        """Each record in each layer. A key that several layers have comes several times. This reads all records.
+        """Yield each record in each layer. A key that several layers have comes several times. This reads all records.
 
         Args:
             operation: only records of this operation.
@@ -402,7 +403,7 @@ class AutotuneStore:
                         yield _found(place, record)
 
     def near(self, key: RecordKey, *, same_call: bool = False) -> list[Found]:
-        """Records of the operation under other keys; those that differ least come first, then the newest.
+        """Return records of the operation under other keys; those that differ least come first, then the newest.
 
         A record of the same call that says what is probably best here, see `is_similar`, has the source SIMILAR; one of
         a call that differs in the sizes of arrays alone, NEAREST; any other one its own.
@@ -426,7 +427,7 @@ class AutotuneStore:
         return [item for _, _, item in sorted(found, key=lambda each: each[:2])]
 
     def stats(self) -> dict[str, int]:
-        """Counters of all layers together, the keys in memory, and the records that wait for a layer.
+        """Return counters of all layers together, the keys in memory, and the records that wait for a layer.
 
         `broken_packages` counts the entries of installed packages that name no directory of records.
         """
@@ -446,11 +447,11 @@ class AutotuneStore:
             layer.documents.close()
 
     def all_layers(self) -> list[RecordLayer]:
-        """`layers` and those of the installed packages."""
+        """Return `layers` and those of the installed packages."""
         return [*self.layers, *self._package_layers()]
 
     def _package_layers(self) -> list[RecordLayer]:
-        """The layers of the installed packages."""
+        """Return the layers of the installed packages."""
         if self._packages is None:
             self._packages = []
             for name, place in package_seeds():
@@ -498,7 +499,9 @@ def _found(layer: RecordLayer, record: Record) -> Found:
 
 
 def _distance(one: RecordKey, other: RecordKey) -> tuple[float, bool]:
-    """Doublings between the sizes of arrays, plus a hundred for each other difference; whether there is no such one."""
+    """Return doublings between the sizes of arrays, plus a hundred for each other difference; whether there is no such
+    one.
+    """
     doublings = [_doublings(here, there) for here, there in differences(one, other).values()]
     return sum(100.0 if doubled is None else doubled for doubled in doublings), None not in doublings
 
@@ -515,7 +518,7 @@ def _doublings(here: Any, there: Any) -> float | None:
 
 
 def _strength(item: Found) -> tuple[int, bool]:
-    """Less for a stronger record."""
+    """Return less for a stronger record."""
     return item.source.rank, bool(item.record.unsure)
 
 
@@ -533,7 +536,7 @@ def _default_places() -> list[tuple[str, str | Documents]]:
 
 
 def _usable(root: str, settings: Settings) -> str:
-    """The directory `root`, or the one that is used where it is refused; the line at exit then names that."""
+    """Return the directory `root`, or the one that is used where it is refused; the line at exit then names that."""
     from ejcache.stores.location import Location
     from ejcache.stores.opening import usable_location
 
@@ -558,7 +561,7 @@ _default_lock: Final = threading.RLock()
 
 
 def default_store() -> AutotuneStore:
-    """The store of this process: the one given to `set_default_store`, or else the user's own.
+    """Return the store of this process: the one given to `set_default_store`, or else the user's own.
 
     The user's own is opened at first use, and again when a variable that names it has changed.
     """
@@ -577,7 +580,7 @@ def default_store() -> AutotuneStore:
 
 
 def _held(variables: tuple[str | None, ...]) -> AutotuneStore | None:
-    """The store that is open, if these values of the variables still name it."""
+    """Return the store that is open, if these values of the variables still name it."""
     return _default if _default_variables in (None, variables) else None
 
 

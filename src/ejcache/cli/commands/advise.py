@@ -105,7 +105,7 @@ def findings(
 
 
 def lines_of(found: Sequence[Advice], smaller: SmallerFindings) -> list[str]:
-    """The findings as the terminal shows them, the one that saves most first."""
+    """Return the findings as the terminal shows them, the one that saves most first."""
     if not found:
         return said_of_none(smaller)
     lines: list[str] = []
@@ -144,7 +144,7 @@ def _run(
 
 
 def _of_processes(records: Sequence[StartRecord], began: float, processes: Collection[int]) -> set[str]:
-    """The ids of the records that these processes of this host have made since then."""
+    """Return the ids of the records that these processes of this host have made since then."""
     host = socket.gethostname()
     return {
         each.process.id

@@ -215,7 +215,7 @@ def get_value(
 
 
 def _given_options(context: typer.Context, directory: str | None, *, as_json: bool) -> tuple[str | None, bool]:
-    """`--dir` and `--json`, which may also be before the subcommand."""
+    """Return `--dir` and `--json`, which may also be before the subcommand."""
     before: Mapping[str, Any] = context.parent.params if context.parent is not None else {}
     return directory if directory is not None else before.get("directory"), as_json or bool(before.get("as_json"))
 
@@ -364,7 +364,7 @@ def _location(settings: Settings) -> tuple[Location, bool]:
 
 
 def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | None:
-    """The limits that are stored with a shared cache; None if it does not answer in time."""
+    """Return the limits that are stored with a shared cache; None if it does not answer in time."""
     from ejcache.maintenance.stored_policy import read_limits
     from ejcache.stores.opening import open_bucket
 

@@ -164,7 +164,7 @@ def pull(
 
 
 def _is_archive(place: str) -> bool:
-    """True for the name of a tar file on this machine."""
+    """Return true for the name of a tar file on this machine."""
     return place.endswith(".tar") and "://" not in place and not Path(place).is_dir()
 
 
@@ -215,7 +215,7 @@ def _carry(
 
 
 def _keys_at(url: str, settings: Settings) -> Iterator[str]:
-    """The keys at a location that may not exist yet; nothing is created."""
+    """Yield the keys at a location that may not exist yet; nothing is created."""
     from ejcache.stores.opening import inspect_location
 
     with contextlib.suppress(NotAStoreError):

@@ -98,7 +98,7 @@ def _rule(before: str | None, by: str | None) -> Rule:
 
 
 def _moment(text: str) -> float:
-    """Seconds since 1970 of a time, or of an age."""
+    """Return seconds since 1970 of a time, or of an age."""
     if re.fullmatch(r"\s*\d+(\.\d+)?\s*[smhdw]\s*", text):
         return max(0.0, time.time() - parse_age(text, setting="--before"))
     with contextlib.suppress(ValueError, OverflowError):

@@ -32,7 +32,9 @@ class RunCommand(TyperCommand):
         return True
 
     def _end_options(self, arguments: Sequence[str], takes_value: set[str]) -> list[str]:
-        """The arguments with `--` before the program, which may begin with `-m`, `-c` or `-`, as after `python`."""
+        """Return the arguments with `--` before the program, which may begin with `-m`, `-c` or `-`, as after
+        `python`.
+        """
         position = 0
         while position < len(arguments):
             argument = arguments[position]

@@ -69,7 +69,7 @@ def _report_audits(url: str, audits: list[Audit], restored: int, *, as_json: boo
 
 
 def _audits(cache: OpenCache, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
-    """The audits of the entries, and of its structures."""
+    """Yield the audits of the entries, and of its structures."""
     from ejcache.maintenance.audit import Audit, audit, audit_structure
     from ejcache.util.parallel import THREADS
 

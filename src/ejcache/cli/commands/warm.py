@@ -128,7 +128,7 @@ def warm(
 
 
 def _calls(shapes: Sequence[str] | None) -> list[str] | None:
-    """The texts of the calls, each once; None if there are to be none.
+    """Return the texts of the calls, each once; None if there are to be none.
 
     Raises:
         UsageError: one of them cannot be read, or describes no call.
@@ -252,7 +252,7 @@ class _Work:
         self.uploaded = True
 
     def programs(self, waiting: deque[dict[str, str]]) -> Iterator[dict[str, Any]]:
-        """The fields of each program: `shapes`, `program`, `outcome`, `reason`, `seconds`.
+        """Yield the fields of each program: `shapes`, `program`, `outcome`, `reason`, `seconds`.
 
         A program that ends its process, because XLA crashes or memory runs out, has failed: another process goes on.
 

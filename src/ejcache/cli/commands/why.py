@@ -147,11 +147,11 @@ class _Caches:
         self._opened: dict[str, KnownEntries | StoreError | None] = {}
 
     def chosen(self) -> KnownEntries | None:
-        """The cache that `--dir`, or else the settings, name; None if no program has stored an entry there."""
+        """Return the cache that `--dir`, or else the settings, name; None if no program has stored an entry there."""
         return self._open("", self.directory)
 
     def of(self, record: ProgramRecord) -> KnownEntries | StoreError | UsageError | None:
-        """The cache of that miss, or the error for which it cannot be opened any more."""
+        """Return the cache of that miss, or the error for which it cannot be opened any more."""
         try:
             return self.chosen() if self.directory is not None else self._open(location_of(record.url), record.url)
         except (StoreError, UsageError) as exc:
@@ -181,7 +181,7 @@ class _Caches:
 def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
 ) -> Sequence[tuple[ProgramRecord, Cause]]:
-    """The misses that these options name, explained; without one, the entries or functions of that name."""
+    """Return the misses that these options name, explained; without one, the entries or functions of that name."""
     from ejcache.history.why import causes_of
 
     def is_within(url: str, moment: float) -> bool:
@@ -198,7 +198,7 @@ def _answers(
 
 
 def location_of(url: str) -> str:
-    """One spelling for all URLs of a location; any other text as it is."""
+    """Return one spelling for all URLs of a location; any other text as it is."""
     from ejcache.stores.location import Location
 
     try:
@@ -212,7 +212,7 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
 
 
 def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
-    """The newest entry that `what` names, in the form of the miss after which some host stored it."""
+    """Return the newest entry that `what` names, in the form of the miss after which some host stored it."""
     from ejcache.keys.key import is_thin_key, listed_name
 
     known = None
@@ -237,7 +237,7 @@ def _note_lines(note: ReuseNote) -> list[str]:
 
 
 def _fields(record: ProgramRecord, why: Cause) -> dict[str, Any]:
-    """A function that was not missed has the fields of a miss, too, without a reason and an outcome."""
+    """Return a function that was not missed has the fields of a miss, too, without a reason and an outcome."""
     texts = ("key", "url", "time", "caller", "reason", "outcome")
     fields = {"name": record.name, **{text: getattr(record, text) for text in texts}}
     return {**fields, "compile_seconds": record.compile_seconds, **why.to_dict(), "diff": why.diff}

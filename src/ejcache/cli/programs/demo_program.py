@@ -25,7 +25,7 @@ PHASES = ("import", "setup", "trace_and_lower", "compile_or_load", "first_step")
 
 
 def initial_parameters(blocks: int) -> Any:
-    """Made by NumPy, so that the training step is the one program that is compiled."""
+    """Make them by NumPy, so that the training step is the one program that is compiled."""
     random = np.random.default_rng(0)
 
     def matrix(rows: int, columns: int) -> Any:

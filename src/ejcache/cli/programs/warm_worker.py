@@ -157,7 +157,7 @@ def _is_absent(module: str) -> bool:
 
 
 def _sentence(exc: Exception) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = " ".join(str(exc).split())
     if isinstance(exc, EjcacheError):
         return text

@@ -66,7 +66,7 @@ def pull_from_ejkernel(place: str, directory: str | None, *, as_json: bool) -> i
 
 
 def _files(place: str) -> Iterator[tuple[Documents, str]]:
-    """The directory and the name of a file, or of each file in a directory."""
+    """Yield the directory and the name of a file, or of each file in a directory."""
     path = existing_path(place)
     if place.endswith(".json") if path is None else not path.is_dir():
         above, _, name = (place if path is None else str(path.resolve())).rpartition("/")

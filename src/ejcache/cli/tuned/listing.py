@@ -69,7 +69,7 @@ def _row(item: Found) -> list[str]:
 
 
 def report_rows(directory: str | None) -> list[Sequence[str]]:
-    """The records for `ejcache report`, the heading first; nothing if there are none, or they cannot be read."""
+    """Return the records for `ejcache report`, the heading first; nothing if there are none, or they cannot be read."""
     with suppress(EjcacheError), open_autotune(directory) as store:
         found = strongest(store.records())
         return [_COLUMNS, *map(_row, found)] if found else []

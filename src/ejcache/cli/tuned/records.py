@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def open_autotune(
     directory: str | None, *, write: bool = False, must_exist: bool | None = None
 ) -> Iterator[AutotuneStore]:
-    """The autotune store that `--dir`, or else the settings, name. A message on stderr counts failed operations.
+    """Open the autotune store that `--dir`, or else the settings, name. A message on stderr counts failed operations.
 
     Args:
         directory: the value of `--dir`.
@@ -62,7 +62,7 @@ def own_layers(store: AutotuneStore) -> list[RecordLayer]:
 
 
 def strongest(found: Iterable[Found], *, name: str | None = None, device: str | None = None) -> list[Found]:
-    """For each key the record that programs use, ordered by operation and key.
+    """Return for each key the record that programs use, ordered by operation and key.
 
     Args:
         found: records of all layers.

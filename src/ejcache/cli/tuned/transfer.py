@@ -97,7 +97,7 @@ def _records_of(url: str, *, name: str | None, device: str | None) -> list[Recor
 
 
 def existing_path(source: str) -> Path | None:
-    """The path of a source on this machine, None if the source is remote. Raises NotFoundError."""
+    """Return the path of a source on this machine, None if the source is remote. Raises NotFoundError."""
     location = Location.parse(source)
     if location.kind is not LocationKind.DIRECTORY:
         return None

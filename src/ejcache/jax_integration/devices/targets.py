@@ -48,7 +48,7 @@ _current: Final[list[tuple[DeviceTarget, Sequence[Any]]]] = []
 
 @contextlib.contextmanager
 def target(name: str) -> Iterator[Sequence[Any]]:
-    """The devices of a target, to compile for: `with ejcache.target("v5p-128") as devices:`.
+    """Yield the devices of a target, to compile for: `with ejcache.target("v5p-128") as devices:`.
 
     In the block, `ejcache.warm` stores programs under the keys that a process with these devices will ask for. They
     can be in meshes and shardings; no array can be put on them. `jax.eval_shape` gives the shapes of a training state.
@@ -86,7 +86,7 @@ def target(name: str) -> Iterator[Sequence[Any]]:
 
 
 def current_target() -> tuple[DeviceTarget, Sequence[Any]] | None:
-    """The target whose block this process is in, and its devices."""
+    """Return the target whose block this process is in, and its devices."""
     return _current[-1] if _current else None
 
 
@@ -125,7 +125,7 @@ def _target_of_name(name: str) -> DeviceTarget:
 
 
 def devices_of(found: DeviceTarget) -> Sequence[Any]:
-    """The devices of a target, which can be compiled for.
+    """Return the devices of a target, which can be compiled for.
 
     Raises:
         UsageError: this installation cannot compile for them.
@@ -222,13 +222,13 @@ def document_path(name: str) -> str:
 
 
 def encode(target: DeviceTarget) -> bytes:
-    """The bytes of a target's document."""
+    """Return the bytes of a target's document."""
     fields = target._asdict() | {"topology": base64.b64encode(target.topology).decode()}
     return (json.dumps({"format": _FORMAT, "version": VERSION, **fields}, indent=1, sort_keys=True) + "\n").encode()
 
 
 def decode(data: bytes) -> DeviceTarget:
-    """The target in a document.
+    """Return the target in a document.
 
     Raises:
         EntryCorruptError: it is not the document of a target.
@@ -324,7 +324,9 @@ def _gather(own: bytes, platform: str) -> bytes:
 
 
 def environment_for(target: DeviceTarget) -> Mapping[str, str]:
-    """The environment variables with which a process compiles for a target: its flags, and no device of its own."""
+    """Return the environment variables with which a process compiles for a target: its flags, and no device of its
+    own.
+    """
     flags = {name: " ".join(_quote(flag) for flag in value.split("\n")) for name, value in target.variables.items()}
     if target.saved:
         # Flags of the host that compiles are not those of the target.

@@ -74,7 +74,7 @@ def registered_components(computation: ModuleDigest, *, devices: int, ignore_fun
 def _partitioned_calls(
     seen: RegisteredFunctions, computation: ModuleDigest, devices: int, *, ignore_functions: bool
 ) -> str:
-    """The program's custom calls that were registered as partitioned by their batch, a line each."""
+    """Return the program's custom calls that were registered as partitioned by their batch, a line each."""
     if not ignore_functions and (named := computation.custom_calls & seen.partitioned):
         raise UnkeyableError(
             Skip.PARTITIONING,
@@ -128,7 +128,7 @@ _described: Final[dict[int, tuple[Any, AbsentHost]]] = {}
 
 @contextlib.contextmanager
 def described(backend: Any, description: AbsentHost) -> Iterator[None]:
-    """In this block, the keys of this client's programs are made as by the process that will run them."""
+    """Make the keys of this client's programs, in this block, as by the process that will run them."""
     _described[id(backend)] = backend, description
     try:
         yield
@@ -143,7 +143,7 @@ def _platform_version(backend: Any) -> str:
 
 
 def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
-    """The key of one compilation.
+    """Return the key of one compilation.
 
     The variants of a program share everything but the variant. So a profile that PGLE collected is not a component (in
     JAX's key a sentinel replaces it), and neither is the override that JAX appends when it compiles a program to be
@@ -199,7 +199,7 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
 def _readable(
     backend: Any, settings: Settings, chosen: OptionComponents, participants: DeviceComponents
 ) -> dict[str, str]:
-    """The components that are kept as text, for the explanation of a miss."""
+    """Return the components that are kept as text, for the explanation of a miss."""
     platform = str(backend.platform)
     environment = environment_components(platform)
     readable = {
@@ -229,7 +229,7 @@ def alternative_key(text: str, backend: Any) -> str:
 
 
 def short_digest(text: str) -> str:
-    """16 hex digits that stand for `text`."""
+    """Return 16 hex digits that stand for `text`."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -74,7 +74,9 @@ _expected: Final[dict[int, tuple[Any, ModuleDigest]]] = {}
 
 @contextlib.contextmanager
 def digest_is_known(module: Any, digest: ModuleDigest) -> Iterator[None]:
-    """In this block, `digest_module` returns `digest` for this module, as it would compute it, and reads nothing."""
+    """Let `digest_module` return, in this block, `digest` for this module, as it would compute it, and reads
+    nothing.
+    """
     _expected[id(module)] = (module, digest)
     try:
         yield

@@ -106,7 +106,7 @@ def _memo() -> Path:
 
 
 def native_library_files(platform: str) -> list[Path]:
-    """The files behind `native_libraries`: those of jaxlib and, unless the platform is CPU, of its plug-in."""
+    """Return the files behind `native_libraries`: those of jaxlib and, unless the platform is CPU, of its plug-in."""
     files = list(native_files(Path(jaxlib.__file__).parent))
     if platform == "cpu":
         return files
@@ -130,7 +130,7 @@ def _libraries_of(packages: Iterable[str]) -> list[Path]:
 
 @cache
 def cpu_identity() -> str:
-    """The CPU of this host as code generators see it."""
+    """Return the CPU of this host as code generators see it."""
     return hashlib.sha256(cpu_features().encode()).hexdigest()
 
 
@@ -144,7 +144,7 @@ def cpu_threads() -> str:
 
 
 def _plugins(platform: str) -> list[str]:
-    """The packages of plug-ins that may compile for `platform`."""
+    """Return the packages of plug-ins that may compile for `platform`."""
     names = [*_PLUGINS, *(f"jax_plugins.{name}" for name in _in_namespace())]
     return [name for name in names if _is_of(name, platform)]
 
@@ -157,7 +157,9 @@ def _in_namespace() -> list[str]:
 
 
 def _families(name: str) -> set[str]:
-    """The known platforms that a name belongs to: JAX says `gpu` for two of them. Of any other name, "" alone."""
+    """Return the known platforms that a name belongs to: JAX says `gpu` for two of them. Of any other name, ""
+    alone.
+    """
     if name == "gpu":
         return {"cuda", "rocm"}
     return {family for family in _COMPILERS if family and family in name} or {""}

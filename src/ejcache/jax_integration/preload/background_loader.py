@@ -154,7 +154,7 @@ class BackgroundLoader:
         self._scheduler.later(IDLE_SECONDS, self._release_if_idle)
 
     def now_ready(self, key: str, *, found: bool) -> None:
-        """The entry under `key` can be read without asking another machine, or there is none."""
+        """Note that the entry under `key` can be read without asking another machine, or there is none."""
         with self._lock:
             planned = self._planned.get(key)
             if planned is None:
@@ -234,7 +234,7 @@ class BackgroundLoader:
             del planned
 
     def _next(self) -> PreloadedExecutable | None:
-        """The first program that waits, if there is memory for it. With the lock held."""
+        """Return the first program that waits, if there is memory for it. With the lock held."""
         if self._closed or self._paused:
             return None
         for planned in self._waiting.values():

@@ -59,12 +59,12 @@ if TYPE_CHECKING:
 
 
 def environment(client: Any, settings: Settings) -> str:
-    """Names what compiles and runs the programs: platform, versions, flags, kinds and number of devices."""
+    """Return names what compiles and runs the programs: platform, versions, flags, kinds and number of devices."""
     return f"{client.platform}-{compiler_environment(client, settings)}-{client.local_device_count()}"
 
 
 def read_profile(policy: CachePolicy, key: str, settings: Settings) -> RunProfile:
-    """The run profile of this process's program; an empty one if there is none that can be read.
+    """Return the run profile of this process's program; an empty one if there is none that can be read.
 
     Raises:
         StoreError: the storage failed.
@@ -266,7 +266,7 @@ class Preloader:
         return LoadedExecutable(ahead.executable, key, ahead.header, b"", waited, ahead=use)
 
     def _wait_for_plan(self, run: _Run, compilation: Compilation, key: str) -> None:
-        """A request for what the profile says is quick would take as long as the request for the profile."""
+        """Wait: a request for what the profile says is quick would take as long as the request for the profile."""
         store = compilation.cache.opened(compilation.settings)
         tiers = two_tiers(store) if store is not None else None
         if tiers is not None and not tiers.has_local(key):
@@ -274,7 +274,7 @@ class Preloader:
             run.planned.wait(max(0.0, min(left, tiers.patience())))
 
     def _patience(self) -> float:
-        """Seconds that it is worth waiting for shared storage."""
+        """Return seconds that it is worth waiting for shared storage."""
         tiers = self._policy.tiers if self._policy is not None else None
         return tiers.patience() if tiers is not None else math.inf
 

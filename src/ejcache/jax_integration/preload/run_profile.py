@@ -103,7 +103,7 @@ def merge(profile: RunProfile, environment: str, used: Sequence[ProgramUse]) -> 
 
 
 def _complete(use: ProgramUse, known: ProgramUse | None) -> ProgramUse:
-    """`use`, with what an earlier run knew: this one has compiled the program, and did not load it."""
+    """Return `use`, with what an earlier run knew: this one has compiled the program, and did not load it."""
     if known is None or use.seconds:
         return use
     if not use.stored:

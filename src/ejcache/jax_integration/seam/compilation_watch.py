@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def before_each_compilation(call: Callable[[str], None]) -> None:
-    """From now on, call `call` with the name of each program before XLA compiles it; what it raises, JAX raises.
+    """Call `call` with the name of each program before XLA compiles it; what it raises, JAX raises.
 
     There is one such function in a process, and a second call with the same one does nothing. It stays: taking it out
     could take out what another library has put around it.

@@ -98,12 +98,14 @@ def reopen() -> None:
 
 
 def original() -> Any:
-    """JAX's own function, also while ours is in its place; None if it has none."""
+    """Return JAX's own function, also while ours is in its place; None if it has none."""
     return _replaced[-1] if _replaced else getattr(jax_cache, _NAME, None)
 
 
 def _behind_interface(cache: FileCache, path: str) -> Any:
-    """`cache` as an object of this JAX's own type; compared with fresh compilations if JAX's flag asks for that."""
+    """Return `cache` as an object of this JAX's own type; compared with fresh compilations if JAX's flag asks for
+    that.
+    """
 
     class StoreOfEjcache(jax_cache.CacheInterface):  # type: ignore[misc]  # mypy reads no types of jax._src
         _path = path  # JAX logs it

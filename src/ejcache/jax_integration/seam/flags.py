@@ -60,7 +60,7 @@ class FlagReader:
         self._hooks.clear()
 
     def _note(self, flag: str, previous: Callable[[Any], None] | None, value: Any) -> None:
-        """In place of a flag's hook: note the call, and call the hook that was there before."""
+        """Note the call, in place of a flag's hook, and call the hook that was there before."""
         with self._lock:
             self._calls_noted += 1
             if flag != _DIRECTORY:

@@ -18,7 +18,9 @@ def ask_for_keys(lowered: Any) -> None:
 
 
 def with_overrides(options: Any, overrides: dict[str, bool]) -> Any:
-    """A copy of compile options in which XLA's options of these names have these values; no key is made of it."""
+    """Return a copy of compile options in which XLA's options of these names have these values; no key is made of
+    it.
+    """
     copied = copy.deepcopy(options)
     copied.env_option_overrides = [*copied.env_option_overrides, *overrides.items()]
     return copied

@@ -99,13 +99,13 @@ class CompileCache(Protocol):
     """The functions of `jax._src.compiler` that ejcache replaces; `pipeline.Compiler` has them."""
 
     def make_key(self, request: KeyRequest) -> str | None:
-        """The key of this compilation, or None to compile it without the cache."""
+        """Return the key of this compilation, or None to compile it without the cache."""
 
     def contains(self, key: str) -> bool:
         """True if there is an entry under `key`."""
 
     def read(self, key: str, placement: Placement) -> Any:
-        """The loaded executable and its compile time in seconds, or (None, None)."""
+        """Return the loaded executable and its compile time in seconds, or (None, None)."""
 
     def compile(self, key: str, program: LoweredProgram) -> Any:
         """Compile after a miss, and store the result."""
@@ -114,19 +114,19 @@ class CompileCache(Protocol):
         """Compile a program that spans processes once for all of them."""
 
     def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
-        """The profile with which every process of this program compiles; empty for none."""
+        """Return the profile with which every process of this program compiles; empty for none."""
 
     def xla_caches(self, backend: Any) -> dict[str, str]:
-        """The values of XLA's options that say where its own caches are, by name."""
+        """Return the values of XLA's options that say where its own caches are, by name."""
 
     def stored_bytes(self, executable: Any) -> bytes | None:
-        """The bytes that an executable was loaded from, or None."""
+        """Return the bytes that an executable was loaded from, or None."""
 
     def is_enabled(self) -> bool:
         """True if compilations use a cache now."""
 
     def reset(self) -> None:
-        """JAX's `reset_cache()` was called."""
+        """Do what JAX's `reset_cache()` asks for."""
 
 
 def mismatches() -> list[str]:
@@ -154,7 +154,7 @@ def mismatches() -> list[str]:
 
 
 def _nothing() -> None:
-    """In place of a function of JAX that is gone."""
+    """Stand in the place of a function of JAX that is gone."""
 
 
 # -- replacing -----------------------------------------------------------------------------------------------------
@@ -226,7 +226,8 @@ class _Replacements:
 
 
 def _with_names(function: Any, parameters: str) -> Any:
-    """`function`, which gets JAX's arguments by the names of these parameters; its exceptions carry no frames of ours.
+    """Return `function`, which gets JAX's arguments by the names of these parameters; its exceptions carry no frames of
+    ours.
 
     It does what `without_our_frames` does, so that a hit enters one function less.
     """
@@ -328,7 +329,7 @@ def _module_of(name: str) -> Any:
 
 
 def original(name: str) -> Any:
-    """JAX's own function of this name, also while ours is in its place; None if it has none."""
+    """Return JAX's own function of this name, also while ours is in its place; None if it has none."""
     return _originals.get(name) or getattr(jax_compiler, name, None)
 
 
@@ -342,12 +343,12 @@ def jaxlib_version() -> str:
 
 
 def module_name(module: Any) -> str:
-    """The module's symbol name, `jit_train_step`."""
+    """Return the module's symbol name, `jit_train_step`."""
     return str(ir.StringAttr(module.operation.attributes["sym_name"]).value)
 
 
 def signature(module: Any) -> str:
-    """The types of the program's arguments and results; empty if it has no main function."""
+    """Return the types of the program's arguments and results; empty if it has no main function."""
     for operation in module.body.operations:
         attributes = operation.operation.attributes
         if "function_type" in attributes and ir.StringAttr(attributes["sym_name"]).value == "main":
@@ -370,17 +371,19 @@ def load_executable(serialized: bytes, placement: Placement) -> Any:
 
 
 def executable_identity(executable: Any) -> tuple[object, object]:
-    """Equal for the same executable only, as long as it lives; later ones of the same program may have the address."""
+    """Return what is equal for the same executable only, as long as it lives; later ones of the same program may
+    have the address.
+    """
     return getattr(executable, "fingerprint", None), id(executable)
 
 
 def serialize_executable(executable: Any) -> bytes:
-    """The bytes that `load_executable` takes."""
+    """Return the bytes that `load_executable` takes."""
     return bytes(executable.serialize())
 
 
 def optimised_program(executable: Any) -> str:
-    """The HLO that XLA made of a program, without what does not run: names of files and lines."""
+    """Return the HLO that XLA made of a program, without what does not run: names of files and lines."""
     options = _hlo.HloPrintOptions.canonical()
     options.print_metadata = False
     options.print_large_constants = True
@@ -388,7 +391,7 @@ def optimised_program(executable: Any) -> str:
 
 
 def verification_error(key: str, stored: bytes, fresh: bytes) -> Exception:
-    """JAX's own error for an entry that differs from a fresh compilation."""
+    """Return JAX's own error for an entry that differs from a fresh compilation."""
     error: Exception = jax_cache.CacheVerificationError(
         f"Persistent compilation cache inconsistency for key {key}. The executable in the cache differs from what a "
         "fresh compilation gives; its entry is quarantined.",
@@ -412,7 +415,7 @@ def can_load(backend: Any) -> bool:
 
 
 def record_event(name: str) -> None:
-    """A monitoring event of JAX's, for those who listen."""
+    """Record a monitoring event of JAX's, for those who listen."""
     jax_monitoring.record_event(name)
 
 
@@ -427,7 +430,7 @@ def record_hit(module_name: str, key: str, compile_seconds: float, retrieval_sec
 
 
 def serialized_options(options: Any) -> bytes:
-    """The compile options as JAX's own key has them, the device assignment put in order on every platform.
+    """Return the compile options as JAX's own key has them, the device assignment put in order on every platform.
 
     JAX strips the assignment on GPU only; elsewhere a rank's own device ids kept it from every other rank's entries.
     """
@@ -442,19 +445,19 @@ def serialized_options(options: Any) -> bytes:
 
 
 def extra_flag_prefixes() -> tuple[str, ...]:
-    """Beginnings of command line arguments that a user has added to the key."""
+    """Return beginnings of command line arguments that a user has added to the key."""
     return tuple(jax_cache_key.get_flag_prefixes())
 
 
 def topology_bytes(devices: Sequence[Any]) -> bytes | None:
-    """The serialised topology of `devices`, where this jaxlib gives it (0.11 and later)."""
+    """Return the serialised topology of `devices`, where this jaxlib gives it (0.11 and later)."""
     topology = xla_client.get_topology_for_devices(devices)
     serialize = getattr(topology, "serialize", None)
     return bytes(serialize()) if serialize is not None else None
 
 
 def topology_fingerprint(devices: Sequence[Any]) -> str:
-    """The topology as JAX's own key has it."""
+    """Return the topology as JAX's own key has it."""
     hasher = hashlib.sha256()
     jax_cache_key._hash_accelerator_config(hasher, np.array(devices, dtype=object))
     return hasher.hexdigest()

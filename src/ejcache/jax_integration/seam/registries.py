@@ -141,7 +141,7 @@ def _note_call(function: str, arguments: tuple[Any, ...], named: Mapping[str, An
 
 
 def _passes_module() -> Any:
-    """None in jaxlib before 0.10.2, which has no such passes."""
+    """Return None in jaxlib before 0.10.2, which has no such passes."""
     return getattr(jax_lib, "_xla", None)
 
 

@@ -62,7 +62,7 @@ def cut_our_frames(exc: BaseException) -> None:
 
 
 def without_our_frames(function: Any) -> Any:
-    """`function`, whose exceptions carry no frames of ours."""
+    """Return `function`, whose exceptions carry no frames of ours."""
 
     @functools.wraps(function)
     def called(*arguments: Any, **named: Any) -> Any:

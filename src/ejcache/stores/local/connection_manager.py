@@ -119,7 +119,7 @@ class ConnectionManager:
                     raise translate(exc, self.root) from exc
 
     def change(self, action: _Action[T], *, make: bool = False) -> T | None:
-        """`run` for an action that writes; then the files of deleted rows are deleted.
+        """Return `run` for an action that writes; then the files of deleted rows are deleted.
 
         Raises:
             StoreReadOnlyError: the store is read-only.
@@ -135,7 +135,9 @@ class ConnectionManager:
         return self.run(change, make=make, write=True)
 
     def free(self, action: _Action[T]) -> T | None:
-        """`change` for an action that deletes entries; on a full disk, in the room of the log and of the reserve."""
+        """Return `change` for an action that deletes entries; on a full disk, in the room of the log and of the
+        reserve.
+        """
 
         def free(index: EntryIndex) -> T:
             done = action(index)
@@ -198,7 +200,7 @@ class ConnectionManager:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[EntryIndex | None]:
-        """The current index, opened if necessary. At exit it is not closed before the `with` block ends."""
+        """Yield the current index, opened if necessary. At exit it is not closed before the `with` block ends."""
         self._holders += 1
         index = None
         try:

@@ -118,7 +118,7 @@ class PendingUses:
         return USES_SECONDS - since
 
     def trying(self) -> None:
-        """The uses are about to be written, whatever becomes of it."""
+        """Note that the uses are about to be written, whatever becomes of it."""
         self._tried_at = time.monotonic()
         self._is_scheduled = False
 
@@ -286,7 +286,7 @@ class EntryIndex:
             self._presence.leave(clean=clean)
 
     def abandon(self) -> None:
-        """In a forked child: neither use nor close what belongs to the parent.
+        """Leave alone, in a forked child, what belongs to the parent.
 
         SQLite forbids even closing a connection on the other side of a fork, and Python closes one that is collected.
         """
@@ -357,7 +357,7 @@ class EntryIndex:
                     raise StoreBusyError(f"another process kept the index of {self.generation} busy too long") from exc
 
     def delete_later(self, *filenames: Any) -> None:
-        """Inside a transaction, have `finish_write` delete files that no row names after the commit."""
+        """Have `finish_write` delete files that no row names after the commit."""
         self._removed.extend(filter(None, filenames))
 
     def delete_pending(self) -> bool:

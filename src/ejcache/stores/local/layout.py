@@ -100,7 +100,7 @@ def quarantine_bytes(max_size: int) -> int:
 
 
 def declared_overhead(entries: int, *, max_size: int = -1) -> int:
-    """By how many bytes, at most, `du` of a store of `entries` entries exceeds the sum of their sizes.
+    """Say by how many bytes, at most, `du` of a store of `entries` entries exceeds the sum of their sizes.
 
     It holds after any crash as soon as the next process has opened the store. While processes write, each adds the
     value that it is writing; what a killed process was writing stays until the next one opens the store.
@@ -241,7 +241,7 @@ class Layout:
         return sorted(self._directories(_GENERATION), key=modification_time, reverse=True)
 
     def leftovers(self) -> list[Path]:
-        """Generations that were being created or deleted when their process died."""
+        """Return generations that were being created or deleted when their process died."""
         return list(self._directories(_LEFTOVER))
 
     def _directories(self, form: str) -> Iterator[Path]:

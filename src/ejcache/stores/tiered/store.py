@@ -119,7 +119,7 @@ class TieredStore(Store):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> bytes | None:
-        """The bytes under `key`, or None.
+        """Return the bytes under `key`, or None.
 
         Bytes of the shared tier that `verify` refuses are returned and not copied: the caller quarantines them.
 
@@ -186,7 +186,7 @@ class TieredStore(Store):
         return False
 
     def patience(self) -> float:
-        """Seconds that it is worth waiting for the shared tier (`Tier.patience`)."""
+        """Return seconds that it is worth waiting for the shared tier (`Tier.patience`)."""
         return self._shared.patience
 
     def prefetch(
@@ -236,7 +236,7 @@ class TieredStore(Store):
             yield from in_parallel(fetch, missing, threads=requests if alone else 1)
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
-        """The bytes under `key`, or their first `length`, or None; nothing is copied."""
+        """Return the bytes under `key`, or their first `length`, or None; nothing is copied."""
         check_key(key)
         with contextlib.suppress(StoreError):
             data = self._local.call(lambda store: store.peek(key, length=length))
@@ -249,7 +249,7 @@ class TieredStore(Store):
         return self.has_local(check_key(key)) or self._shared.call(lambda store: store.contains(key))
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Every entry of either tier; of one that both have, as the local tier knows it."""
+        """Yield every entry of either tier; of one that both have, as the local tier knows it."""
         seen = set()
         with contextlib.suppress(StoreError):
             for info in self._local.call(lambda store: list(store.entries())):
@@ -260,7 +260,7 @@ class TieredStore(Store):
                 yield info
 
     def size(self) -> int:
-        """Bytes of all entries of either tier, by a listing."""
+        """Return bytes of all entries of either tier, by a listing."""
         return sum(info.size for info in self.entries())
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class TieredStore(Store):
             self._notes.note(check_key(key), number)
 
     def local_note(self, key: str) -> float | None:
-        """The number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
+        """Return the number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
         return self._notes.number(key)
 
     def _write(self, key: str, data: bytes, how: str, worth: float | None) -> bool:
@@ -415,7 +415,7 @@ class TieredStore(Store):
             self.shared.add_counters(amounts)
 
     def counters(self) -> dict[str, float]:
-        """The counters kept with the shared tier; with the local one while the shared one cannot be asked."""
+        """Return the counters kept with the shared tier; with the local one while the shared one cannot be asked."""
         try:
             return self._shared.call(lambda store: store.counters())
         except StoreError:

@@ -38,7 +38,7 @@ def evaluates_shapes() -> bool:
 
 
 def watch_shape_evaluation() -> None:
-    """From now on `evaluates_shapes` is right. A second call does nothing."""
+    """Watch, so that from now on `evaluates_shapes` is right. A second call does nothing."""
     global _context
     with _lock:
         if _context is not None:

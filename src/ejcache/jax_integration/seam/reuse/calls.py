@@ -55,7 +55,7 @@ def mismatches() -> list[str]:
 
 
 def _nothing() -> None:
-    """A function to look at."""
+    """Be a function to look at."""
 
 
 # -- functions -----------------------------------------------------------------------------------------------------

@@ -507,7 +507,7 @@ def array_layout(array: Any) -> Any:
 
 
 def is_unspecified(value: Any) -> bool:
-    """True for the value that JAX has where no sharding was given."""
+    """Return true for the value that JAX has where no sharding was given."""
     return isinstance(value, sharding_impls.UnspecifiedValue)
 
 
