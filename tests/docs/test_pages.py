@@ -45,6 +45,7 @@ SHOWN = (
     *("EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
     "ejcache push --tuned my_kernels",
     "ejcache advise ",
+    "ejcache recall ",
 )
 """How blocks begin that are no programs here. Each of the first lines has a test of its own below. The others are
 files of other programs, and commands that the tests of the README, examples, notebooks and the pytest plug-in run."""
