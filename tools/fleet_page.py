@@ -178,7 +178,7 @@ def simulate(hosts: int, reads: float, *, spread: float) -> dict[str, float]:
         each = np.where(wait > 0, 1, int(TOGETHER * STEP / LATENCY))
         wanted = np.where(asks, np.minimum(left, each), 0)
         served = served_to_all * 2 ** (now / 1200) * STEP
-        share = min(1.0, served / max(1, wanted.sum()))
+        share = min(1.0, served / max(1.0, float(wanted.sum())))
         got = random.binomial(wanted, share)
         left -= got
         lost = wanted - got
