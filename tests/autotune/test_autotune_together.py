@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 
 import jax.numpy as jnp
 from autotune_helpers import QUICK
+from forking import Forked
+from helpers import python_command
 
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 
@@ -39,6 +42,58 @@ def test_one_of_two_measures(tmp_path):
     assert found[0].configuration == choice.configuration
     assert (found[0].source.value, found[0].layer) == ("tuned", "user")
     assert other.chooser().counters["tuning"] == 0
+
+
+PROGRAM = """
+import logging, sys
+import jax.numpy as jnp
+from ejcache.autotune import AutotuneStore, Tuner, autotuned
+
+def say(text):
+    print(text, flush=True)
+
+class Waits(logging.Handler):
+    def emit(self, record):
+        if "another process measures" in record.getMessage():
+            say("waits")
+
+logger = logging.getLogger("ejcache.autotune")
+logger.setLevel(logging.INFO)
+logger.addHandler(Waits())
+store = AutotuneStore(sys.argv[1], seeds=(), refresh_seconds=0.0)
+built = set()
+
+quick = Tuner(sample_seconds=0.0005, rounds=8, confirm=False)
+
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="op", store=store, tuner=quick)
+def op(x, *, n):
+    if not built:
+        say("measures")
+        sys.stdin.readline()
+    built.add(n)
+    return x * 2
+
+choice = op.choose(jnp.ones(8))
+say(f"{choice.source.value} {choice.configuration} {sorted(built)}")
+"""
+
+
+def test_one_of_two_processes_measures(tmp_path):
+    """The candidates are measured once, though both processes need them at once."""
+
+    def process():
+        command = python_command(PROGRAM, str(tmp_path))
+        return Forked(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+
+    with process() as one:
+        assert one.stdout.readline() == "measures\n"
+        with process() as other:
+            assert other.stdout.readline() == "waits\n"
+            said, _ = one.communicate("go on\n")
+            heard, _ = other.communicate("go on\n")
+    configuration = said.removeprefix("tuned ").removesuffix(" [1, 2]\n")
+    assert said == f"tuned {configuration} [1, 2]\n"
+    assert heard == f"tuned {configuration} []\n"
 
 
 def meanwhile(place, other):
