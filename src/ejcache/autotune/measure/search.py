@@ -5,10 +5,9 @@ them best; else with a random one. After that, a model of all times says which n
 which random configurations may be faster still: a Gaussian process over the axes (Rasmussen and Williams, Gaussian
 Processes for Machine Learning, 2006, chapter 2), whose lower confidence bound is the score.
 
-Of each record a model of its own says what it expects of any configuration. What the records expect together is where
-the model of this search begins, and how they differ is a part of its covariance: a record that expects what is
-measured here soon counts more than the others. How far records are trusted at all is what makes the times measured here
-likeliest. Some of what is tried is chosen without them, and most of it when what they say leads no further.
+Each record says what it expects of any configuration, and counts the more, the better that agrees with what is measured
+here. What they expect together is where the model of this search begins. Some of what is tried is chosen without them,
+and most of it when what they say leads no further.
 """
 
 from __future__ import annotations
@@ -73,14 +72,9 @@ _REACH: Final = 0.4
 _NARROW: Final = 0.25
 """Records have many times, each of which says less of others."""
 
-_REACHES: Final = (0.25, 0.5, 1.0)
-_DIFFERENCES: Final = (0.0, 1.2, 4.0)
-_TRUSTS: Final = (0.0, 0.5, 1.0)
-"""Shares of the reach, and weights of what records differ in and of what they expect: what fits best counts."""
-
 _VARIANCE: Final = 0.1
 _BELIEF: Final = 5.0
-"""The variance of the times that is expected, and how many times that expectation is worth."""
+"""The error of a record that is expected, squared, and how many times that expectation is worth."""
 
 _NOISE: Final = 1e-3
 _NOISE_OF_RECORDS: Final = 1e-2
@@ -367,9 +361,9 @@ class _Model:
         if not pool.names:
             return []
         measured, count, others = np.asarray(slow), len(places), pool.places
-        own = _Fit(places, measured, np.zeros((count, 0)), alone=True)
+        own = _Fit(places, measured)
         boldness = (_BOLDNESS, _CAUTION) if cautious else (_BOLDNESS,)
-        views = [_View(own, others, np.zeros((len(others), 0)), np.zeros(len(others)), boldness)]
+        views = [_View(own, others, np.zeros(len(others)), boldness)]
         if self._records:
             views.append(self._informed(places, measured, others))
         orders = [order for view in views for order in view.orders()]
@@ -396,55 +390,37 @@ class _Model:
         return []
 
     def _informed(self, places: Any, measured: Any, others: Any) -> _View:
-        """See what records and measured times say together, in the way that makes the times likeliest."""
+        """See what records say, each as far as it agrees with what was measured, and how the times differ from that."""
         import numpy as np
 
-        # A column for each record.
         expected, elsewhere = (
-            np.asarray([record.expected(each) for record in self._records]).T for each in (places, others)
+            np.asarray([record.expected(each) for record in self._records]) for each in (places, others)
         )
-        mean, mean_elsewhere = expected.mean(1), elsewhere.mean(1)
-        count = math.sqrt(len(self._records))
-        differences, differences_elsewhere = (
-            (each - its_mean[:, None]) / count for each, its_mean in ((expected, mean), (elsewhere, mean_elsewhere))
-        )
-        fits = (
-            (_Fit(places, measured - trust * mean, weight * differences, share=share), weight, trust)
-            for share, weight, trust in itertools.product(_REACHES, _DIFFERENCES, _TRUSTS)
-        )
-        fit, weight, trust = max(fits, key=lambda each: each[0].likelihood)
-        return _View(fit, others, weight * differences_elsewhere, trust * mean_elsewhere, (_INFORMED,))
+        errors = expected - measured
+        errors -= errors.mean(1, keepdims=True)
+        weights = (len(places) + _BELIEF) / ((errors * errors).sum(1) + _BELIEF * _VARIANCE)
+        weights /= weights.sum()
+        return _View(_Fit(places, measured - weights @ expected), others, weights @ elsewhere, (_INFORMED,))
 
 
 class _Fit:
-    """How well a Gaussian process fits what was measured.
+    """A Gaussian process through what was measured.
 
     Args:
         places: where it was measured.
         measured: the logarithms of the slowdown, less what was expected.
-        differences: of the records, weighted; their products are a part of the covariance.
-        share: of the reach.
-        alone: there are no records.
     """
 
-    def __init__(
-        self, places: Any, measured: Any, differences: Any, *, share: float = 1.0, alone: bool = False
-    ) -> None:
+    def __init__(self, places: Any, measured: Any) -> None:
         import numpy as np
 
         count = len(places)
-        self.places, self.differences, self.share = places, differences, share
-        covariance = _kernel(places, places, share=share)
-        covariance += differences @ differences.T
-        self.root = np.linalg.cholesky(covariance + _NOISE * np.eye(count))
-        one, rest = np.linalg.solve(self.root, np.stack([np.ones(count), measured], axis=1)).T
-        # Without records, the plain mean and spread: it errs towards what is not known yet.
-        self.mean = float(measured.mean()) if alone else float(one @ rest) / float(one @ one)
-        self.rest = rest - self.mean * one
-        # As if some times had been measured before, which have the variance that is expected.
-        likely = (float(self.rest @ self.rest) + _BELIEF * _VARIANCE) / (count + _BELIEF)
-        self.variance = max(float(measured.std()), 0.1) ** 2 if alone else likely
-        self.likelihood = -0.5 * (count + _BELIEF) * math.log(self.variance) - float(np.log(np.diag(self.root)).sum())
+        self.places = places
+        self.root = np.linalg.cholesky(_kernel(places, places) + _NOISE * np.eye(count))
+        # The plain mean and spread: it errs towards what is not known yet.
+        self.mean = float(measured.mean())
+        self.rest = np.linalg.solve(self.root, measured - self.mean)
+        self.spread = max(float(measured.std()), 0.1)
 
 
 @dataclass(frozen=True)
@@ -454,20 +430,18 @@ class _View:
     Attributes:
         fit: of what was measured.
         others: the coordinates of the configurations.
-        differences: of the records there, weighted.
         expected: what the records expect there.
         boldness: how bold the choice among them may be.
     """
 
     fit: _Fit
     others: Any
-    differences: Any
     expected: Any
     boldness: tuple[float, ...]
 
     def bounds(self, which: Any) -> _Bounds:
         """Return the bounds of some of them."""
-        return _Bounds(self.fit, self.others[which], self.differences[which], self.expected[which])
+        return _Bounds(self.fit, self.others[which], self.expected[which])
 
     def orders(self) -> list[list[int]]:
         """Return those with the lowest bounds first, for each boldness; block by block, so that many need no more
@@ -486,29 +460,25 @@ class _View:
 class _Bounds:
     """What a fit expects of other configurations, and how sure it is of that."""
 
-    def __init__(self, fit: _Fit, others: Any, differences: Any, expected: Any) -> None:
+    def __init__(self, fit: _Fit, others: Any, expected: Any) -> None:
         import numpy as np
 
-        self._fit, self._others, self._differences = fit, others, differences
-        covariance = _kernel(fit.places, others, share=fit.share)
-        if differences.size:
-            covariance += fit.differences @ differences.T
-        self._cross = np.linalg.solve(fit.root, covariance)
+        self._fit, self._others = fit, others
+        self._cross = np.linalg.solve(fit.root, _kernel(fit.places, others))
         self._expected = fit.mean + expected + self._cross.T @ fit.rest
-        self._doubt = 1 + (differences * differences).sum(1) - (self._cross * self._cross).sum(0)
+        self._doubt = 1 - (self._cross * self._cross).sum(0)
 
     def bound(self, boldness: float) -> Any:
         """Return the lower confidence bound of each."""
         import numpy as np
 
-        return self._expected - boldness * np.sqrt(self._fit.variance * np.maximum(1e-9, self._doubt))
+        return self._expected - boldness * self._fit.spread * np.sqrt(np.maximum(1e-9, self._doubt))
 
     def take(self, index: int) -> None:
         """Be as sure as if one had been measured and were as expected, so that the next one is not its neighbour."""
         import numpy as np
 
-        between = _kernel(self._others, self._others[index : index + 1], share=self._fit.share)[:, 0]
-        between += self._differences @ self._differences[index] - self._cross.T @ self._cross[:, index]
+        between = _kernel(self._others, self._others[index : index + 1])[:, 0] - self._cross.T @ self._cross[:, index]
         row = between / math.sqrt(max(1e-9, float(self._doubt[index])) + _NOISE)
         self._doubt = self._doubt - row * row
         self._cross = np.vstack([self._cross, row])
