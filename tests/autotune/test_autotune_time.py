@@ -15,7 +15,7 @@ from autotune_simulation import Machine, planted
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.measure import tuning_run
 from ejcache.autotune.measure.listed_space import ListedSpace
-from ejcache.autotune.measure.search import Search, portfolio
+from ejcache.autotune.measure.search import Search, covering, slowdowns
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import CandidateOrigin
 
@@ -245,7 +245,7 @@ def test_a_search_begins_with_what_covers_the_records():
     records = [
         {canonical_json(c): separable(c) for c in [*random.Random(seed).sample(SPACE, 50), best]} for seed in (1, 2)
     ]
-    assert portfolio(records)[0] == canonical_json(best)
+    assert covering([*map(slowdowns, records)], 1) == [canonical_json(best)]
     search = Search(space, starts=[SPACE[0]], limit=400, history=records, enough=64)
     batches = []
     while asked := search.ask():
@@ -258,5 +258,5 @@ def test_a_search_begins_with_what_covers_the_records():
 def test_a_portfolio_covers_records_that_disagree():
     """The second configuration is what is best where the first one is bad."""
     records = [{"1": 1.0, "2": 4.0, "3": 1.3}, {"1": 4.0, "2": 1.0, "3": 1.4}, {"1": 1.0, "2": math.inf, "3": 1.1}]
-    assert portfolio(records, most=2) == ["3", "1"]
-    assert portfolio([{"1": math.inf}, {}]) == []
+    assert covering([*map(slowdowns, records)], 2) == ["3", "1"]
+    assert covering([slowdowns({"1": math.inf})], 2) == []

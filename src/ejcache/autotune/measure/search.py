@@ -100,16 +100,12 @@ class Landscape(Protocol):
         """Return the canonical JSON of the configuration at a point; None if constraints refuse it."""
 
 
-def portfolio(history: Sequence[Times], *, most: int = PORTFOLIO) -> list[str]:
+def covering(slow: Sequence[Times], most: int) -> list[str]:
     """Return the configurations, as canonical JSON, that together cover the records best, each chosen after the others.
 
     What is covered is the logarithm of the slowdown, summed over the records: how much slower the best of them is
     than the best configuration that a record has.
     """
-    return _covering([found for times in history if (found := _slowdowns(times))], most)
-
-
-def _covering(slow: Sequence[Times], most: int) -> list[str]:
     left = sorted({text for times in slow for text in times})
     now = [_WORST] * len(slow)
     chosen: list[str] = []
@@ -127,7 +123,8 @@ def _covering(slow: Sequence[Times], most: int) -> list[str]:
     return chosen
 
 
-def _slowdowns(times: Times) -> dict[str, float]:
+def slowdowns(times: Times) -> dict[str, float]:
+    """Return the logarithm of how much slower each is than the best, of a record with any that works."""
     best = min(times.values(), default=math.inf)
     if not 0 < best < math.inf:
         return {}
@@ -248,7 +245,7 @@ class Search:
         leaders = sorted(self.times, key=self.times.__getitem__)[:_LEADERS]
         self._near = self._neighbours([leader for leader in leaders if self.times[leader] < math.inf])
         known = [*self.times]
-        slow = _slowdowns(self.times) or dict.fromkeys(known, _WORST)
+        slow = slowdowns(self.times) or dict.fromkeys(known, _WORST)
         if not known:
             return self._random_starts()
         for _ in range(_TRIES):
@@ -318,7 +315,7 @@ class _Model:
         self._records: list[_Record] = []
         said: dict[str, list[float]] = {}
         for times in history[:_MOST_RECORDS]:
-            slow = {text: value for text, value in _slowdowns(times).items() if search.place_of(text) is not None}
+            slow = {text: value for text, value in slowdowns(times).items() if search.place_of(text) is not None}
             fastest = sorted(slow, key=slow.__getitem__)[:_MOST_TIMES]
             if len(fastest) > 1:
                 places = _array([search.place_of(text) for text in fastest])
@@ -339,7 +336,7 @@ class _Model:
             dict(zip(self._said, record.expected(places).tolist(), strict=True)) | dict(record.slow)
             for record in self._records
         ]
-        return _covering(filled, PORTFOLIO)
+        return covering(filled, PORTFOLIO)
 
     def chosen(
         self,
