@@ -116,7 +116,17 @@ def values(answer):
     return answer["said"]
 
 
-def test_a_change_traces_what_it_concerns(start, tmp_path):
+CHANGES = (
+    ("phase", "phase", [{"n": 1, "w": [3.0] * 3}, 6.0]),
+    ("function", "function", [0.0, 1.0, 2.0, 3.0]),
+    ("dtype", "typed", [4.0, 6.0, 8.0, 10.0]),
+    ("sharding", "sharded", [1.0, 2.0, 3.0, 4.0]),
+    ("static", "static", [0.0, 3.0, 6.0, 9.0]),
+)
+
+
+@pytest.mark.parametrize("changes", [CHANGES[:2], pytest.param(CHANGES, marks=pytest.mark.soak)], ids=["two", "all"])
+def test_a_change_traces_what_it_concerns(start, tmp_path, changes):
     """The first start records, the second proves, the third traces nothing, and each change traces its function."""
     flax = tmp_path / "site" / "flax-0.12.0.dist-info"
     flax.mkdir(parents=True)
@@ -125,13 +135,7 @@ def test_a_change_traces_what_it_concerns(start, tmp_path):
     assert values(first) == values(second) == values(third)
     assert "7 functions not traced" not in third["stderr"]
     assert "6 functions not traced" in third["stderr"]
-    for change, traced, value in (
-        ("phase", "phase", [{"n": 1, "w": [3.0] * 3}, 6.0]),
-        ("dtype", "typed", [4.0, 6.0, 8.0, 10.0]),
-        ("sharding", "sharded", [1.0, 2.0, 3.0, 4.0]),
-        ("static", "static", [0.0, 3.0, 6.0, 9.0]),
-        ("function", "function", [0.0, 1.0, 2.0, 3.0]),
-    ):
+    for change, traced, value in changes:
         changed = start(CHANGE=change)
         assert (changed["traced"], values(changed)[traced]) == ([traced], value)
     wide = start(JAX_ENABLE_X64="1")
