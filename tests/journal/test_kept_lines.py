@@ -11,7 +11,7 @@ from memory_bucket import MemoryBucket
 from ejcache.errors import StoreError
 from ejcache.journal.line import Process, ProgramRecord, StartRecord, encode_line
 from ejcache.journal.objects import JOURNALS, encode_journal, is_records_name
-from ejcache.journal.recorder import read_starts
+from ejcache.journal.recorder import Recorder, read_starts
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.maintenance.eviction import run_pass
 
@@ -38,22 +38,32 @@ def records(objects):
     return {record.process.id: len(record.programs) for record in found}
 
 
+def recorder_of(usage):
+    """A recorder whose lines the journal tells; the test writes them."""
+    teller = Recorder()
+    usage.tell(teller)
+    return teller
+
+
 def names(objects):
     return {info.name for info in objects.walk(JOURNALS) if is_records_name(info.name)}
 
 
 def test_from_journals():
-    """The last journal of a process has its record; a pass keeps the records of many in one object, and each once."""
+    """Each journal has the lines since the last one; a pass keeps those of many in one object, and each once."""
     objects = MemoryBucket()
     for number in range(5):
         usage = SharedJournal(objects)
         usage.add({"hits": 1})
         usage.write()
         usage.add({"hits": 1})
-        usage.record = b"\n".join([line(number), line(number, programs=2)])
+        teller = recorder_of(usage)
+        teller.lines.append(line(number))
+        usage.write()
+        teller.lines.append(line(number, programs=2))
         usage.write_or_hand_over()
         usage.write_or_hand_over()
-    assert len(list(objects.walk(JOURNALS))) == 10
+    assert len(list(objects.walk(JOURNALS))) == 15
     known = records(objects)
     assert known == {f"p{number}": 3 for number in range(5)}
     assert run_pass(objects, None, dry_run=True).problems == []
@@ -70,7 +80,7 @@ def test_a_pass_that_dies(monkeypatch, dies):
     """Records that are in a journal still, and in what the pass has kept, count once."""
     objects = MemoryBucket()
     usage = SharedJournal(objects)
-    usage.record = line(1)
+    recorder_of(usage).lines.append(line(1))
     usage.write_or_hand_over()
     write = objects.write
 

@@ -16,7 +16,9 @@ from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.fold import JournalListing, compact
-from ejcache.journal.objects import JOURNALS, decode_lines, decode_sums, encode_journal
+from ejcache.journal.line import Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.objects import JOURNALS, decode_lines, decode_record_lines, decode_sums, encode_journal
+from ejcache.journal.recorder import Recorder
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.journal.unsent import UnsentUses
@@ -24,6 +26,7 @@ from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
 
 DAY = 86_400.0
+MADE_LINE = encode_line(StartRecord(Process(id="p1"), [ProgramRecord("jit_step", time=5.0)]))
 
 
 @pytest.fixture
@@ -167,6 +170,23 @@ class TestJournals:
         assert fold(objects) == FOLDED
         assert usage.total() == {"hits": 1}
 
+    def test_a_line_is_in_one_journal(self, objects, usage):
+        """A line is written with the next journal, once for each cache, also if the first try failed."""
+        teller, other = Recorder(), SharedJournal(objects)
+        for each in (usage, other):
+            each.tell(teller)
+        teller.lines.append(b"one")
+        write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
+        assert usage.write() is False
+        objects.write = write
+        teller.lines.append(b"two")
+        for _ in range(2):
+            assert usage.write() is True
+        names = sorted(info.name for info in objects.walk(JOURNALS))
+        assert [decode_record_lines(objects.read(name).data) for name in names] == [[b"one"], [b"two"]]
+        assert other.write() is True
+        assert sorted(usage.records(most=9)) == [b"one", b"one", b"two", b"two"]
+
     def test_forbidden_writing_is_given_up(self, objects, usage):
         """Without permission to write no journal is tried again."""
         write, objects.write = objects.write, raiser(StoreReadOnlyError("forbidden"))
@@ -188,7 +208,9 @@ class TestJournals:
     def test_what_cannot_be_sent_is_left(self, objects, tmp_path):
         """What this process cannot write is left to the next one of the host, which counts it once."""
         unsent = UnsentUses(tmp_path / "unsent")
-        usage = SharedJournal(objects, unsent=unsent)
+        usage, teller = SharedJournal(objects, unsent=unsent), Recorder()
+        usage.tell(teller)
+        teller.lines.append(MADE_LINE)
         usage.note("a", when=5.0)
         usage.add({"hits": 1})
         write, objects.write = objects.write, raiser(StoreUnavailableError("gone"))
@@ -203,20 +225,25 @@ class TestJournals:
         later.take_unsent_uses()
         later.write_or_hand_over()
         assert journals(objects) == [({"a": 5.0, "b": 6.0}, {"hits": 3, "misses": 1})]
+        assert list(later.records(most=9)) == [MADE_LINE]
 
     @needs("fork")
     def test_a_fork_writes_its_own(self, tmp_path):
         """A forked child writes under a name of its own, and not what its parent has yet to write."""
         objects = FileBucket(tmp_path / "shared")
-        usage = SharedJournal(objects)
+        usage, teller = SharedJournal(objects), Recorder()
+        usage.tell(teller)
         usage.note("parent", when=5.0)
+        teller.lines.append(b"parent")
 
         def child():
             usage.note("child", when=6.0)
+            teller.lines.append(b"child")
             return usage.write()
 
         assert in_fork(child) is True
         assert journals(objects) == [({"child": 6.0}, {})]
+        assert list(usage.records(most=9)) == [b"child"]
         assert usage.write() is True
         assert used_in(objects) == {"parent": 5.0, "child": 6.0}
         assert len(journals(objects)) == 2

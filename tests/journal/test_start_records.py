@@ -82,8 +82,7 @@ def test_a_damaged_line_is_none(change):
 def test_what_a_process_writes():
     """A line holds what came since the last; too many programs are counted only; a fork begins another record."""
     mine = Recorder(most=2)
-    shared = []
-    mine.share["gs://b"] = lambda: shared.append
+    mine.is_shared = True
     for number in range(5):
         mine.add(ProgramRecord(name=f"jit_{number}", time=1.0 + number, outcome=HIT))
     mine.add_trouble("read an entry", "it failed")
@@ -92,12 +91,12 @@ def test_what_a_process_writes():
     first = read_starts()[-1]
     assert [program.name for program in first.programs] == ["jit_0", "jit_1"]
     assert (first.dropped, dict(first.trouble), first.process.pid) == (3, {"read an entry": 1}, os.getpid())
-    mine.end()
-    assert decode_lines(shared[0].splitlines()) == [first]
+    assert decode_lines(mine.lines) == [first]
 
     mine.after_fork_in_child()
     mine.add(ProgramRecord(name="jit_child", time=9.0, outcome=HIT))
-    mine.end()
+    mine.write()
+    assert [each.programs[0].name for each in decode_lines(mine.lines)] == ["jit_child"]
     assert [each.programs[-1].name for each in read_starts()[-2:]] == ["jit_1", "jit_child"]
 
 

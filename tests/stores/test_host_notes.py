@@ -9,7 +9,7 @@ import pytest
 from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.journal.line import EntryUse
+from ejcache.journal.line import EntryUse, Process, ProgramRecord, StartRecord, encode_line
 from ejcache.journal.unsent import DROPPED, UnsentUses
 from ejcache.stores.host_notes import EXPIRY_SECONDS, HostNotes, decode_notes, encode_note
 from ejcache.stores.local.store import LocalStore
@@ -81,15 +81,15 @@ def unsent(tmp_path):
 def test_what_could_not_be_sent_is_taken_once(unsent):
     """Uses of one key are joined, sums add up, and a torn or foreign line costs itself only."""
     left = UnsentUses(unsent)
-    assert left.take() == ({}, {})
+    assert left.take() == ({}, {}, [])
     assert not left.is_due()
     left.leave({KEY: EntryUse(5.0)}, {"hits": 1})
     left.leave({KEY: EntryUse(4.0)}, {"hits": 2, "seconds": 0.5})
     with unsent.open("ab") as file:
         file.write(b'[]\n{"used": 3}\n\xff\n{"at": 1, "used": {"x\\u0000": [1, 1, 1]}, "sums": {}}\n{"at": 1, "us')
     assert not left.is_due()
-    assert left.take() == ({KEY: EntryUse(5.0, 2)}, {"hits": 3.0, "seconds": 0.5})
-    assert left.take() == ({}, {})
+    assert left.take() == ({KEY: EntryUse(5.0, 2)}, {"hits": 3.0, "seconds": 0.5}, [])
+    assert left.take() == ({}, {}, [])
 
 
 def test_when_it_is_due(unsent):
@@ -105,7 +105,7 @@ def test_when_it_is_due(unsent):
     assert left.is_due()
     unsent.write_bytes(b'{"at": x, "used": {}}\n')
     assert left.is_due()
-    assert left.take() == ({}, {})
+    assert left.take() == ({}, {}, [])
     assert not left.is_due()
 
 
@@ -120,8 +120,20 @@ def test_the_files_are_bounded(path, unsent):
     again = HostNotes(path)
     assert again.number("299") == 0.05
     assert again.number("0") is None
-    used, sums = left.take()
+    used, sums, _ = left.take()
     assert (used, sums) == ({KEY: EntryUse(299.0, 300)}, {"hits": 300})
+
+
+def test_lines_of_records_are_left_too(unsent):
+    """They are taken as they are. They alone make nobody ask the storage, and they are the first without room."""
+    left = UnsentUses(unsent, limit=200_000)
+    line = encode_line(StartRecord(Process(id="p"), [ProgramRecord(f"jit_{number}") for number in range(6_000)]))
+    left.leave({}, {}, [line])
+    assert not left.is_due()
+    assert left.take() == ({}, {}, [line])
+    left.leave({KEY: EntryUse(5.0)}, {"hits": 1}, [line])
+    left.leave({KEY: EntryUse(6.0)}, {"hits": 1}, [line])
+    assert left.take() == ({KEY: EntryUse(6.0, 2)}, {"hits": 2}, [])
 
 
 def test_uses_without_room_are_counted(unsent):
@@ -130,7 +142,7 @@ def test_uses_without_room_are_counted(unsent):
     for number in range(300):
         left.leave({f"{KEY}{number}": EntryUse(float(number))}, {"hits": 1})
         assert unsent.stat().st_size <= 5_000
-    used, sums = left.take()
+    used, sums, _ = left.take()
     assert sums == {"hits": 300, DROPPED: 300 - len(used)}
     assert 10 < len(used) < 100
     assert f"{KEY}299" in used

@@ -606,18 +606,12 @@ class CachePolicy:
                 self._store = store
                 self._opening = self._failed_opening = None
                 if (tiers := self.tiers) is not None:
-                    recorder.share[self.url] = weakref.WeakMethod(self._leave_record)
                     # Uploads that are made while it closes count, too.
                     tiers.when_closing(self.flush)
             except (StoreError, UsageError) as exc:
                 self._note_failed_opening(exc)
                 self.report_failure("open the cache", exc, settings)
             return self._store
-
-    def _leave_record(self, record: bytes) -> None:
-        """Have the store take what this process tells of itself to shared storage, with the last counters."""
-        if self._store is not None:
-            self._store.leave_record(record)
 
     def _note_place(self, url: str) -> None:
         """Name the directory that is used instead, if the one that was asked for is not (`stores.opening`)."""

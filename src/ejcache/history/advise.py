@@ -39,7 +39,7 @@ _TEXTS: Final = 4
 """Texts of one function that are read."""
 _PATTERN: Final = {SHAPE: 2, NUMBER: 2, CAPTURED: 2}
 """How often a cause must have made a function compile in one process, of those where once is no pattern."""
-_BUDGET: Final = 8_000_000
+_BUDGET: Final = 4_000_000
 """Characters of all texts that are read for one report."""
 _IGNORE: Final = re.compile(r"#\s*ejcache:\s*ignore(?:\[([\w, ]*)\])?")
 

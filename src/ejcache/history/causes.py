@@ -395,7 +395,8 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
         return (_renamed(program, earlier, sources) or _of(NEW))._replace(note=note)
     before = ranked[0]
     differences = differences_of(before, program, earlier.texts, sources)
-    if definition_of(program.details).is_library:
+    is_named = not definition_of(program.details).is_library or "named" in program.details
+    if not is_named:
         differences = [_without_names(each) for each in differences]
     sentence = "; ".join(each.sentence for each in differences[:IN_SENTENCE])
     if len(differences) > IN_SENTENCE:
@@ -407,8 +408,10 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
         seen = buckets_of([each.signature for each in (*reversed(ranked), program)])
         names = earlier.texts.argument_names(program) if seen is not None else []
         if seen is not None:
-            is_named = seen.argument < len(names) and first.name
-            name = names[seen.argument] if is_named else f"argument {seen.argument}"
+            if seen.argument < len(names) and first.name:
+                name = names[seen.argument]
+            else:
+                name = f"argument {seen.argument}" if is_named else "that argument"
             found = found._replace(what_to_do=seen.words(spell_types(name)))
     raw = [earlier.texts.raw(each) for each in (before, program)]
     is_compared = all(raw) and max(map(len, raw)) <= diff_up_to

@@ -83,6 +83,18 @@ def shorten_details(details: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def rename_details(details: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
+    """Details in which arguments have these names; `named` says that they are the user's own."""
+    if not names:
+        return details
+    lists = {
+        what: "\n".join(names.get(each, each) for each in details[what].split("\n"))
+        for what in ("weak", "committed")
+        if what in details
+    }
+    return {**details, **lists, "named": "by the caller"}
+
+
 def qualified_name(text: str, place: Definition) -> str:
     """Find the name of a function with those around it, `Trainer.step`, in a module's text; empty if it has none."""
     places = {match[1]: (match[2], int(match[3])) for match in _PLACE.finditer(text)}

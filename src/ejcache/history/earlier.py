@@ -13,6 +13,7 @@ import functools
 import itertools
 from bisect import bisect_left
 from collections import Counter
+from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ from ejcache.history.known_entries import KnownEntries, stored_text
 from ejcache.history.log import recall_programs
 from ejcache.history.program import caller_of, defined_by_jax, digest_of
 from ejcache.history.text import read_text
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +45,8 @@ _NEARLY: Final = 0.8
 """The part of two programs' operations that is the same, if they are of one function at two places."""
 _MOST: Final = 240
 """Texts that are fetched at once."""
+_OF_PROGRAM: Final = frozenset({"computation", "compile_options"})
+_TIME: Final = attrgetter("time")
 _LARGEST: Final = 8_000_000
 """Characters of a text that is read."""
 
@@ -52,7 +56,7 @@ class Texts:
 
     Args:
         fetch: returns those that this host has.
-        budget: characters of all texts that are read; reading 8 million takes about a second.
+        budget: characters of all texts that are read; reading 8 million takes one to two seconds.
     """
 
     def __init__(self, fetch: Fetch = recall_programs, *, budget: float = float("inf")) -> None:
@@ -60,15 +64,23 @@ class Texts:
         self._left = budget
         self._raw: dict[str, str] = {}
         self._read: dict[str, ProgramText] = {}
+        self._names: dict[tuple[str, Definition], str] = {}
         self._asked: set[str] = set()
         self._is_complete = False
 
+    @classmethod
+    def none(cls) -> Texts:
+        """Where no text is known."""
+        texts = cls()
+        texts._is_complete = True
+        return texts
+
     def load(self, programs: Iterable[ProgramRecord], store: Store | None = None) -> None:
         """Fetch the texts of these programs, as far as they are known, those that this host lacks from a store."""
-        wanted = {digest_of(each): each for each in programs if digest_of(each) not in self._asked}
-        wanted.pop("", None)
         if self._is_complete:
             return
+        wanted = {digest_of(each): each for each in programs if digest_of(each) not in self._asked}
+        wanted.pop("", None)
         found = self._fetch(list(wanted)) if wanted else {}
         for digest, program in wanted.items():
             text = found.get(digest)
@@ -112,7 +124,10 @@ class Texts:
 
     def qualified_name(self, program: ProgramRecord) -> str:
         """Return the name of the program's function with those around it; empty if it is not known."""
-        return qualified_name(self.raw(program), definition_of(program.details))
+        asked = digest_of(program), definition_of(program.details)
+        if asked not in self._names:
+            self._names[asked] = qualified_name(self.raw(program), asked[1])
+        return self._names[asked]
 
 
 class Earlier:
@@ -136,20 +151,22 @@ class Earlier:
         # What was refused was not compiled, so that nothing is compared with it.
         misses_by_time = sorted(
             (each for each in misses if not each.is_hit and each.outcome != Skip.FORBIDDEN and each.components),
-            key=lambda each: each.time,
+            key=_TIME,
         )
         self._by_key: dict[str, list[ProgramRecord]] = {}
         self._by_name: dict[tuple[str, str], list[ProgramRecord]] = {}
-        self._by_signature: dict[tuple[str, str], list[ProgramRecord]] = {}
+        self._by_signature: dict[tuple[str, str, str], list[ProgramRecord]] = {}
+        self._comparisons = _Comparisons()
         for each in misses_by_time:
             self._by_key.setdefault(each.key, []).append(each)
             self._by_name.setdefault((each.url, each.name), []).append(each)
-            self._by_signature.setdefault((each.url, each.signature), []).append(each)
+            place = each.url, each.signature, definition_of(each.details).file
+            self._by_signature.setdefault(place, []).append(each)
 
     def without_texts(self) -> Earlier:
         """Return the same, where no text is known."""
         other = copy.copy(self)
-        other.texts = Texts(lambda _: {})
+        other.texts = Texts.none()
         return other
 
     def of_key(self, program: ProgramRecord) -> list[ProgramRecord]:
@@ -163,11 +180,10 @@ class Earlier:
         if place.is_lambda or place.is_library or not place.file:
             return []
         found: dict[str, ProgramRecord] = {}
-        for each in reversed(self._by_signature.get((program.url, program.signature), ())):
-            before = definition_of(each.details)
-            is_other = each.name != program.name and not before.is_lambda
-            if is_other and before.file == place.file and each.time < program.time:
-                found.setdefault(each.key, each)
+        for each in reversed(self._by_signature.get((program.url, program.signature, place.file), ())):
+            is_other = each.name != program.name and each.time < program.time and each.key not in found
+            if is_other and not definition_of(each.details).is_lambda:
+                found[each.key] = each
         return list(found.values())
 
     def of_function(self, program: ProgramRecord) -> tuple[list[ProgramRecord], str]:
@@ -187,19 +203,25 @@ class Earlier:
             known = exc
         if isinstance(known, Exception):
             note = f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
-        for each in self._latest(program):
-            candidates[each.key] = each
-        related = [
-            (each, relation(program, each))
-            for each in candidates.values()
-            if each.components and each.key != program.key
-        ]
-        same = [each for each, is_same in related if is_same]
-        moved = [each for each, is_same in related if is_same is None]
+        candidates |= self._latest(program)
+        # Most candidates are defined and called at one place.
+        relations: dict[int, bool | None] = {}
+        same: list[ProgramRecord] = []
+        moved: list[ProgramRecord] = []
+        for each in candidates.values():
+            if each.key == program.key or not each.components:
+                continue
+            place = self._comparisons.of(each).place
+            if place not in relations:
+                relations[place] = relation(program, each)
+            is_same = relations[place]
+            if is_same is not False:
+                (moved if is_same is None else same).append(each)
         for group in (same, moved):
             found = self._ranked(program, group, store)
             if group is same:
-                found = [each for each in found if self._has_its_name(program, each)]
+                if self.texts.raw(program):
+                    found = [each for each in found if self._has_its_name(program, each)]
             else:
                 found = [each for each in found if self._is_nearly(program, each)]
             if found:
@@ -207,34 +229,53 @@ class Earlier:
         return [], note
 
     def first(self, program: ProgramRecord) -> list[ProgramRecord]:
-        """Return the programs of which the texts say which is nearest, without reading any."""
-        return sorted(
-            (each for each in self._latest(program) if relation(program, each) is not False), key=_distance(program)
-        )[:_COMPARED]
+        """The programs of which the texts say which is nearest, without reading any."""
+        related = (each for each in self._latest(program).values() if relation(program, each) is not False)
+        return sorted(related, key=self._distance(program))[:_COMPARED]
 
-    def _latest(self, program: ProgramRecord) -> list[ProgramRecord]:
+    def _latest(self, program: ProgramRecord) -> dict[str, ProgramRecord]:
         named = self._by_name.get((program.url, program.name), [])
         found: dict[str, ProgramRecord] = {}
-        for place in range(bisect_left(named, program.time, key=lambda each: each.time) - 1, -1, -1):
+        for place in range(bisect_left(named, program.time, key=_TIME) - 1, -1, -1):
             each = named[place]
             if each.key != program.key:
                 found.setdefault(each.key, each)
                 if len(found) == _LATEST:
                     break
-        return list(found.values())
+        return found
 
     def _ranked(
         self, program: ProgramRecord, candidates: Sequence[ProgramRecord], store: Store | None
     ) -> list[ProgramRecord]:
-        first = sorted(candidates, key=_distance(program))[:_COMPARED]
+        first = sorted(candidates, key=self._distance(program))[:_COMPARED]
         if first:
             self.texts.load([program, *first], store)
-        if len(first) > 1:
-            first.sort(key=_distance(program, self.texts))
+        if len(first) > 1 and self.texts.raw(program):
+            first.sort(key=self._distance(program, self.texts))
         return first
 
+    def _distance(
+        self, program: ProgramRecord, texts: Texts | None = None
+    ) -> Callable[[ProgramRecord], tuple[float, float]]:
+        """Return how much a program differs from others: what differs least, and is the latest, is sorted first."""
+        of, differing = self._comparisons.of, self._comparisons.differing
+        _, ours, signature, digest, _ = of(program)
+        compiled = texts.read(program) if texts is not None else None
+
+        def apart(other: ProgramRecord) -> tuple[float, float]:
+            _, theirs, its, text, time = of(other)
+            far = 0.0 if ours == theirs else differing(ours, theirs)
+            if its != signature:
+                far += 2.0 * (1.0 - _signature_likeness(signature, its))
+            if text != digest:
+                read = texts.read(other) if texts is not None and compiled is not None else None
+                far += 4.0 * (1.0 - (read.likeness(compiled) if read is not None and compiled is not None else 0.5))
+            return far, -time
+
+        return apart
+
     def _has_its_name(self, program: ProgramRecord, other: ProgramRecord) -> bool:
-        if not (self.texts.raw(program) and self.texts.raw(other)):
+        if not self.texts.raw(other):
             return True
         names = {*map(self.texts.qualified_name, (program, other))} - {""}
         return len(names) < 2
@@ -244,6 +285,56 @@ class Earlier:
             return True
         one, two = self.texts.read(program), self.texts.read(other)
         return one is not None and two is not None and one.likeness(two) >= _NEARLY
+
+
+class _Facts(NamedTuple):
+    """What is compared of a program.
+
+    Attributes:
+        place: the number of where it is defined and of what called it, as its record says that.
+        surroundings: the number of its components, besides those of the program itself; many programs have the same.
+        signature: its arguments and results.
+        digest: of its text.
+        time: when it was ready.
+    """
+
+    place: int
+    surroundings: int
+    signature: str
+    digest: str
+    time: float
+
+
+class _Comparisons:
+    """What is compared of programs, taken out of each record once, and in how many components two sets differ."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[frozenset[tuple[str, str]], int] = {}
+        self._places: dict[tuple[str, str, str], int] = {}
+        self._sets: list[dict[str, str]] = []
+        self._differing: dict[tuple[int, int], float] = {}
+        self._known: dict[int, tuple[_Facts, ProgramRecord]] = {}
+
+    def of(self, program: ProgramRecord) -> _Facts:
+        """What is compared of this program."""
+        known = self._known.get(id(program))
+        if known is None:  # with the program, so that no other one gets its identity
+            found = {name: digest for name, digest in program.components.items() if name not in _OF_PROGRAM}
+            number = self._numbers.setdefault(frozenset(found.items()), len(self._sets))
+            if number == len(self._sets):
+                self._sets.append(found)
+            place = program.details.get("defined", ""), program.details.get("source", ""), program.caller
+            its = self._places.setdefault(place, len(self._places))
+            facts = _Facts(its, number, program.signature, digest_of(program), program.time)
+            known = self._known[id(program)] = facts, program
+        return known[0]
+
+    def differing(self, one: int, other: int) -> float:
+        """In how many components two sets differ, given by their numbers."""
+        if (one, other) not in self._differing:
+            a, b = self._sets[one], self._sets[other]
+            self._differing[one, other] = float(sum(a.get(each) != b.get(each) for each in a | b))
+        return self._differing[one, other]
 
 
 def relation(one: ProgramRecord, other: ProgramRecord) -> bool | None:
@@ -285,23 +376,3 @@ def _signature_likeness(one: str, other: str) -> float:
     a, b = _counted(one), _counted(other)
     longest = max(a.total(), b.total())
     return (a & b).total() / longest if longest else 1.0
-
-
-_OF_PROGRAM: Final = frozenset({"computation", "compile_options"})
-
-
-def _distance(program: ProgramRecord, texts: Texts | None = None) -> Callable[[ProgramRecord], tuple[float, float]]:
-    """Return how much a program differs from others, to sort these: what differs least and is the latest is first."""
-    ours = {name: digest for name, digest in program.components.items() if name not in _OF_PROGRAM}
-    compiled = texts.read(program) if texts is not None else None
-
-    def apart(other: ProgramRecord) -> tuple[float, float]:
-        theirs = {name: digest for name, digest in other.components.items() if name not in _OF_PROGRAM}
-        far = 0.0 if ours == theirs else float(sum(ours.get(each) != theirs.get(each) for each in ours | theirs))
-        far += 2.0 * (1.0 - _signature_likeness(program.signature, other.signature))
-        if digest_of(program) != digest_of(other):
-            text = texts.read(other) if texts is not None and compiled is not None else None
-            far += 4.0 * (1.0 - (text.likeness(compiled) if text is not None and compiled is not None else 0.5))
-        return far, -other.time
-
-    return apart

@@ -45,6 +45,7 @@ _VALUE: Final = re.compile(r"%[\w#]+(?::\d+)?")
 _FUNCTION: Final = re.compile(r"@([A-Za-z_]\w*?)(?:_\d+)?\b")
 _TENSOR: Final = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^<>,]+(?:<[^<>]*>)?)(?:, [^<>]*(?:<[^<>]*>)?[^<>]*)?>")
 _NUMBER: Final = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
+_LABEL: Final = re.compile(r'\bloc\("([^"\n]*)"(?=\))')
 _DONATION: Final = frozenset({"tf.aliasing_output", "jax.buffer_donor"})
 _AXES: Final = re.compile(r"\{([^{}]*)\}")
 ELIDED: Final = "contents "
@@ -147,6 +148,14 @@ def likeness_of(mine: Sequence[object], theirs: Sequence[object]) -> float:
 
 def spell_types(text: str) -> str:
     """Return a text in which every type is written as JAX writes it: `f32[32,32]` for `tensor<32x32xf32>`."""
+    if "tensor<" not in text:
+        return text
+    # The types of operations repeat; what is long does not, and would fill the memory.
+    return _spelled(text) if len(text) <= _LONGEST_READ else _spelled.__wrapped__(text)
+
+
+@functools.lru_cache(4096)
+def _spelled(text: str) -> str:
     return _TENSOR.sub(lambda match: f"{_dtype(match[2])}[{match[1].rstrip('x').replace('x', ',')}]", text)
 
 
@@ -185,6 +194,17 @@ def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
     return ProgramText(module, ", ".join(meshes), tuple(arguments), tuple(results), tuple(lines), tuple(operands))
 
 
+def rename_arguments(text: str, names: Mapping[str, str]) -> str:
+    """Return a module's text in which these arguments have other names."""
+    if not names:
+        return text
+    return _LABEL.sub(lambda match: f'loc("{_escaped(names.get(match[1], match[1]))}"', text)
+
+
+def _escaped(name: str) -> str:
+    return name if "\\" in name else name.replace('"', '\\"')
+
+
 def _operands(line: str, values: Mapping[str, str], makers: dict[str, str], *, number: int) -> tuple[str, ...]:
     """List what the operation of this line uses; its own results are noted in `makers`."""
     made, equals, uses = line.partition(" = ")
@@ -199,7 +219,7 @@ def _operands(line: str, values: Mapping[str, str], makers: dict[str, str], *, n
 def _operation(line: str, places: _Places, values: dict[str, str], digests: Iterable[str]) -> list[Line]:
     """Return the operation of this line; a constant is noted in `values` for those that use it."""
     named = _LOCATION.findall(line)
-    match = _OPERATION.match(_LOCATION.sub("", line))
+    match = _OPERATION.match(_LOCATION.sub("", line) if named else line)
     if match is None:
         return []
     result, name, rest = match[1] or "", match[2].rpartition(".")[2], match[3]
@@ -211,7 +231,9 @@ def _operation(line: str, places: _Places, values: dict[str, str], digests: Iter
         return []
     used = [values.get(each, "") for each in _VALUE.findall(body)]
     text = _VALUE.sub(lambda each: values.get(each[0], "%") if values.get(each[0], "%")[:1] != "=" else "%", body)
-    text = re.sub(r"\s+", " ", _FUNCTION.sub(r"@\1", text)).strip()
+    if "@" in text:
+        text = _FUNCTION.sub(r"@\1", text)
+    text = " ".join(text.split())
     if name in {"call", "custom_call"} and (called := _FUNCTION.search(text)):
         name = f"{name} {called[1]}"
     place = places.of(named[-1]) if named else NOWHERE
@@ -309,14 +331,17 @@ class SourceFiles:
 
     Args:
         until: seconds since the epoch; a file that changed later may hold another program and is not read.
-
-    Attributes:
-        lines: returns the lines of a file; none if they are not known.
     """
 
     def __init__(self, *, until: float) -> None:
         self._until = until
-        self.lines = functools.cache(self._read)
+        self._lines: dict[str, list[str]] = {}
+
+    def lines(self, file: str) -> list[str]:
+        """Return the lines of a file; none if they are not known."""
+        if file not in self._lines:
+            self._lines[file] = self._read(file)
+        return self._lines[file]
 
     def are_older(self, files: Iterable[str], time: float) -> bool:
         """True if all of these files exist and have not changed since `time`, in seconds since the epoch."""

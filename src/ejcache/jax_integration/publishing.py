@@ -21,13 +21,14 @@ from ejcache.cache.counters import Skip
 from ejcache.cache.policy import CachePolicy, WriteResult
 from ejcache.errors import CompileForbiddenError
 from ejcache.history.causes import why_not_found, why_not_stored
-from ejcache.history.definitions import shorten_details
+from ejcache.history.definitions import rename_details, shorten_details
 from ejcache.history.log import LARGE_CONSTANT, record_miss, remember_program
+from ejcache.history.text import rename_arguments
 from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.module_digest import module_text
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.arguments import facts_of_call
+from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.flags import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
@@ -213,11 +214,14 @@ def _log(
 ) -> None:
     """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
     record = record._replace(time=time.time(), seconds=dict(seconds), thread=threading.current_thread().name)
+    names: Mapping[str, str] = {}
     try:
         record = record._replace(caller=caller())
+        names = names_by_caller()
+        record = record._replace(details=rename_details(record.details, names))
     except Exception as exc:
         cache.report_failure("log a miss", exc, settings, program=record.name)
-    write = partial(_write_log, cache, settings, record, program)
+    write = partial(_write_log, cache, settings, record, program, names)
     if settings.explain_misses or settings.raise_errors or log.isEnabledFor(logging.DEBUG):
         # Whether it is said or raised, it is where and when the program compiles.
         write()
@@ -227,11 +231,18 @@ def _log(
         recorder.notice(record)
 
 
-def _write_log(cache: CachePolicy, settings: Settings, record: ProgramRecord, program: LoweredProgram | None) -> None:
+def _write_log(
+    cache: CachePolicy,
+    settings: Settings,
+    record: ProgramRecord,
+    program: LoweredProgram | None,
+    names: Mapping[str, str],
+) -> None:
     try:
         record_miss(record)
         if program is not None and record.components:
-            remember_program(record.components.get("computation", ""), located_text(program))
+            text = rename_arguments(located_text(program), names)
+            remember_program(record.components.get("computation", ""), text)
         kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
         found = cause_in(cache, record, settings) if settings.explain_misses else None
         if found is not None:

@@ -1,7 +1,7 @@
 """What processes have told of themselves on shared storage is kept in few objects, so that a report reads few.
 
-Each process leaves its record in its last journal, and a pod leaves thousands a day. A pass that folds journals writes
-their records into one more journal first, of nothing but records; and what it finds of a day before yesterday, into
+Each process leaves its lines in its journals, and a pod leaves thousands a day. A pass that folds journals writes
+these into one more journal first, of nothing but records; and what it finds of a day before yesterday, into
 larger ones. A pass that dies in between leaves lines twice; `read_starts` counts equal lines once.
 """
 
@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import process_name
+from ejcache.journal.line import MOST_RECORDED
 from ejcache.journal.objects import JOURNALS, RECORDS, decode_record_lines, encode_journal
 from ejcache.util.parallel import in_parallel
 
@@ -26,8 +27,6 @@ _SMALL_BYTES: Final = 32 << 10
 _BYTES: Final = 768 << 10
 """Bytes of lines, before compression, from which on an object is written. With the lines of one more process, which are
 a megabyte at most, it stays below the limit of its size."""
-_MOST_BYTES: Final = 1 << 20
-"""An object with more lines was not written by ejcache, and is left out."""
 
 
 class RecordKeeper:
@@ -53,7 +52,7 @@ class RecordKeeper:
         """
         lines = [] if name in self._added else decode_record_lines(data)
         size = sum(map(len, lines))
-        if size > _MOST_BYTES:
+        if size > MOST_RECORDED:
             return False
         self._added.add(name)
         self._lines += lines

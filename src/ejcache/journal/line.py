@@ -45,6 +45,8 @@ STORED: Final = "stored"
 PHASES: Final = ("traced", "lowered", "keyed", "fetched", "loaded", "waited", "compiled", "stored", "lost")
 """What the time of a program went into, in this order. `waited` is for other processes and ranks, `lost` for storage
 that failed."""
+MOST_RECORDED: Final = 1 << 20
+"""Bytes of lines in one journal on shared storage; one with more was not written by ejcache."""
 _VERSION: Final = 1
 _LARGEST_NUMBER: Final = 1e15
 _NOTHING: Final[Mapping[str, Any]] = {}

@@ -1,7 +1,6 @@
 r"""The format of journals on shared storage, and of the snapshot that they are folded into; and the names of journals.
 
-    v1/journal/<day>/<process name>-<n>      uses and sums since the journal before; in the last one of a process
-                                             its record
+    v1/journal/<day>/<process name>-<n>      uses and sums since the journal before, and the lines of the process
     v1/journal/<day>/records-<process name>  one of nothing but the records of journals that this process has folded
 
     file    := header "\n" body record
@@ -11,7 +10,7 @@ r"""The format of journals on shared storage, and of the snapshot that they are 
     line    := seconds "\t" times "\t" worth "\t" key "\n"    a `EntryUse`; lines are ordered by key
     seconds := of the last use, since the epoch, whole
     worth   := a number with six digits, or nothing
-    record  := what processes tell of themselves (`Store.leave_record`): lines, compressed
+    record  := the lines of start records (`line`), compressed
 
 A key holds neither a tab nor a line break (`check_key`). Version 1 is the first; readers ignore unknown header fields.
 """

@@ -1,6 +1,7 @@
-"""What this process compiles and loads, for its start record (`start_records`) and for listeners (`on_event`).
+"""What this process compiles and loads: the lines of its start record (`line`), and what listeners hear (`on_event`).
 
-The path of a hit only appends to a queue. Lines are made and written in the background, and when the process ends.
+The path of a hit only appends to a queue. Lines are made in the background, and when the process ends. Each goes to the
+log of this host, and with the next journal to each shared cache that the process uses (`shared_journal`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
 from ejcache.journal.host_log import AppendedLog, run_later
-from ejcache.journal.line import HIT, STORED, Process, StartRecord, decode_lines, encode_line
+from ejcache.journal.line import HIT, MOST_RECORDED, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
 
@@ -30,8 +31,6 @@ T = TypeVar("T")
 START_LOG: Final = AppendedLog("starts", limit=8_000_000)
 _SECONDS: Final = 60.0
 _PARENT: Final = os.getpid()
-_SHARED_BYTES: Final = 1 << 20
-"""Bytes of lines that one process brings to shared storage."""
 
 
 def _is_pool_worker() -> bool:
@@ -49,13 +48,14 @@ class Recorder:
     Attributes:
         describe: returns what this process is, as far as JAX knows: fields of `Process`.
         watchers: are called with the record of each program (`watch`).
-        share: take the lines of this process to shared storage when it ends, while the store exists; by its URL.
+        is_shared: whether the lines are kept for journals; set by the first one that wants them.
+        lines: those that were written since then, a megabyte at most.
     """
 
     def __init__(self, *, most: int = 10_000) -> None:
         self._most = most
         self.describe: Callable[[], Process] = Process
-        self.share: dict[str, Callable[[], Callable[[bytes], None] | None]] = {}
+        self.is_shared = False
         self.listeners: tuple[Callable[[Event], object], ...] = ()
         self.watchers: tuple[Callable[[ProgramRecord], object], ...] = ()
         self.after_fork_in_child()
@@ -67,7 +67,7 @@ class Recorder:
         self._programs: collections.deque[ProgramRecord] = collections.deque()
         self._trouble: collections.deque[str] = collections.deque()
         self._reuse: collections.deque[ReuseNote] = collections.deque()
-        self._lines: list[bytes] = []
+        self.lines: list[bytes] = []
         self._began = time.time()
         self._id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
         self._count = 0
@@ -129,23 +129,15 @@ class Recorder:
         _call(self.listeners, event, "on_event")
 
     def write(self) -> None:
-        """Append what was recorded since the last line to the log of this host."""
+        """Append what was recorded since the last line to the log of this host, and keep the line for journals."""
         programs, trouble = list(_take(self._programs)), Counter(_take(self._trouble))
         reuse = list(_take(self._reuse))
         if programs or reuse or (trouble and self._count):
             dropped, self._count = max(0, self._count - self._most), min(self._count, self._most)
             line = encode_line(StartRecord(self._process(), programs, trouble, dropped, reuse))
             START_LOG.append(line)
-            if self.share and sum(map(len, self._lines)) + len(line) <= _SHARED_BYTES:
-                self._lines.append(line)
-
-    def end(self) -> None:
-        """Write the last line, and take the record to shared storage with the uses."""
-        self.write()
-        for store in self.share.values() if self._lines else ():
-            leave = store()
-            if leave is not None:
-                leave(b"\n".join(self._lines))
+            if self.is_shared and sum(map(len, self.lines)) + len(line) <= MOST_RECORDED:
+                self.lines.append(line)
 
     def _write_planned(self) -> None:
         self._planned = False
@@ -245,5 +237,5 @@ def _events(program: ProgramRecord) -> Iterator[Event]:
         yield ProgramStored(program.name, program.key)
 
 
-# Before the uses are written, which the record goes with.
-at_exit(ExitPhase.LEASES, recorder.end)
+# Before the last journals are written, which have the last line.
+at_exit(ExitPhase.LEASES, recorder.write)

@@ -1,8 +1,9 @@
-"""What this process uses and counts of a shared cache: kept in memory, and written to a usage journal once a minute.
+"""What this process uses and counts of a shared cache, and its lines: written to a journal, at most once a minute.
 
 A bucket records no access time, accepts about one write a second to one object, and network file systems have no
 reliable locks. So each process collects in memory what it uses and counts, and writes at most one small journal a
-minute, which nobody changes. A process that is killed loses its last minute. One that ends without a client for the
+minute, which nobody changes; the lines of its start record (`recorder`) go with it. A process that is killed loses its
+last minute. One that ends without a client for the
 storage, or cannot reach it, leaves what it has to the next process of its host (`unsent`).
 """
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
-from ejcache.journal.line import EntryUse, joined_uses
+from ejcache.journal.line import MOST_RECORDED, EntryUse, joined_uses
 from ejcache.journal.objects import (
     JOURNALS,
     decode_record_lines,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ejcache.bucket.base import Bucket
+    from ejcache.journal.recorder import Recorder
     from ejcache.journal.unsent import UnsentUses
 
 
@@ -57,6 +59,7 @@ class SharedJournal:
         self._bucket = bucket
         self._most = most
         self._unsent_uses = unsent
+        self._recorder: Recorder | None = None
         self.after_fork_in_child()
         _everyone.add(self)
         track_forks(self)
@@ -71,11 +74,18 @@ class SharedJournal:
         self.last_used: dict[str, float] = {}
         self._used: dict[str, EntryUse] = {}
         self._sums: Counter[str] = Counter()
-        self._unwritten: tuple[str, dict[str, EntryUse], dict[str, float], bytes] | None = None
+        self._told = 0
+        """So many lines of the recorder are in journals, or left to the next process."""
+        self._left: list[bytes] = []
+        """Lines of earlier processes of this host, for the next journal."""
+        self._unwritten: tuple[str, dict[str, EntryUse], dict[str, float], list[bytes]] | None = None
         self._failed = False
         self._refused = False
-        self.record = b""
-        """What this process tells of itself: lines, with a line break between two."""
+
+    def tell(self, recorder: Recorder) -> None:
+        """Write the lines of this recorder, too: those that it makes from now on."""
+        recorder.is_shared = True
+        self._recorder = recorder
 
     def note(self, key: str, *, when: float | None = None, times: int = 1, worth: float | None = None) -> None:
         """Note uses, the last of them at `when` seconds since the epoch or now.
@@ -97,21 +107,18 @@ class SharedJournal:
         with self._lock:
             self._sums.update(amounts)
 
-    def write(self, *, is_last: bool = False) -> bool:
-        """Write a journal, if anything was used or counted since the last one. Never raises a `StoreError`.
-
-        Args:
-            is_last: with the record of this process.
+    def write(self) -> bool:
+        """Write a journal, if anything was used, counted or recorded since the last one. Never raises a `StoreError`.
 
         Returns:
             False if the storage failed; the next call writes the same journal again, so that one that was written
             although no answer came is there once.
         """
         with self._writing:
-            while not self._refused and (self._unwritten is not None or self._begin(is_last=is_last)):
-                name, used, sums, record = self._unwritten or ("", {}, {}, b"")
+            while not self._refused and (self._unwritten is not None or self._begin()):
+                name, used, sums, lines = self._unwritten or ("", {}, {}, [])
                 try:
-                    journal = encode_journal(used, sums=sums, record=record.splitlines())
+                    journal = encode_journal(used, sums=sums, record=lines)
                     self._bucket.write(name, journal, version=ABSENT)
                 except StoreReadOnlyError as exc:
                     log.debug("this process may not write usage journals: %s", exc)
@@ -124,15 +131,21 @@ class SharedJournal:
             self._failed = False
             return True
 
-    def _begin(self, *, is_last: bool) -> bool:
+    def _begin(self) -> bool:
         """Begin the next journal; False if it would be empty."""
         used, sums = self._take()
-        record = b""
-        if is_last:
-            record, self.record = self.record, b""
-        if used or sums or record:
-            self._unwritten = self._next_name(), used, sums, record
+        lines = self._take_lines()
+        if used or sums or lines:
+            self._unwritten = self._next_name(), used, sums, lines
         return self._unwritten is not None
+
+    def _take_lines(self) -> list[bytes]:
+        own = [] if self._recorder is None else self._recorder.lines[self._told :]
+        if self._left and sum(map(len, (*self._left, *own))) > MOST_RECORDED:
+            own = []  # they are for the next journal
+        self._told += len(own)
+        left, self._left = self._left, []
+        return left + own
 
     def _take(self) -> tuple[dict[str, EntryUse], dict[str, float]]:
         used: dict[str, EntryUse] = {}
@@ -153,17 +166,18 @@ class SharedJournal:
         breaker = self._bucket.breaker
         is_refused = breaker is not None and breaker.is_open
         # Do not wait, when the program ends, for storage that failed just before.
-        if self._bucket.is_prepared and not is_refused and not self._failed and self.write(is_last=True):
+        if self._bucket.is_prepared and not is_refused and not self._failed and self.write():
             return
         if self._unsent_uses is not None:
             with self._writing:
                 unsent, self._unwritten = self._unwritten, None
                 used, sums = self._take()
+                lines = self._take_lines()
             if unsent is not None:
                 amounts = Counter(unsent[2])
                 amounts.update(sums)
-                used, sums = joined_uses((unsent[1], used)), dict(amounts)
-            self._unsent_uses.leave(used, sums)
+                used, sums, lines = joined_uses((unsent[1], used)), dict(amounts), unsent[3] + lines
+            self._unsent_uses.leave(used, sums, lines)
 
     def records(self, *, most: int) -> Iterator[bytes]:
         """Read the record lines of processes in the last journals; raises StoreError as they are read.
@@ -182,12 +196,13 @@ class SharedJournal:
         return self._unsent_uses is not None and self._unsent_uses.is_due()
 
     def take_unsent_uses(self) -> None:
-        """Count what earlier processes of this host have left as used and counted by this one."""
+        """Count what earlier processes of this host have left as used and counted by this one, and tell their lines."""
         if self._unsent_uses is not None:
-            used, sums = self._unsent_uses.take()
+            used, sums, lines = self._unsent_uses.take()
             for key, use in used.items():
                 self.note(key, when=use.when, times=use.times, worth=use.worth)
             self.add(sums)
+            self._left += lines
 
     def total(self, *, write: bool = True) -> dict[str, float]:
         """Return the counters of all processes since the last reset, as far as they have written them.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.coordination.leases import LivenessDetector
 from ejcache.coordination.shared_leases import StoreLeases
 from ejcache.errors import StoreError
+from ejcache.journal.recorder import recorder
 from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
@@ -166,6 +167,7 @@ def attach(
         return EvictionPolicy(max_size=shared.max_size) if shared.max_size > 0 else None
 
     usage = shared.journal
+    usage.tell(recorder)
     scheduler = MaintenanceScheduler(
         shared.bucket,
         StoreLeases(shared.bucket),

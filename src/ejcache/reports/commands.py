@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _DAY: Final = 86_400.0
 _MOST_STARTS: Final = 500
 """Records of other processes that are read from shared storage."""
-_BUDGET: Final = 8_000_000
+_BUDGET: Final = 4_000_000
 """Characters of all texts that are read for one report."""
 
 

@@ -350,7 +350,7 @@ def build(
     found = [record for record in records if record.programs]
     programs = sorted((each for record in found for each in record.programs), key=lambda each: each.time)
     if earlier is None:
-        earlier = Earlier(programs, Texts(lambda _: {}))
+        earlier = Earlier(programs, Texts.none())
     causes = _causes(programs, earlier, diff_up_to=_LARGEST_DIFF if with_diffs else 0)
     explained = [(program, causes.get(id(program))) for program in programs]
     operations = {program.name for program, _ in explained if is_of_jax(program)}

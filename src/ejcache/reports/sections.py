@@ -32,6 +32,8 @@ MEANINGS: Final = {
     "lost": "for storage that failed",
 }
 """What each phase of a program is."""
+_LEAST: Final = ("commit", "lost", "waited", "process")
+"""Columns that a narrow terminal does not get."""
 _PATH: Final = re.compile(r"/[^:]*(?=:\d+ in )")
 _COMMIT: Final = 10
 """Characters of a commit that a table shows."""
@@ -195,7 +197,8 @@ def print_report(report: Report) -> None:
         output.say()
         output.say(output.styled(section.title, "bold"))
         if section.rows:
-            output.print_table(section.columns, section.rows, right=[*NUMBERS])
+            # Sentences in narrow columns cannot be read: what does not fit becomes a block for each row.
+            output.print_table(section.columns, section.rows, right=[*NUMBERS], least=_LEAST)
         for note in section.notes:
             output.say(output.styled(note, "red" if note.startswith("!") else ""))
 

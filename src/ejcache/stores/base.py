@@ -193,9 +193,6 @@ class Store(Closing):
         """Return the damage of the store's own structures, one sentence each; with `fix` it is repaired."""
         return []
 
-    def leave_record(self, record: bytes) -> None:
-        """Keep what this process tells of itself, in place of what it has told before, for some time after its end."""
-
     def failed_tries(self) -> int:
         """Return the number of requests of this process that failed, got no answer, or were throttled."""
         return 0

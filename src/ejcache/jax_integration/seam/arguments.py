@@ -1,16 +1,20 @@
 """What JAX knows of the function and the arguments of a compilation, which the text of its module does not say.
 
 `UnloadedMeshExecutable.from_hlo`, which is on the stack of each compilation, has them as its own arguments. They
-explain misses; where JAX has renamed something, they are left out.
+explain misses; where JAX has renamed something, they are left out. Equinox and Flax give JAX lists of the leaves of
+their user's objects: how the user calls a leaf is found in their own frames, by the identity of the array.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py`.
+Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py` and `pjit.py`; equinox 0.13 `_jit.py`; flax 0.12
+`nnx/transforms/compilation.py`.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+import jax
 from jax._src import sharding_impls
 
 from ejcache.util.files import read_regular
@@ -24,6 +28,10 @@ _MOST: Final = 200
 """Names of arguments that are noted."""
 _MOST_COMMITTED: Final = 500
 """Committed arguments up to which they are noted: all of them, or none, because a part would look like a change."""
+_WRAPPERS: Final = ("/equinox/_jit.py", "/flax/nnx/transforms/compilation.py")
+"""The ends of the files whose functions are given the objects of a user, and call JAX with their leaves."""
+_OF_VARIABLE: Final = frozenset({".value", ".raw_value"})
+"""The last part of the path of a leaf in a variable of Flax."""
 _LARGEST: Final = 2_000_000
 """Bytes of a source file."""
 _LONGEST: Final = 200
@@ -63,6 +71,42 @@ def facts_of_call() -> dict[str, str]:
             if len(committed) <= _MOST_COMMITTED:
                 facts["committed"] = "\n".join(committed)
     return facts
+
+
+def names_by_caller() -> dict[str, str]:
+    """Return how the user calls the arguments of the program that this thread compiles, by how JAX does.
+
+    `model.out_scale` for `dynamic_nodonate['rest'][11]`. Empty if the user's own call is one of JAX's function, or if
+    a leaf is not found.
+    """
+    names: tuple[Any, ...] | None = None
+    leaves: Any = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith(_WRAPPERS):
+        if frame.f_code.co_name == _CALLER and frame.f_code.co_filename.endswith(_FILE):
+            names = getattr(getattr(frame.f_locals.get("all_args_info"), "debug_info", None), "arg_names", None)
+        elif frame.f_code.co_filename.endswith("pjit.py"):
+            leaves = frame.f_locals.get("args_flat", leaves)
+        frame = frame.f_back
+    while frame is not None and "self" not in frame.f_locals:
+        frame = frame.f_back
+    if frame is None or not names or not leaves or not frame.f_code.co_filename.endswith(_WRAPPERS):
+        return {}
+    function = frame.f_locals["self"]
+    bound = inspect.signature(getattr(function, "__wrapped__", function)).bind_partial(
+        *frame.f_locals.get("args", ()), **frame.f_locals.get("kwargs", {})
+    )
+    paths: dict[int, str] = {}
+    for name, value in bound.arguments.items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            within = [jax.tree_util.keystr((key,)) for key in path]
+            if within and within[-1] in _OF_VARIABLE:
+                within.pop()
+            paths.setdefault(id(leaf), f"{name}{''.join(within)}")
+    # Constants of the program come first.
+    of_leaves = map(str, names[len(names) - len(leaves) :])
+    found = {name: paths.get(id(leaf), "") for name, leaf in zip(of_leaves, leaves, strict=True)}
+    return found if all(found.values()) else {}
 
 
 def _is_committed(aval: Any, sharding: Any) -> bool:

@@ -167,11 +167,6 @@ class SharedStore(Store):
         if not self.read_only:
             self.journal.add(amounts)
 
-    def leave_record(self, record: bytes) -> None:
-        """Leave what this process tells of itself, in place of what it has told before, for its last journal."""
-        if not self.read_only:
-            self.journal.record = record
-
     def counters(self) -> dict[str, float]:
         """Return the counters of all processes, as far as they have written them."""
         return self.journal.total(write=not self.read_only)

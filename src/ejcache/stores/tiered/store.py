@@ -395,11 +395,6 @@ class TieredStore(Store):
 
     # -- counters --------------------------------------------------------------------------------------------------
 
-    def leave_record(self, record: bytes) -> None:
-        """Leave what this process tells of itself for its last journal."""
-        if not self.read_only:
-            self.shared.leave_record(record)
-
     def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters kept with each tier; what the local one does not take gets there with the next ones."""
         if self.read_only:
