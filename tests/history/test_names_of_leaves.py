@@ -14,7 +14,7 @@ HALF = jnp.bfloat16
 
 
 def equinox_program():
-    eqx = pytest.importorskip("equinox")
+    import equinox as eqx
 
     class Model(eqx.Module):
         layers: list
@@ -43,7 +43,7 @@ def equinox_program():
 
 
 def nnx_program():
-    nnx = pytest.importorskip("flax.nnx")
+    from flax import nnx
 
     class Model(nnx.Module):
         def __init__(self, dtype=jnp.float32):
@@ -63,7 +63,8 @@ def nnx_program():
 
 
 def linen_program():
-    nn = pytest.importorskip("flax.linen")
+    import flax.linen as nn
+
     model, x = nn.Dense(4), jnp.ones((2, 4))
 
     @jax.jit
