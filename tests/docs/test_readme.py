@@ -94,13 +94,16 @@ def test_what_overrules_what(run, tmp_path):
     assert done.stdout.split() == ["3000000000", "50000000000"], done
 
 
-def test_commands_on_a_local_cache(run):
-    """The commands of the page work on the cache that the quick start has filled."""
+def test_commands_on_a_local_cache(run, tmp_path):
+    """The commands of the page work on the cache of the quick start, and write into their directory only."""
+    before = set(ROOT.iterdir())
     run("ejcache run train.py")
     (block,) = [text for text in SHELL if "ejcache stats" in text]
     for command in commands(block):
         done = run(command)
         assert done.returncode == 0, (command, done)
+    assert (tmp_path / "page.html").is_file()
+    assert {path.name for path in set(ROOT.iterdir()) - before if path.suffix == ".html"} == set()
 
 
 @pytest.mark.usefixtures("bucket")
