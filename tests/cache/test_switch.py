@@ -150,6 +150,20 @@ def test_a_damaged_note_of_the_host_is_read_anew(host, tmp_path, note):
     stored.data = OFF
 
 
+def test_where_nothing_can_be_noted_a_process_asks_for_itself(host, tmp_path):
+    """Once a minute: not before each upload."""
+    make, clock, stored = host
+    (tmp_path / "scratch").write_bytes(b"")
+    switch = make()
+    for _ in range(3):
+        switch.look()
+    assert stored.asked == 1
+    clock.now += FRESH_SECONDS + 1
+    stored.data = OFF
+    switch.look()
+    assert (stored.asked, switch.is_off()) == (2, True)
+
+
 def policy_at(url):
     settings = resolve(calls={"dir": url, "min_compile_seconds": 0.0})
     policy = CachePolicy(

@@ -187,8 +187,10 @@ class CacheSwitch:
                     self._copies.drop_if_unknown(recalls)
         self._looked_at, self._known = self._clock(), data
         if self._note is not None:
-            with contextlib.suppress(OSError):
+            try:
                 write_atomically(self._note, f"{self._looked_at:.3f}\n".encode() + data)
+            except OSError:
+                self._note = None  # the disk is full: otherwise each upload would ask anew
         return data
 
     def _noted(self) -> tuple[float, bytes | None]:
