@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 from buckets import GcsServer
 from capabilities import needs
+from forking import Forked
 from jax.experimental.compilation_cache import compilation_cache
 from small_disk import on_small_disk
 from soak_turns import some
@@ -407,8 +408,9 @@ def test_two_processes_and_one_that_is_killed(start, tmp_path, run_python):
 def test_both_forms_in_one_cache(start):
     """Neither takes an entry of the other, and both hit their own."""
     for change in (NEXT, ""):
-        first, _ = start(change)
-        second, _ = start(change)
+        first, said = start(change, start=Forked)
+        assert ("gets the thin form" in said) == (change == NEXT)
+        second, _ = start(change, start=Forked)
         assert first["hits"] == second["misses"] == 0
         assert first["values"] == second["values"]
 
@@ -418,9 +420,9 @@ def test_a_bucket(start, tmp_path):
     with GcsServer() as server:
         variables = {"STORAGE_EMULATOR_HOST": server.url}
         url = "gs://bucket/prefix"
-        first, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "one")})
-        second, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "two")})
-    third, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "three")})
+        first, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "one")}, start=Forked)
+        second, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "two")}, start=Forked)
+    third, _ = start(place=url, env={**variables, "HOME": str(tmp_path / "three")}, start=Forked)
     assert (second["hits"], second["misses"]) == (first["misses"], 0)
     assert first["values"] == second["values"] == third["values"]
 
