@@ -11,6 +11,9 @@ import pytest
 from ejcache.cli import starting
 from ejcache.cli.entry import ordinary_arguments
 from ejcache.journal.run_log import RUN_COUNTS
+from ejcache.settings import environment
+from ejcache.settings.config_files import configuration_files
+from ejcache.settings.table import SETTINGS
 
 ORDINARY = {
     "x.py": (["x.py"], {}),
@@ -85,3 +88,60 @@ def test_an_error_is_that_of_the_command(tmp_path):
 def test_the_counts_have_one_variable():
     """It is spelled twice, so that a start imports no journal."""
     assert vars(starting)["_RUN_COUNTS"] == RUN_COUNTS
+
+
+def test_where_nothing_is_set_a_start_imports_little(tmp_path):
+    """Neither settings, nor records, nor what the larger modules of the standard library import."""
+    env = {name: text for name, text in os.environ.items() if not name.startswith(BEGINNINGS)}
+    env |= {"HOME": str(tmp_path), "PYTHONPROFILEIMPORTTIME": "1"}
+    env.pop("XDG_CONFIG_HOME", None)
+    command = [sys.executable, "-m", "ejcache", "run", "-c", "import os; print(os.environ['EJCACHE_REPORT'])"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "off\n"
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "ejcache.cache.report_destination" in imported
+    assert not {"enum", "logging", "pathlib", "re", "subprocess", "tempfile"} & imported
+    assert not {"ejcache.errors", "ejcache.settings.table", "ejcache.journal.run_log"} & imported
+
+
+BEGINNINGS = vars(environment)["_BEGINNINGS"]
+
+
+def test_what_a_start_knows_of_settings(tmp_path, monkeypatch):
+    """Without their table: how all their variables begin, where their files are, and what to export."""
+    names = {"EJCACHE", "ALLOW_FULL_CACHE", "EASYDEL_CACHE_COMPILES", *environment.OTHER_VARIABLES}
+    names |= {name for setting in SETTINGS for name in (*setting.variables, setting.flag.upper()) if name}
+    assert [name for name in sorted(names) if not name.startswith(BEGINNINGS)] == []
+    for name in os.environ:
+        if name.startswith(BEGINNINGS):
+            monkeypatch.delenv(name)
+    exported = vars(environment)["_CACHE_WITHOUT_REPORT"]
+    assert environment.settings_environment({"report": "off"}) == exported
+    for variables in ({"HOME": "/h"}, {"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, {"HOME": "/h", "XDG_CONFIG_HOME": "x"}):
+        asked = []
+
+        def absent(path, asked=asked):
+            asked.append(path)
+            raise FileNotFoundError
+
+        with monkeypatch.context() as patched:
+            monkeypatch.setattr(os, "environ", {**variables})
+            patched.setattr(os, "stat", absent)
+            assert environment.export_defaults()
+        assert asked == [str(path) for path in configuration_files(variables)]
+        assert os.environ == {**variables, **exported}
+
+
+@pytest.mark.parametrize("name", ["EJCACHE_MAX_SIZE", "JAX_COMPILATION_CACHE_DIR", "EJCACHE"])
+def test_a_start_that_is_told_something_reads_the_settings(name, tmp_path, monkeypatch):
+    """Any variable, or a configuration file, and nothing is exported without them."""
+    monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
+    os.environ[name] = ""
+    assert not environment.export_defaults()
+    del os.environ[name]
+    (tmp_path / ".config/ejcache").mkdir(parents=True)
+    (tmp_path / ".config/ejcache/config.toml").write_text("")
+    assert not environment.export_defaults()
+    assert "EJCACHE" not in os.environ
+    del os.environ["HOME"]
+    assert not environment.export_defaults()

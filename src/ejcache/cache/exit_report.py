@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache.cache.counters import Miss, Stats
-from ejcache.cache.report_destination import absolute_destination, is_off
+from ejcache.cache.report_destination import absolute_destination, is_off, line_without_a_cache
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.parsers import REPORT_JSON, REPORT_LINE
 from ejcache.util.files import write_atomically
@@ -104,8 +104,7 @@ def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
         status: the exit status of the program. One that failed has not shown that it does without the cache.
     """
     places, count, stats = list(total.urls), len(total.processes), Stats.of(total.amounts)
-    hint = ". Does the program use JAX, and does its Python have ejcache?"
-    line = f"ejcache: nothing was cached: no process has enabled the cache{'' if status else hint}"
+    line = line_without_a_cache(status=status)
     if count:
         line = report_line(stats, places or [f"nothing is cached: {total.disabled_reason}"], processes=count)
     _write(destination, line, _fields(stats, places, total.disabled_reason) | {"processes": count})

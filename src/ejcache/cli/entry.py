@@ -8,10 +8,11 @@ is done here, and `interrupt` runs it as any command: there is one text for each
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final
 
+TYPE_CHECKING = False  # each start of a program would wait for `typing`
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any, Final
 
 _FLAGS: Final = {"--read-only": "read_only", "--json": "json", "--quiet": "quiet", "-q": "quiet"}
 _VALUES: Final = ("--dir", "--report")
@@ -36,19 +37,21 @@ def _run(arguments: Sequence[str]) -> int | None:
         return None
     try:
         from ejcache.cli.starting import start, take_options
-        from ejcache.settings.environment import restored_after_errors
+        from ejcache.settings.environment import RestoredAfterErrors
 
-        with restored_after_errors():
+        with RestoredAfterErrors():
             command, destination = take_options(*asked)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception:
         return None  # the commands meet it again, and say it
-    from ejcache.errors import EjcacheError
-
     try:
         return start(command, destination)
-    except EjcacheError as exc:
+    except Exception as exc:
+        from ejcache.errors import EjcacheError
+
+        if not isinstance(exc, EjcacheError):
+            raise
         from ejcache.cli.output import warn
 
         warn(str(exc))

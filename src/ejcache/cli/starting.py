@@ -4,26 +4,23 @@ Without a report, the program takes the place of this process. With one, this pr
 process group. It passes on the signals that it gets, stops and continues with the program, and ends with the program's
 exit status or by the signal that killed it. If this process is killed, Linux kills the program.
 
-Each start of a program waits for this module, so it imports nothing of the framework of commands, and what makes the
-report when the program has ended.
+Each start of a program waits for this module. So it imports nothing of the framework of commands, nor what makes the
+report when the program has ended, nor the larger modules of the standard library: `signal`, `subprocess`, `pathlib` and
+`typing` would take as long as a second interpreter. Where nothing is set, not even the table of settings is needed.
 """
 
+# No pathlib and no contextlib, as above.
+# ruff: noqa: PTH100, PTH108, PTH110, PTH112, PTH113, PTH117, PTH118, PTH120, PTH202, SIM105
 from __future__ import annotations
 
-import contextlib
+import _signal as signal  # type: ignore[import-not-found]  # `signal` makes enumerations of it
 import os
-import signal
-import subprocess
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ejcache.errors import EjcacheError, JaxImportError, NotFoundError, UsageError
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from ejcache.journal.run_log import RunTotal
+    from collections.abc import Sequence
+    from typing import Any, Final, NoReturn
 
 
 def take_options(program: Sequence[str], given: dict[str, Any]) -> tuple[list[str], str | None]:
@@ -36,36 +33,51 @@ def take_options(program: Sequence[str], given: dict[str, Any]) -> tuple[list[st
     Raises:
         EjcacheError: no program is named, or a setting cannot be used.
     """
+    command = command_of(program)
+    report = given.get("report")
+    if report in _WORDS and all(given.get(name) is None for name in given if name != "report"):
+        from ejcache.settings.environment import export_defaults
+
+        if export_defaults():
+            return command, report or _LINE
     from ejcache.cache.report_destination import absolute_destination
 
-    command = command_of(program)
     known = {name: value for name, value in given.items() if value is not None}
     if "dir" in known:
         known["dir"] = absolute_url(known["dir"])
     destination = absolute_destination(export(known))
-    if given.get("report") is not None and destination is not None:
+    if report is not None and destination is not None:
         _check_report(destination)
     return command, destination
 
 
 def start(command: Sequence[str], destination: str | None) -> int:
     """Run the program, and report if that is wanted; return its exit status, or die of the signal that killed it."""
-    from ejcache.cache.report_destination import is_off
-
-    if destination is None or is_off(destination):
+    if destination is None or _is_off(destination):
         replace_this_process(command)
     return run_and_report(command, destination)
 
 
+def _is_off(destination: str) -> bool:
+    if destination == _LINE:
+        return False
+    from ejcache.cache.report_destination import is_off
+
+    return is_off(destination)
+
+
 def _check_report(destination: str) -> None:
     """Refuse a file that could not be written, before the program runs for hours."""
-    place = Path(destination).parent
-    if Path(destination).is_absolute() and not place.is_dir():
+    place = os.path.dirname(destination)
+    if os.path.isabs(destination) and not os.path.isdir(place):
+        from ejcache.errors import NotFoundError
+
         raise NotFoundError(f"--report {destination} could not be written: the directory {place} does not exist")
 
 
 def absolute_url(directory: str | None) -> str | None:
     """Return `--dir`, from which the program may start processes in other directories."""
+    from ejcache.errors import UsageError
     from ejcache.stores.location import Location
 
     try:
@@ -76,6 +88,7 @@ def absolute_url(directory: str | None) -> str | None:
 
 def export(given: dict[str, Any]) -> str:
     """Put the options into the environment; returns where the report goes."""
+    from ejcache.errors import JaxImportError
     from ejcache.settings.environment import export_settings
     from ejcache.settings.resolve import command_line, resolve, set_command_line
 
@@ -91,12 +104,15 @@ def export(given: dict[str, Any]) -> str:
 
 _RUN_COUNTS: Final = "EJCACHE_RUN_COUNTS"
 """`journal.run_log.RUN_COUNTS`, which a test compares."""
+_LINE: Final = "line"
+_WORDS: Final = (None, _LINE, "json", "off")
+"""What `--report` may be without a look at the settings."""
 _SCRIPTS: Final = (".py", ".pyw", ".pyz", ".zip")
 _KEYS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 """Signals that a terminal sends to all processes in the foreground."""
 _FAULTS: Final = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _LEFT: Final = _FAULTS | {signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU}
-_AWAITED: Final = signal.valid_signals() - _LEFT
+_AWAITED: Final = {*signal.valid_signals()} - _LEFT
 
 
 def command_of(program: Sequence[str]) -> list[str]:
@@ -107,39 +123,67 @@ def command_of(program: Sequence[str]) -> list[str]:
         UsageError: no program is named, or there is none of that name.
     """
     if not program or not program[0]:
+        from ejcache.errors import UsageError
+
         raise UsageError("no program is named: give a script, -m MODULE, -c CODE, - or a command")
-    name, path = program[0], Path(program[0])
-    found = None
-    if not name.startswith("-") and not _is_script(path):
-        # Of a virtual environment that is not activated, the commands are beside its Python.
-        import shutil
-
-        found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
-        if path.is_dir() and (found is None or os.sep in name):
-            raise NotFoundError(f"the directory {name} has no __main__.py")
-        if found is None and not path.is_file():
-            what = "script" if path.suffix in _SCRIPTS or os.sep in name else "script and no command"
-            raise NotFoundError(f"there is no {what} {name}")
-    if found is not None:
-        return [found, *program[1:]]
-    # Options of this interpreter, such as -X dev, are meant for the program.
-    flags: list[str] = vars(subprocess)["_args_from_interpreter_flags"]()
-    return [sys.executable, *flags, *program]
+    name = program[0]
+    if not name.startswith("-") and not _is_script(name):
+        found = _command_named(name)
+        if found is not None:
+            return [found, *program[1:]]
+    return [sys.executable, *_interpreter_options(), *program]
 
 
-def _is_script(path: Path) -> bool:
+def _command_named(name: str) -> str | None:
+    """Where the command is; None if it is a file for this Python.
+
+    Raises:
+        NotFoundError: it is neither.
+    """
+    import shutil
+
+    from ejcache.errors import NotFoundError
+
+    # Of a virtual environment that is not activated, the commands are beside its Python.
+    found = shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
+    if os.path.isdir(name) and (found is None or os.sep in name):
+        raise NotFoundError(f"the directory {name} has no __main__.py")
+    if found is None and not os.path.isfile(name):
+        what = "script" if name.endswith(_SCRIPTS) or os.sep in name else "script and no command"
+        raise NotFoundError(f"there is no {what} {name}")
+    return found
+
+
+def _interpreter_options() -> list[str]:
+    """The options of this interpreter, such as `-X dev`, which are meant for the program."""
+    first = sys.orig_argv[1:2]
+    if first == ["-m"] or (first and not first[0].startswith("-")):
+        return []  # what the environment says, the program reads there
+    import subprocess
+
+    options: list[str] = vars(subprocess)["_args_from_interpreter_flags"]()
+    return options
+
+
+def _is_script(name: str) -> bool:
     """True if Python runs it: a file of Python's, a directory with a main module, or a file that is not executable."""
-    if path.is_dir():
-        return (path / "__main__.py").exists()
-    return path.is_file() and (path.suffix in _SCRIPTS or not os.access(path, os.X_OK))
+    if os.path.isdir(name):
+        return os.path.exists(os.path.join(name, "__main__.py"))
+    return os.path.isfile(name) and (name.endswith(_SCRIPTS) or not os.access(name, os.X_OK))
 
 
 def replace_this_process(command: Sequence[str]) -> NoReturn:
     """Become the program."""
-    with _starting(command):
-        for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(ignored_by_python, signal.SIG_DFL)
+    _give_back_signals()
+    try:
         os.execv(command[0], list(command))  # noqa: S606 (the user's program)
+    except OSError as exc:
+        raise _cannot_be_run(command, exc) from exc
+
+
+def _give_back_signals() -> None:
+    for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(ignored_by_python, signal.SIG_DFL)
 
 
 def run_and_report(command: Sequence[str], destination: str) -> int:
@@ -151,11 +195,36 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
 
         warn(f"there will be no report: {exc}")
         replace_this_process(command)
-    status, total = _run_and_count(command, counts)
-    from ejcache.cache.exit_report import report_run
-
-    report_run(total, destination, status=status)
+    try:
+        status = _run(command, counts)
+        _report(status, counts, destination)
+    finally:
+        try:
+            os.unlink(counts)
+        except OSError:
+            pass  # a cleaner of temporary files may have removed it
     return end_as(status)
+
+
+def _report(status: int, counts: str, destination: str) -> None:
+    from ejcache.settings.environment import environment_variable
+
+    try:
+        is_empty = os.path.getsize(counts) == 0
+    except OSError:
+        is_empty = True
+    if is_empty and destination == _LINE:
+        from ejcache.cache.report_destination import line_without_a_cache
+
+        try:
+            print(line_without_a_cache(status=status), file=sys.stderr)  # noqa: T201 (that is what it is for)
+        except (OSError, ValueError):
+            pass  # stderr is closed; the exit status must not change
+        return
+    from ejcache.cache.exit_report import report_run
+    from ejcache.journal.run_log import read_counts
+
+    report_run(read_counts(counts, also_append_to=environment_variable(_RUN_COUNTS)), destination, status=status)
 
 
 def end_as(status: int) -> int:
@@ -168,7 +237,7 @@ def _new_counts() -> str:
 
     # Where `tempfile` looks first; its import takes a tenth of what a start waits for.
     place = environment_variable("TMPDIR") or "/tmp"  # noqa: S108 (a new file of a random name)
-    counts = os.path.join(os.path.abspath(place), f"ejcache-run-{os.urandom(8).hex()}")  # noqa: PTH100, PTH118
+    counts = os.path.join(os.path.abspath(place), f"ejcache-run-{os.urandom(8).hex()}")
     try:
         os.close(os.open(counts, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
     except OSError:
@@ -179,47 +248,63 @@ def _new_counts() -> str:
     return counts
 
 
-def _run_and_count(command: Sequence[str], counts: str) -> tuple[int, RunTotal]:
-    from ejcache.settings.environment import child_environment, environment_variable
+def _run(command: Sequence[str], counts: str) -> int:
+    """Return the exit status of the program; negative for the signal that killed it. Afterwards, signals stay blocked."""
+    from ejcache.settings.environment import child_environment
 
-    try:
-        status = _run(command, child_environment({_RUN_COUNTS: counts}))
-        from ejcache.journal.run_log import read_counts
-
-        return status, read_counts(counts, also_append_to=environment_variable(_RUN_COUNTS))
-    finally:
-        with contextlib.suppress(OSError):  # a cleaner of temporary files may have removed it
-            os.unlink(counts)  # noqa: PTH108
-
-
-def _run(command: Sequence[str], environment: dict[str, str]) -> int:
-    """Return the exit status of the program; negative for the signal that killed it. Afterwards, signals stay
-    blocked.
-    """
+    environment = child_environment({_RUN_COUNTS: counts})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some parents ignore it, and then there would be no exit status
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
-    with _starting(command):
-        child = subprocess.Popen(
-            command,
-            env=environment,
-            preexec_fn=_preparation(before),  # noqa: PLW1509 (no threads)
-        )
+    program = _begin(command, environment, before)
     # The reader of a pipe must see its end when the program closes its output.
     for descriptor in (0, 1):
-        with contextlib.suppress(OSError):
+        try:
             os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+        except OSError:
+            pass  # it was closed already
     while True:
         number, passed_on = _next_signal()
         if number != signal.SIGCHLD:
             if passed_on:
-                os.kill(child.pid, number)
+                os.kill(program, number)
             continue
-        pid, status = os.waitpid(child.pid, os.WNOHANG | os.WUNTRACED)
+        pid, status = os.waitpid(program, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
             os.kill(os.getpid(), signal.SIGSTOP)
         elif pid:
-            child.returncode = os.waitstatus_to_exitcode(status)
-            return child.returncode
+            return os.waitstatus_to_exitcode(status)
+
+
+def _begin(command: Sequence[str], environment: dict[str, str], mask: set[Any]) -> int:
+    """Start the program, which has the signals of `mask` blocked; its process. It dies with this one.
+
+    Raises:
+        EjcacheError: it cannot be run.
+    """
+    from ejcache.util.process_tree import following
+
+    follow = following(os.getpid())
+    reading, writing = os.pipe()  # closed by `execve`; otherwise it says why that failed
+    process = os.fork()
+    if process == 0:
+        try:
+            follow()
+            _give_back_signals()
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # one that waits must not raise before the program begins
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.execve(command[0], list(command), environment)  # noqa: S606 (the user's program)
+        except OSError as exc:
+            os.write(writing, str(exc.errno).encode())
+        finally:
+            os._exit(127)
+    os.close(writing)
+    failed = os.read(reading, 16)
+    os.close(reading)
+    if failed:
+        os.waitpid(process, 0)
+        raise _cannot_be_run(command, OSError(int(failed), os.strerror(int(failed))))
+    return process
 
 
 def _next_signal() -> tuple[int, bool]:
@@ -233,35 +318,22 @@ def _next_signal() -> tuple[int, bool]:
     return number, number not in _KEYS or not os.isatty(2)
 
 
-def _preparation(mask: set[Any]) -> Callable[[], None]:
-    """Make the function that the new process calls before it becomes the program."""
-    from ejcache.util.process_tree import following
-
-    follow = following(os.getpid())
-
-    def follow_unblocked() -> None:
-        follow()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    return follow_unblocked
-
-
 def _die_of(number: int) -> int:
     """End this process by a signal; returns the exit status of shells if that is not possible, as for process 1."""
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # the program has left its own core
-    with contextlib.suppress(OSError, ValueError):
+    try:
         signal.signal(number, signal.SIG_DFL)
+    except (OSError, ValueError):
+        pass  # some cannot be handled, and so are as they should be
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
     return 128 + number
 
 
-@contextlib.contextmanager
-def _starting(command: Sequence[str]) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise EjcacheError(f"{command[0]} cannot be run: {exc.strerror}") from exc
+def _cannot_be_run(command: Sequence[str], exc: OSError) -> Exception:
+    from ejcache.errors import EjcacheError
+
+    return EjcacheError(f"{command[0]} cannot be run: {exc.strerror}")

@@ -5,7 +5,6 @@ Nothing is looked at, but for a scheme that is not known here: an installed pack
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 from enum import StrEnum
@@ -172,7 +171,11 @@ def _remote(scheme: str, rest: str, text: str) -> Location:
 
 def _is_installed(scheme: str) -> bool:
     """True if an installed package has a file system for it, in the group of entry points that fsspec reads."""
-    return any(point.name == scheme for point in importlib.metadata.entry_points(group="fsspec.specs"))
+    from importlib.metadata import (
+        entry_points,
+    )  # for a scheme that is none of ours; `ejcache run --dir` would wait for it
+
+    return any(point.name == scheme for point in entry_points(group="fsspec.specs"))
 
 
 def _directory(path: str, text: str) -> Location:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-import signal
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
+TYPE_CHECKING = False  # `ejcache run` waits for this module before the program starts
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Final
 
+_SIGKILL: Final = 9
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -21,11 +19,15 @@ def following(parent: int) -> Callable[[], None]:
 
     It is made before a fork, because a forked child may not load libraries.
     """
-    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+    prctl = None
+    if sys.platform == "linux":
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
 
     def follow() -> None:
         if prctl is not None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl(_PR_SET_PDEATHSIG, _SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
 
@@ -34,6 +36,9 @@ def following(parent: int) -> Callable[[], None]:
 
 def kill_descendants() -> None:
     """Kill the processes that this one has started, those that they have started, and so on; on Linux only."""
+    import contextlib
+    from pathlib import Path
+
     children: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -46,4 +51,4 @@ def kill_descendants() -> None:
         found += last
     for each in found:
         with contextlib.suppress(OSError):
-            os.kill(each, signal.SIGKILL)
+            os.kill(each, _SIGKILL)
