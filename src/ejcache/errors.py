@@ -31,7 +31,6 @@ returns `None`.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final, Self
 
 __all__ = [
@@ -156,34 +155,16 @@ class EntryRecalledError(EntryError):
     """The entry is intact, and an operator has recalled it (`ejcache recall`)."""
 
 
-class StorageCause(StrEnum):
-    """What is behind an error of shared storage, where a user can do something about it that the class does not say."""
-
-    THROTTLED = "throttled"
-    PORTAL = "portal"
-    """Somebody else answers in place of the storage, perhaps a proxy or a login page."""
-    NO_ADDRESS = "no_address"
-    """DNS has no address for the host."""
-    NO_KEY_FILE = "no_key_file"
-    BAD_KEY_FILE = "bad_key_file"
-    BAD_KEYS = "bad_keys"
-    BAD_PROFILE = "bad_profile"
-    CREDENTIALS = "credentials"
-    """There are none, or they are not valid any more."""
-    REGION = "region"
-    NO_BUCKET = "no_bucket"
-
-
 class StoreError(EjcacheError, OSError):
     """The storage failed.
 
     Attributes:
-        cause: what is behind it, if the client of the storage knows.
+        cause: what is behind it, if the client of the storage knows: a `bucket.storage_causes.StorageCause`.
     """
 
-    cause: StorageCause | None = None
+    cause: str | None = None
 
-    def because(self, cause: StorageCause | None) -> Self:
+    def because(self, cause: str | None) -> Self:
         """Note the cause, unless there is one already."""
         self.cause = self.cause or cause
         return self

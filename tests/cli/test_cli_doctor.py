@@ -10,7 +10,7 @@ from answering import answer, serving
 from buckets import S3Server
 from cli_helpers import ejcache, files, fill
 
-from ejcache.errors import StorageCause
+from ejcache.bucket.storage_causes import StorageCause
 from ejcache.maintenance import doctor as doctor_module
 from ejcache.maintenance.doctor import remedy
 

@@ -12,7 +12,8 @@ from typing import Any
 from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
 from ejcache.bucket.responses import guard
 from ejcache.bucket.retry import TransientError
-from ejcache.errors import StorageCause, StoreUnavailableError
+from ejcache.bucket.storage_causes import StorageCause
+from ejcache.errors import StoreUnavailableError
 
 
 class AzureBucket(FsspecBucket):

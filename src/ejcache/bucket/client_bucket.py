@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from ejcache.bucket.base import Bucket
 from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, Arrival, allowed_bytes, current_arrival
 from ejcache.bucket.retry import TransientError, seconds_of
+from ejcache.bucket.storage_causes import StorageCause
 from ejcache.errors import (
     NoPermissionError,
-    StorageCause,
     StoreNotAskedError,
     StoreReadOnlyError,
     StoreRefusedError,

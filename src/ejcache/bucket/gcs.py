@@ -40,7 +40,8 @@ from ejcache.bucket.gcs_https import (
 from ejcache.bucket.https_client import HttpAnswer, load_https
 from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, check_digest, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
-from ejcache.errors import MALFORMED, StorageCause, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
+from ejcache.bucket.storage_causes import StorageCause
+from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
 from ejcache.util.lifecycle import is_ending, run_exit_phases_first
 

@@ -21,7 +21,8 @@ from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.object_names import TEMPORARY, process_name
 from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError
-from ejcache.errors import StorageCause, StoreError, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
+from ejcache.bucket.storage_causes import StorageCause
+from ejcache.errors import StoreError, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,11 +14,11 @@ a later version is kept and shown by an earlier one.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from ejcache.util.tally import Tally
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.words import Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ SKIP_PREFIX: Final = "skip_"
 _COUNTS: Final = ("hits", "misses", "stores", "errors", "corrupt")
 
 
-class Miss(StrEnum):
+class Miss(Words):
     """Why a lookup did not give an executable. Codes are append-only."""
 
     ABSENT = "absent"
@@ -61,7 +61,7 @@ class Miss(StrEnum):
     """An operator has recalled the entry."""
 
 
-class Skip(StrEnum):
+class Skip(Words):
     """Why a compilation was not stored, or not looked up at all. Codes are append-only."""
 
     DUPLICATE = "duplicate"

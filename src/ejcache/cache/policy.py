@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.cache.counters import CacheTally, Miss, Skip, Stats
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store, TwoTiers
     from ejcache.util.time_budget import Budget
-
-T = TypeVar("T")
 
 _TEXT_BYTES: Final = 4_000_000
 _NAMED: Final = 10

@@ -14,12 +14,12 @@ import importlib
 import importlib.metadata
 import re
 import sys
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ejcache.errors import UsageError
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.words import Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ _GIVES: Final = "entries are checked, healed, limited, counted and shared"
 _LACKS: Final = "why, agreement of ranks, PGLE's variants, preload, warm and reuse"
 
 
-class Form(StrEnum):
+class Form(Words):
     """How ejcache is between JAX and a store."""
 
     FULL = "full"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
@@ -50,6 +50,7 @@ from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.lowering.quick_programs import QuickPrograms
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.xla_options import XlaCaches
     from ejcache.settings.table import Settings
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 WAIT_SECONDS: Final = 600.0
 """How long this process waits, in all, for entries that others compile and do not deliver; then it compiles."""

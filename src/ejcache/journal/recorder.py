@@ -13,9 +13,8 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from ejcache.events import CacheTrouble, Event, ProgramCompiled, ProgramLoaded, ProgramStored
 from ejcache.journal.host_log import AppendedLog, run_later
 from ejcache.journal.line import HIT, MOST_RECORDED, STORED, Process, StartRecord, decode_lines, encode_line
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
@@ -23,10 +22,12 @@ from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import TypeVar
 
+    from ejcache.events import Event
     from ejcache.journal.line import ProgramRecord, ReuseNote
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 START_LOG: Final = AppendedLog("starts", limit=8_000_000)
 _SECONDS: Final = 60.0
@@ -122,6 +123,8 @@ class Recorder:
         if self._count:
             self._write_soon()
         if self.listeners:
+            from ejcache.events import CacheTrouble
+
             self.tell(CacheTrouble(kind, message))
 
     def tell(self, event: Event) -> None:
@@ -228,6 +231,8 @@ def _take(queue: collections.deque[T]) -> Iterator[T]:
 
 
 def _events(program: ProgramRecord) -> Iterator[Event]:
+    from ejcache.events import ProgramCompiled, ProgramLoaded, ProgramStored
+
     seconds = dict(program.seconds)
     if program.outcome == HIT:
         yield ProgramLoaded(program.name, program.key, seconds, program.saved, program.preloaded)

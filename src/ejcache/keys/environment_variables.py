@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from ejcache.keys.flags import ContentDigest, canonical_flags, canonical_words, split_flags, split_words
+from ejcache.util.words import Words
 
 FlagsFile = Mapping[str, str]
 """Text of the files that variables name in place of flags, by path."""
@@ -37,7 +37,7 @@ _NEURON_IGNORED: Final = """
 """
 
 
-class _NeuronKind(Enum):
+class _NeuronKind(Words):
     """How the occurrences of one option of neuronx-cc become its effect."""
 
     SCALAR = """

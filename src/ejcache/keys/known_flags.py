@@ -14,11 +14,12 @@ last occurrence decides. libtpu cannot be measured, so their spelling is not cha
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Final
 
+from ejcache.util.words import Words
 
-class Kind(Enum):
+
+class Kind(Words):
     """How the occurrences of one flag become its effect."""
 
     BOOLEAN = "boolean"  # the last one wins; a bare name is true

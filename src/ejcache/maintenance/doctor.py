@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import process_name
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.errors import NoPermissionError, StorageCause, StoreError, StoreReadOnlyError
+from ejcache.bucket.storage_causes import StorageCause
+from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
@@ -283,7 +284,7 @@ _CREDENTIALS: Final = {
 }
 _ENDPOINTS: Final = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
 """The variables that lead to another server than the usual one, by the scheme of the URL."""
-_REMEDIES: Final = {
+_REMEDIES: Final[dict[str, str]] = {
     StorageCause.THROTTLED: "the storage limits requests (429): wait, raise its quota, or start fewer processes",
     StorageCause.PORTAL: _NO_PORTAL,
     StorageCause.NO_ADDRESS: "correct the name, or this host's DNS",
@@ -307,7 +308,7 @@ _CONDITIONS: Final = (
 )
 
 
-def remedy(cause: StorageCause | None, url: str, *, otherwise: str = "") -> str:
+def remedy(cause: str | None, url: str, *, otherwise: str = "") -> str:
     """Advise on an error of the storage at `url`; `otherwise` is the advice where the cause is not known."""
     scheme = re.sub("^abfss?$", "az", url.partition("://")[0])
     advice = _REMEDIES[cause] if cause is not None else otherwise or (_MOUNT if scheme == "file" else _REACH)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import ACCEPTED_SIZE, parse_size
+from ejcache.util.words import Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
             """Return a value that changes, by `==`, whenever `read` would answer differently for a flag. Takes 2 µs."""
 
 
-class Origin(StrEnum):
+class Origin(Words):
     """Where a value came from."""
 
     CALL = "call"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-from enum import StrEnum
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from ejcache.errors import UsageError
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.words import Words
 
 ACCEPTED_URL: Final = (
     "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
@@ -26,7 +26,7 @@ _USERINFO: Final = r"[^/@?]*:(?!\d*(?:/|$))"
 """The beginning of `user:password@host`: a colon in the host part that no port number follows."""
 
 
-class LocationKind(StrEnum):
+class LocationKind(Words):
     """Which kind of storage a location names."""
 
     MEMORY = "memory"

@@ -27,17 +27,33 @@ import os
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from ejcache.util.log import log
+from ejcache.util.words import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import Generic, Protocol, Self, TypeVar
+
+    class ForkAware(Protocol):
+        """An object that must act when the process forks.
+
+        It may also have `before_fork()`, called in the parent, and `after_fork_in_parent()`. Both `after_` methods are
+        also called on objects that another thread created between the two, so they must not rely on `before_fork`.
+        """
+
+        def after_fork_in_child(self) -> None:
+            """Replace locks and drop threads: in the child, only the forking thread exists."""
+
+    T = TypeVar("T", bound=ForkAware)
+    Thing = TypeVar("Thing")
+else:
+    Generic, Thing = (object,), 0  # `typing` would make fifty objects for what only type checkers read
 
 
-class ExitPhase(IntEnum):
+class ExitPhase(Numbers):
     """When, during exit, a callback runs; the module's docstring describes the phases."""
 
     WRITE = 0
@@ -61,20 +77,6 @@ class Closing(ABC):
     def close(self) -> None:
         """Release what the object holds."""
 
-
-class ForkAware(Protocol):
-    """An object that must act when the process forks.
-
-    It may also have `before_fork()`, called in the parent, and `after_fork_in_parent()`. Both `after_` methods are also
-    called on objects that another thread created between the two, so they must not rely on `before_fork`.
-    """
-
-    def after_fork_in_child(self) -> None:
-        """Replace locks and drop threads: in the child, only the forking thread exists."""
-
-
-T = TypeVar("T", bound=ForkAware)
-Thing = TypeVar("Thing")
 
 _callbacks: Final[list[tuple[ExitPhase, Callable[[], object]]]] = []
 _tracked: Final[dict[int, weakref.ref[ForkAware]]] = {}

@@ -15,16 +15,23 @@ import resource
 import threading
 import weakref
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreUnavailableError
 from ejcache.util.lifecycle import members, track_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Protocol, TypeVar
 
+    T = TypeVar("T")
 
-T = TypeVar("T")
+    class HasThreads(Protocol):
+        """Something whose threads wait for tasks."""
+
+        def end_idle(self) -> None:
+            """Have the threads that wait for a task look whether they are still kept."""
+
 
 _MAX_THREADS: Final = 64
 _FEW_THREADS: Final = 64
@@ -55,13 +62,6 @@ def start_daemon(target: Callable[..., object], *args: object, name: str) -> boo
 def _may_have_few_threads() -> bool:
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     return limit != resource.RLIM_INFINITY and limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
-
-
-class HasThreads(Protocol):
-    """Something whose threads wait for tasks."""
-
-    def end_idle(self) -> None:
-        """Have the threads that wait for a task look whether they are still kept."""
 
 
 class IdleThreads:

@@ -17,6 +17,9 @@ else:
 
     _OF_THE_BODY = frozenset({"__module__", "__qualname__", "__classcell__"})
     _codes: dict[int, types.CodeType] = {}
+    _names = {"_new": tuple.__new__}
+    _getters: list[_tuplegetter] = []
+    """By place: one does for all classes. Every object of a start brings a full collection of garbage nearer."""
 
     def _maker(fields: tuple[str, ...], defaults: tuple[Any, ...]) -> types.FunctionType:
         """Return `__new__` of a tuple with these fields."""
@@ -26,7 +29,7 @@ else:
             made = eval(f"lambda _cls{names}: _new(_cls, ({names[2:]},))")  # noqa: S307  # of numbers only
             code = _codes[len(fields)] = made.__code__
         named = code.replace(co_varnames=("_cls", *fields), co_name="__new__")
-        return types.FunctionType(named, {"_new": tuple.__new__}, "__new__", defaults)
+        return types.FunctionType(named, _names, "__new__", defaults)
 
     class _Tuple(tuple):
         """What all named tuples have, as `collections.namedtuple` gives it to each of them."""
@@ -64,7 +67,9 @@ else:
             fields = tuple(body.get("__annotations__", ()))
             defaults = {field: body[field] for field in fields if field in body}
             kept = {key: value for key, value in body.items() if key not in fields and key not in _OF_THE_BODY}
-            getters = {field: _tuplegetter(place, None) for place, field in enumerate(fields)}
+            while len(_getters) < len(fields):
+                _getters.append(_tuplegetter(len(_getters), None))
+            getters = dict(zip(fields, _getters, strict=False))
             return type(
                 name,
                 (_Tuple,),

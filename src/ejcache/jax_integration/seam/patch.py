@@ -38,6 +38,39 @@ from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    class CompileCache(Protocol):
+        """The functions of `jax._src.compiler` that ejcache replaces; `pipeline.Compiler` has them."""
+
+        def make_key(self, request: KeyRequest) -> str | None:
+            """The key of this compilation, or None to compile it without the cache."""
+
+        def contains(self, key: str) -> bool:
+            """True if there is an entry under `key`."""
+
+        def read(self, key: str, placement: Placement) -> Any:
+            """The loaded executable and its compile time in seconds, or (None, None)."""
+
+        def compile(self, key: str, program: LoweredProgram) -> Any:
+            """Compile after a miss, and store the result."""
+
+        def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
+            """Compile a program that spans processes once for all of them."""
+
+        def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
+            """The profile with which every process of this program compiles; empty for none."""
+
+        def xla_caches(self, backend: Any) -> dict[str, str]:
+            """The values of XLA's options that say where its own caches are, by name."""
+
+        def stored_bytes(self, executable: Any) -> bytes | None:
+            """The bytes that an executable was loaded from, or None."""
+
+        def is_enabled(self) -> bool:
+            """True if compilations use a cache now."""
+
+        def reset(self) -> None:
+            """JAX's `reset_cache()` was called."""
+
 
 _READ: Final = "module_name cache_key compile_options backend executable_devices"
 _COMPILE: Final = "backend computation executable_devices compile_options host_callbacks"
@@ -93,40 +126,6 @@ _USED: Final[dict[Any, tuple[str, ...]]] = {
     ),
     jax_config: ("config", "config_states"),
 }
-
-
-class CompileCache(Protocol):
-    """The functions of `jax._src.compiler` that ejcache replaces; `pipeline.Compiler` has them."""
-
-    def make_key(self, request: KeyRequest) -> str | None:
-        """Return the key of this compilation, or None to compile it without the cache."""
-
-    def contains(self, key: str) -> bool:
-        """True if there is an entry under `key`."""
-
-    def read(self, key: str, placement: Placement) -> Any:
-        """Return the loaded executable and its compile time in seconds, or (None, None)."""
-
-    def compile(self, key: str, program: LoweredProgram) -> Any:
-        """Compile after a miss, and store the result."""
-
-    def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
-        """Compile a program that spans processes once for all of them."""
-
-    def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
-        """Return the profile with which every process of this program compiles; empty for none."""
-
-    def xla_caches(self, backend: Any) -> dict[str, str]:
-        """Return the values of XLA's options that say where its own caches are, by name."""
-
-    def stored_bytes(self, executable: Any) -> bytes | None:
-        """Return the bytes that an executable was loaded from, or None."""
-
-    def is_enabled(self) -> bool:
-        """True if compilations use a cache now."""
-
-    def reset(self) -> None:
-        """Do what JAX's `reset_cache()` asks for."""
 
 
 def mismatches() -> list[str]:

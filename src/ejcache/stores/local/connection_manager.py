@@ -7,7 +7,7 @@ import sqlite3
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index_repair import Generations
@@ -20,11 +20,12 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import TypeVar
 
     from ejcache.stores.local.index import EntryIndex, IndexOptions
     from ejcache.stores.local.layout import Layout
 
-T = TypeVar("T")
+    T = TypeVar("T")
 
 _USES_PATIENCE: Final = 0.02
 """How long the write of uses waits for other processes."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.util.words import Words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 _FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
-class SqliteFailure(Enum):
+class SqliteFailure(Words):
     """What a store does about an SQLite error."""
 
-    BUSY = auto()
+    BUSY = "busy"
     """Another process is using it: try again until the deadline."""
-    SUSPECT = auto()
+    SUSPECT = "suspect"
     """The index may be damaged: SQLite checks a copy before that counts as true. It also says of a page that the disk
     does not give that the index is malformed (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT in its vdbe.c)."""
-    MOVED = auto()
+    MOVED = "moved"
     """The index was moved or removed while it was open: open the one that is there now."""
-    READ_ONLY = auto()
+    READ_ONLY = "read_only"
     """This user cannot write it."""
-    FULL = auto()
+    FULL = "full"
     """Nothing can be written: the disk, the quota or the process's own limit is used up."""
-    FAILED = auto()
+    FAILED = "failed"
     """The disk or the memory is failing, or the call was wrong: try once more, then raise."""
 
 
