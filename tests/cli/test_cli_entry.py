@@ -12,7 +12,7 @@ from ejcache.cli import starting
 from ejcache.cli.entry import ordinary_arguments
 from ejcache.journal.run_log import RUN_COUNTS
 from ejcache.settings import environment
-from ejcache.settings.config_files import configuration_files
+from ejcache.settings.directories import configuration_files
 from ejcache.settings.table import SETTINGS
 
 ORDINARY = {

@@ -9,8 +9,9 @@ import pytest
 
 from ejcache.cli.main import main
 from ejcache.errors import ConfigFileError
-from ejcache.settings import config_files
-from ejcache.settings.config_files import change_file, user_file
+from ejcache.settings import directories
+from ejcache.settings.config_files import change_file
+from ejcache.settings.directories import user_file
 from ejcache.settings.parsers import Origin
 from ejcache.settings.resolve import resolve, set_command_line
 
@@ -72,7 +73,7 @@ def test_the_users_file_counts_before_the_hosts(user: Path, tmp_path: Path, monk
     """Each setting is taken from the first of the two files that has it."""
     host = tmp_path / "host.toml"
     host.write_text('namespace = "host"\nread_only = true\n')
-    monkeypatch.setattr(config_files, "HOST_FILE", host)
+    monkeypatch.setattr(directories, "HOST_FILE", host)
     user.write_text('namespace = "user"\n')
     assert (settings().namespace, settings().read_only) == ("user", True)
     assert settings()["read_only"].source == str(host)

@@ -13,7 +13,6 @@ import jax
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight, open_switch
 from ejcache.cache.policy import CachePolicy
-from ejcache.cache.report_destination import is_off
 from ejcache.errors import UsageError
 from ejcache.jax_integration.forms import Form, choose_form
 from ejcache.settings.environment import environment_variable
@@ -195,8 +194,13 @@ _unreported: Final[list[CachePolicy]] = []
 def _note_for_report(policy: CachePolicy, settings: Settings) -> None:
     """Have the report at exit count a cache; where nobody asks for a report, its module is not imported."""
     _unreported.append(policy)
-    if is_off(settings.report) and not environment_variable("EJCACHE_RUN_COUNTS"):
-        return
+    if not environment_variable("EJCACHE_RUN_COUNTS"):
+        if settings.report is None:
+            return
+        from ejcache.cache.report_destination import is_off
+
+        if is_off(settings.report):
+            return
     from ejcache.cache import exit_report
 
     for each in _unreported:

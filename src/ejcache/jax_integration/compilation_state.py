@@ -2,11 +2,14 @@
 
 JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
 `Compilation`, so that no step has to look up what an earlier one found.
+
+What a thread wants of its compilations (`no_compile_blocks`) is here, too: each asks.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -189,3 +192,52 @@ class KeyText(str):
         text = str.__new__(cls, compilation.text)
         text.compilation = compilation
         return text
+
+
+class AlreadyStoredError(Exception):
+    """The program is stored, and its caller wants no more than that."""
+
+
+class AskedError(Exception):
+    """The keys of a program are known, and its caller wants no more than that."""
+
+
+class Storing:
+    """What is asked of programs that are compiled only to store them, and what becomes of them.
+
+    Attributes:
+        memory: bytes of a device; 0 if it is not known.
+        peak: bytes of a device that the program needs at its peak.
+    """
+
+    def __init__(self, memory: int = 0) -> None:
+        self.memory = memory
+        self.peak = 0
+
+
+class _EnteredBlocks(threading.local):
+    """How many blocks this thread is in, and whether it compiles only to store."""
+
+    blocks = 0
+    storing: Storing | None = None
+    asked: list[Compilation] | None = None
+
+
+entered_blocks: Final = _EnteredBlocks()
+# Its methods that are used here are atomic, so that no lock can be held while the process forks.
+blocks_everywhere: Final[list[None]] = []
+
+
+def is_forbidden() -> bool:
+    """True if this thread may not compile now."""
+    return bool(entered_blocks.blocks or blocks_everywhere)
+
+
+def stores_only() -> Storing | None:
+    """Return the block of a thread that only stores, and needs no executable if there is an entry; else None."""
+    return entered_blocks.storing
+
+
+def being_asked() -> list[Compilation] | None:
+    """Return the list for the keys of what this thread compiles, if it wants no more than those."""
+    return entered_blocks.asked

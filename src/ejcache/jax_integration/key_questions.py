@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ejcache.jax_integration.activate import active, enable_by_default
-from ejcache.jax_integration.no_compile_blocks import AskedError, asking
+from ejcache.jax_integration.compilation_state import AskedError
+from ejcache.jax_integration.no_compile_blocks import asking
 from ejcache.jax_integration.seam.lowered_programs import ask_for_keys
 
 if TYPE_CHECKING:

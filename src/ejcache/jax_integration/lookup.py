@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Miss
 from ejcache.cache.policy import Lookup
+from ejcache.jax_integration.compilation_state import stores_only
 from ejcache.jax_integration.executable_origins import ExecutableOrigins
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key
-from ejcache.jax_integration.no_compile_blocks import stores_only
 from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.key import CROSS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ejcache.jax_integration.compilation_state import Compilation
-    from ejcache.jax_integration.preload.preloader import Preloader
     from ejcache.jax_integration.program import Placement
 
 OWN: Final = 0
@@ -62,13 +61,13 @@ class EntryLoader:
     """Loads the executables of entries, ahead or now. Safe to use from several threads.
 
     Args:
-        preloader: has what was loaded ahead.
+        take_ahead: hands over what was loaded ahead, or None.
     """
 
-    def __init__(self, preloader: Preloader) -> None:
+    def __init__(self, take_ahead: Callable[[Compilation, str, Placement], LoadedExecutable | None]) -> None:
         self.origins = ExecutableOrigins()
-        self._preloader = preloader
-        self._sources = (preloader.take, self._load_stored, self._stored_by_hosts_like_this)
+        self._take_ahead = take_ahead
+        self._sources = (take_ahead, self._load_stored, self._stored_by_hosts_like_this)
 
     def find(self, compilation: Compilation, placement: Placement) -> LoadedExecutable | None:
         """Load the first candidate that can be loaded. `miss` gets the reason why the program's own key failed."""
@@ -139,5 +138,5 @@ class EntryLoader:
         if text not in compilation.unloadable:
             return None
         key = alternative_key(text, placement.backend)
-        found = self._preloader.take(compilation, key, placement) or self._load_stored(compilation, key, placement)
+        found = self._take_ahead(compilation, key, placement) or self._load_stored(compilation, key, placement)
         return found if isinstance(found, LoadedExecutable) else None

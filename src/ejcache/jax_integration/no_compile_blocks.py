@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import threading
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ejcache.cache.counters import Skip
 from ejcache.errors import CompileForbiddenError, UsageError
+from ejcache.jax_integration.compilation_state import Storing, blocks_everywhere, entered_blocks, is_forbidden
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
 
@@ -23,50 +23,6 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.compilation_state import Compilation
 
 
-class AlreadyStoredError(Exception):
-    """The program is stored, and its caller wants no more than that."""
-
-
-class AskedError(Exception):
-    """The keys of a program are known, and its caller wants no more than that."""
-
-
-class Storing:
-    """What is asked of programs that are compiled only to store them, and what becomes of them.
-
-    Attributes:
-        memory: bytes of a device; 0 if it is not known.
-        peak: bytes of a device that the program needs at its peak.
-    """
-
-    def __init__(self, memory: int = 0) -> None:
-        self.memory = memory
-        self.peak = 0
-
-
-class _EnteredBlocks(threading.local):
-    """How many blocks this thread is in, and whether it compiles only to store."""
-
-    blocks = 0
-    storing: Storing | None = None
-    asked: list[Compilation] | None = None
-
-
-_here: Final = _EnteredBlocks()
-# Its methods that are used here are atomic, so that no lock can be held while the process forks.
-_everywhere: Final[list[None]] = []
-
-
-def is_forbidden() -> bool:
-    """True if this thread may not compile now."""
-    return bool(_here.blocks or _everywhere)
-
-
-def stores_only() -> Storing | None:
-    """Return the block of a thread that only stores, and needs no executable if there is an entry; else None."""
-    return _here.storing
-
-
 @contextlib.contextmanager
 def storing_only(memory: int = 0) -> Iterator[Storing]:
     """Raise AlreadyStoredError, in this block, for a program for absent devices that is stored already.
@@ -74,26 +30,21 @@ def storing_only(memory: int = 0) -> Iterator[Storing]:
     Args:
         memory: bytes of a device; a program that needs more is not stored. 0 if it is not known.
     """
-    before, _here.storing = _here.storing, Storing(memory)
+    before, entered_blocks.storing = entered_blocks.storing, Storing(memory)
     try:
-        yield _here.storing
+        yield entered_blocks.storing
     finally:
-        _here.storing = before
+        entered_blocks.storing = before
 
 
 @contextlib.contextmanager
 def asking() -> Iterator[list[Compilation]]:
-    """Raise AskedError, in this block, when the keys of a compilation are known, which are then in the list."""
-    before, _here.asked = _here.asked, []
+    """In this block, a compilation raises AskedError when its keys are known, which are then in the list."""
+    before, entered_blocks.asked = entered_blocks.asked, []
     try:
-        yield _here.asked
+        yield entered_blocks.asked
     finally:
-        _here.asked = before
-
-
-def being_asked() -> list[Compilation] | None:
-    """Return the list for the keys of what this thread compiles, if it wants no more than those."""
-    return _here.asked
+        entered_blocks.asked = before
 
 
 def refuse_tuning(operation: str) -> None:
@@ -118,15 +69,15 @@ class CompileGuard(contextlib.ContextDecorator):
 
         before_each_compilation(_refuse_unasked)
         if self._is_everywhere:
-            _everywhere.append(None)
+            blocks_everywhere.append(None)
         else:
-            _here.blocks += 1
+            entered_blocks.blocks += 1
 
     def __exit__(self, *_: object) -> None:
         if self._is_everywhere:
-            _everywhere.pop()
+            blocks_everywhere.pop()
         else:
-            _here.blocks -= 1
+            entered_blocks.blocks -= 1
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:  # type: ignore[override]  # a narrower type
         """Return `function`, each call of which is such a block.

@@ -22,18 +22,17 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.cache.counters import Miss, Skip
-from ejcache.jax_integration.compilation_state import Compilation, KeyText
-from ejcache.jax_integration.lookup import OWN, EntryLoader
-from ejcache.jax_integration.lowering.key import UnkeyableError, make_key
-from ejcache.jax_integration.no_compile_blocks import (
+from ejcache.jax_integration.compilation_state import (
     AlreadyStoredError,
     AskedError,
+    Compilation,
+    KeyText,
     being_asked,
     is_forbidden,
-    refuse_if_forbidden,
     stores_only,
 )
-from ejcache.jax_integration.preload.preloader import Preloader
+from ejcache.jax_integration.lookup import OWN, EntryLoader
+from ejcache.jax_integration.lowering.key import UnkeyableError, make_key
 from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.lowering.quick_programs import QuickPrograms
+    from ejcache.jax_integration.preload.preloader import Preloader
     from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
     from ejcache.jax_integration.publishing import Publisher
     from ejcache.jax_integration.ranks.agreement import RankAgreement
@@ -90,13 +90,13 @@ class Compiler:
         self._checked: set[str] = set()
         self._watching = False
         self._last: tuple[Settings, str] | None = None
-        self.preloader = Preloader(settings=settings, cache=cache)
-        self._entries = EntryLoader(self.preloader)
+        self._entries = EntryLoader(self._take_ahead)
         recorder.describe = self._describe
 
     def begin(self) -> None:
         """Do ahead what the first programs need, from the moment that there is a backend; may be called again."""
-        self.preloader.watch()
+        if self.settings().preload:
+            self.preloader.watch()
         if not self._watching:
             self._watching = True
             seam_backends.watch(self._meet_ranks)
@@ -104,7 +104,8 @@ class Compiler:
     def end(self) -> None:
         """Do nothing more ahead, and release what was not used."""
         seam_backends.unwatch(self._meet_ranks)
-        self.preloader.close()
+        if "preloader" in vars(self):
+            self.preloader.close()
 
     def _meet_ranks(self, _: Any) -> None:
         if coordination_client() is not None:
@@ -114,6 +115,16 @@ class Compiler:
         self._agreement()
 
     # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
+
+    @cached_property
+    def preloader(self) -> Preloader:
+        """What loads ahead, and notes what the next start is to load ahead."""
+        from ejcache.jax_integration.preload.preloader import Preloader
+
+        return Preloader(settings=self.settings, cache=self.cache_of)
+
+    def _take_ahead(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | None:
+        return self.preloader.take(compilation, key, placement) if compilation.settings.preload else None
 
     @cached_property
     def _quick(self) -> QuickPrograms:
@@ -166,7 +177,9 @@ class Compiler:
         return KeyText(compilation)
 
     def _keyless(self, request: KeyRequest, reason: Skip) -> KeyText | None:
-        """Return no key, so that JAX compiles the program itself, unless this thread may not compile."""
+        """No key, so that JAX compiles the program itself, unless this thread may not compile."""
+        from ejcache.jax_integration.no_compile_blocks import refuse_if_forbidden
+
         refuse_if_forbidden(seam.module_name(request.module), reason)
         self._fill_xla_caches(request.backend)
         return None
@@ -262,7 +275,8 @@ class Compiler:
                 compilation.key.name,
             )
         compilation.cache.count_hit(found.header, load_seconds=found.seconds)
-        self.preloader.note(compilation, placement, found)
+        if compilation.settings.preload:
+            self.preloader.note(compilation, placement, found)
         program = ProgramRecord(
             name=compilation.key.name,
             time=time.time(),
@@ -424,7 +438,8 @@ class Compiler:
             compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
             skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
             compilation.is_stored = skip in {None, Skip.DUPLICATE}
-            if skip in {None, Skip.QUICK, Skip.DUPLICATE} and not compilation.devices_absent:
+            is_next_time = compilation.settings.preload and not compilation.devices_absent
+            if is_next_time and skip in {None, Skip.QUICK, Skip.DUPLICATE}:
                 self.preloader.note(compilation, program.placement, seconds=seconds, stored=skip is not Skip.QUICK)
         return executable
 

@@ -16,31 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError
-from ejcache.settings.directories import home_directory
+from ejcache.settings.directories import configuration_files
 from ejcache.util.directory_access import why_untrusted
 from ejcache.util.files import UnsafeFileError, read_regular, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-HOST_FILE: Final = Path("/etc/ejcache/config.toml")
-"""The configuration file of this host."""
-
-
 _MAX_BYTES: Final = 64 << 10
-
-
-def user_file(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of the user's configuration file, which need not exist."""
-    root = env.get("XDG_CONFIG_HOME", "")
-    # The specification says to ignore a relative path.
-    above = Path(root) if root.startswith("/") else home_directory(env) / ".config"
-    return above / "ejcache" / "config.toml"
-
-
-def configuration_files(env: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the configuration files that count, the one with precedence first."""
-    return user_file(env), HOST_FILE
 
 
 def read_files(env: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, Any] | ConfigFileError]]:

@@ -1,4 +1,4 @@
-"""The directories of a user on this machine, made so that no other user can write to them."""
+"""The directories of a user on this machine, made so that no other user can write to them, and configuration files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+HOST_FILE: Final = Path("/etc/ejcache/config.toml")
+"""The configuration file of this host."""
 
 
 def user_directory() -> Path:
@@ -52,6 +55,19 @@ def default_directory(env: Mapping[str, str]) -> Path:
 def home_directory(env: Mapping[str, str]) -> Path:
     """Return the home directory of this user; a directory of this process where there is none."""
     return Path(env["HOME"]) if env.get("HOME") else _home()
+
+
+def user_file(env: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the user's configuration file, which need not exist."""
+    root = env.get("XDG_CONFIG_HOME", "")
+    # The specification says to ignore a relative path.
+    above = Path(root) if root.startswith("/") else home_directory(env) / ".config"
+    return above / "ejcache" / "config.toml"
+
+
+def configuration_files(env: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the configuration files that count, the one with precedence first."""
+    return user_file(env), HOST_FILE
 
 
 def may_exist(path: Path) -> bool:

@@ -15,8 +15,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
-from ejcache.settings.config_files import configuration_files
-from ejcache.settings.directories import default_directory, may_exist, or_temporary
+from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.parsers import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
 from ejcache.settings.parsers import text as plain_text

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import ejcache.settings.parsers as read
-from ejcache.settings.floors import Floors
 from ejcache.settings.parsers import Origin, Setting, Value, declared_settings, setting
 from ejcache.util.units import ACCEPTED_SIZE
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypedDict
 
     from ejcache.errors import SettingError
+    from ejcache.settings.floors import Floors
 
     class SettingOptions(TypedDict, total=False):
         """Keywords of `ejcache.enable` besides `dir`, `max_size` and `read_only`."""
@@ -249,6 +249,8 @@ class Settings:
     @cached_property
     def floors(self) -> Floors:
         """The floors that these settings ask for."""
+        from ejcache.settings.floors import Floors  # a hit asks for none
+
         return Floors.of(self.min_compile_seconds)
 
     @cached_property

@@ -10,10 +10,10 @@ Also `cores`, for how many of our threads may compute at once, and `smaller_stac
 from __future__ import annotations
 
 import os
-import queue
 import resource
 import threading
 import weakref
+from _queue import SimpleQueue  # `queue` makes sixty objects around it
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +109,7 @@ class DaemonPool:
 
     def after_fork_in_child(self) -> None:
         """Start without threads: the parent's do not exist here."""
-        self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self.lock = threading.RLock()
         self.threads = 0
         self.idle = 0

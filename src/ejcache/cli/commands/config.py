@@ -12,7 +12,8 @@ from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, command_settings, policy_of_directory
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
-from ejcache.settings.config_files import HOST_FILE, change_file, user_file
+from ejcache.settings.config_files import change_file
+from ejcache.settings.directories import HOST_FILE, user_file
 from ejcache.settings.floors import Floors
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.stores.local.layout import Layout

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss
 from ejcache.errors import EjcacheError
-from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, stores_only
+from ejcache.jax_integration.compilation_state import AlreadyStoredError, stores_only
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.lowered_programs import autotune_directory, with_overrides
 from ejcache.keys.key import CROSS

@@ -13,9 +13,9 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss
+from ejcache.jax_integration.compilation_state import is_forbidden
 from ejcache.jax_integration.lookup import OWN
 from ejcache.jax_integration.lowering.key import short_digest
-from ejcache.jax_integration.no_compile_blocks import is_forbidden
 from ejcache.jax_integration.ranks.drift import log_difference
 
 if TYPE_CHECKING:
