@@ -134,7 +134,8 @@ def is_ending() -> bool:
 def track_forks(thing: T) -> T:
     """Call the fork methods of `thing` (see `ForkAware`) as long as it exists; returns `thing`."""
     key = id(thing)
-    _tracked[key] = weakref.ref(thing, lambda _: _tracked.pop(key, None))
+    forget = _tracked.pop  # bound now: the interpreter, when it ends, may clear this module before the thing dies
+    _tracked[key] = weakref.ref(thing, lambda _: forget(key, None))
     return thing
 
 
