@@ -135,7 +135,7 @@ def command_of(program: Sequence[str]) -> list[str]:
 
 
 def _command_named(name: str) -> str | None:
-    """Where the command is; None if it is a file for this Python.
+    """Find the command; None if it is a file for this Python.
 
     Raises:
         NotFoundError: it is neither.
@@ -155,7 +155,7 @@ def _command_named(name: str) -> str | None:
 
 
 def _interpreter_options() -> list[str]:
-    """The options of this interpreter, such as `-X dev`, which are meant for the program."""
+    """Return the options of this interpreter, such as `-X dev`, which are meant for the program."""
     first = sys.orig_argv[1:2]
     if first == ["-m"] or (first and not first[0].startswith("-")):
         return []  # what the environment says, the program reads there

@@ -118,7 +118,7 @@ class Compiler:
 
     @cached_property
     def preloader(self) -> Preloader:
-        """What loads ahead, and notes what the next start is to load ahead."""
+        """Load ahead, and note what the next start is to load ahead."""
         from ejcache.jax_integration.preload.preloader import Preloader
 
         return Preloader(settings=self.settings, cache=self.cache_of)
