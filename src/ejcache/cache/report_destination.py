@@ -32,6 +32,6 @@ def is_off(destination: str | None) -> bool:
 
 
 def line_without_a_cache(*, status: int) -> str:
-    """The line of a run in which no process has enabled the cache; a program that failed may not have come to it."""
+    """Return the line of a run in which no process enabled the cache; one that failed may not have come to it."""
     hint = ". Does the program use JAX, and does its Python have ejcache?"
     return f"ejcache: nothing was cached: no process has enabled the cache{'' if status else hint}"

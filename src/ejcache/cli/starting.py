@@ -249,7 +249,7 @@ def _new_counts() -> str:
 
 
 def _run(command: Sequence[str], counts: str) -> int:
-    """Return the exit status of the program; negative for the signal that killed it. Afterwards, signals stay blocked."""
+    """Return the exit status of the program, negative for the signal that killed it; signals stay blocked then."""
     from ejcache.settings.environment import child_environment
 
     environment = child_environment({_RUN_COUNTS: counts})

@@ -39,7 +39,7 @@ def storing_only(memory: int = 0) -> Iterator[Storing]:
 
 @contextlib.contextmanager
 def asking() -> Iterator[list[Compilation]]:
-    """In this block, a compilation raises AskedError when its keys are known, which are then in the list."""
+    """Raise AskedError, in this block, when the keys of a compilation are known, which are then in the list."""
     before, entered_blocks.asked = entered_blocks.asked, []
     try:
         yield entered_blocks.asked

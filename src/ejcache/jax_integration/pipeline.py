@@ -177,7 +177,7 @@ class Compiler:
         return KeyText(compilation)
 
     def _keyless(self, request: KeyRequest, reason: Skip) -> KeyText | None:
-        """No key, so that JAX compiles the program itself, unless this thread may not compile."""
+        """Return no key, so that JAX compiles the program itself, unless this thread may not compile."""
         from ejcache.jax_integration.no_compile_blocks import refuse_if_forbidden
 
         refuse_if_forbidden(seam.module_name(request.module), reason)

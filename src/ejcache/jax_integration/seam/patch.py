@@ -42,13 +42,13 @@ if TYPE_CHECKING:
         """The functions of `jax._src.compiler` that ejcache replaces; `pipeline.Compiler` has them."""
 
         def make_key(self, request: KeyRequest) -> str | None:
-            """The key of this compilation, or None to compile it without the cache."""
+            """Return the key of this compilation, or None to compile it without the cache."""
 
         def contains(self, key: str) -> bool:
             """True if there is an entry under `key`."""
 
         def read(self, key: str, placement: Placement) -> Any:
-            """The loaded executable and its compile time in seconds, or (None, None)."""
+            """Return the loaded executable and its compile time in seconds, or (None, None)."""
 
         def compile(self, key: str, program: LoweredProgram) -> Any:
             """Compile after a miss, and store the result."""
@@ -57,19 +57,19 @@ if TYPE_CHECKING:
             """Compile a program that spans processes once for all of them."""
 
         def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
-            """The profile with which every process of this program compiles; empty for none."""
+            """Return the profile with which every process of this program compiles; empty for none."""
 
         def xla_caches(self, backend: Any) -> dict[str, str]:
-            """The values of XLA's options that say where its own caches are, by name."""
+            """Return the values of XLA's options that say where its own caches are, by name."""
 
         def stored_bytes(self, executable: Any) -> bytes | None:
-            """The bytes that an executable was loaded from, or None."""
+            """Return the bytes that an executable was loaded from, or None."""
 
         def is_enabled(self) -> bool:
             """True if compilations use a cache now."""
 
         def reset(self) -> None:
-            """JAX's `reset_cache()` was called."""
+            """Do what JAX's `reset_cache()` asks for."""
 
 
 _READ: Final = "module_name cache_key compile_options backend executable_devices"
