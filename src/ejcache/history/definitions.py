@@ -84,7 +84,7 @@ def shorten_details(details: Mapping[str, str]) -> dict[str, str]:
 
 
 def rename_details(details: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
-    """Details in which arguments have these names; `named` says that they are the user's own."""
+    """Return the details in which arguments have these names; `named` says that they are the user's own."""
     if not names:
         return details
     lists = {

@@ -70,7 +70,7 @@ class Texts:
 
     @classmethod
     def none(cls) -> Texts:
-        """Where no text is known."""
+        """Make what knows no text."""
         texts = cls()
         texts._is_complete = True
         return texts
@@ -229,7 +229,7 @@ class Earlier:
         return [], note
 
     def first(self, program: ProgramRecord) -> list[ProgramRecord]:
-        """The programs of which the texts say which is nearest, without reading any."""
+        """Return the programs of which the texts say which is nearest, without reading any."""
         related = (each for each in self._latest(program).values() if relation(program, each) is not False)
         return sorted(related, key=self._distance(program))[:_COMPARED]
 
@@ -316,7 +316,7 @@ class _Comparisons:
         self._known: dict[int, tuple[_Facts, ProgramRecord]] = {}
 
     def of(self, program: ProgramRecord) -> _Facts:
-        """What is compared of this program."""
+        """Return what is compared of this program."""
         known = self._known.get(id(program))
         if known is None:  # with the program, so that no other one gets its identity
             found = {name: digest for name, digest in program.components.items() if name not in _OF_PROGRAM}
@@ -330,7 +330,7 @@ class _Comparisons:
         return known[0]
 
     def differing(self, one: int, other: int) -> float:
-        """In how many components two sets differ, given by their numbers."""
+        """Count in how many components two sets differ, given by their numbers."""
         if (one, other) not in self._differing:
             a, b = self._sets[one], self._sets[other]
             self._differing[one, other] = float(sum(a.get(each) != b.get(each) for each in a | b))
