@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.history.findings import ABOUT, SINGLE_OPERATIONS, Advice, Saving
+from ejcache.history.findings import AT_MOST, SINGLE_OPERATIONS, Advice, Saving
 from ejcache.history.program import caller_of, function_of, is_of_jax, read_library, read_maker, spent
 from ejcache.history.statements import PURE
 from ejcache.util.tuples import NamedTuple
@@ -135,7 +135,7 @@ def _finding(run: _Run, line: int, programs: int, what: str, what_to_do: str) ->
         programs=programs,
         calls=len(run.asks),
         seconds=seconds,
-        saves=(Saving(ABOUT, seconds * (1 - kept), f"of these seconds: one program of all of it takes {kept:.0%}"),),
+        saves=(Saving(AT_MOST, seconds * (1 - kept), f"of these: one program of all takes {kept:.0%} or more"),),
         sentence=f"{what} is a program of its own: JAX compiles {programs} ({shown})",
         what_to_do=what_to_do,
     )
