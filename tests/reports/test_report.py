@@ -31,7 +31,7 @@ from ejcache.util.units import format_size
 
 PROGRAM = """
 import sys, jax, jax.numpy as jnp, numpy as np, ejcache
-ejcache.enable("gs://bucket/p", min_compile_seconds=0)
+cache = ejcache.enable("gs://bucket/p", min_compile_seconds=0)
 kind = sys.argv[1]
 def step(x):
     return jnp.tanh(x @ x) * (2 if kind == "code" else 1)
@@ -39,6 +39,8 @@ x = np.ones((3, 3) if kind == "shape" else (4, 4), np.float32)
 jax.jit(step)(x)
 if kind == "cold":
     jax.jit(lambda x: x - 1)(x)
+if kind != "failing":
+    assert cache.flush(60)  # or what this process records is with the next one, and the last has none
 """
 
 
