@@ -4,8 +4,8 @@
 explain misses; where JAX has renamed something, they are left out. Equinox and Flax give JAX lists of the leaves of
 their user's objects: how the user calls a leaf is found in their own frames, by the identity of the array.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py` and `pjit.py`; equinox 0.13 `_jit.py`; flax 0.12
-`nnx/transforms/compilation.py`.
+Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py` and `pjit.py`; equinox 0.13 and
+flax 0.12, the files of `_WRAPPERS`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def facts_of_call() -> dict[str, str]:
 def names_by_caller() -> dict[str, str]:
     """Return how the user calls the arguments of the program that this thread compiles, by how JAX does.
 
-    `model.out_scale` for `dynamic_nodonate['rest'][11]`. Empty if the user's own call is one of JAX's function, or if
+    "model.out_scale" for `dynamic_nodonate['rest'][11]`. Empty if the user's own call is one of JAX's function, or if
     a leaf is not found.
     """
     names: tuple[Any, ...] | None = None
