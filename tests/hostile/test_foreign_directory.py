@@ -45,6 +45,7 @@ LINES = {
     "advise": ["advise", "{script}"],
     "verify": ["verify", "--dir", "."],
     "clear": ["clear", "--yes", "--dir", "."],
+    "recall": ["recall", "--all", "--yes", "--dir", "."],
     "pin": ["pin", "none", "--dir", "."],
     "unpin": ["unpin", "none", "--dir", "."],
     "config": ["config"],

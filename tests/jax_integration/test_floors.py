@@ -124,7 +124,7 @@ def test_a_call_before_activation_sets_a_floor(tmp_path):
 
 SHOW = """
 import sys
-from ejcache.settings.table import Floors
+from ejcache.settings.floors import Floors
 import jax
 {before}
 import ejcache

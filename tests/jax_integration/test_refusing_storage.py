@@ -53,7 +53,7 @@ def test_a_bucket_that_only_asks_to_slow_down(tmp_path):
 @pytest.mark.parametrize(
     ("status", "message", "first", "sentence"),
     [
-        (403, "no access", 4, "may not read|may not write"),
+        (403, "no access", 5, "may not read|may not write"),  # one asks whether the cache is turned off
         (404, "The specified bucket does not exist", 2, "there is no bucket"),
     ],
     ids=["403", "no bucket"],
