@@ -30,6 +30,7 @@ from ejcache.stores.tiered.pending_uploads import PUT, PendingUploads
 from ejcache.stores.tiered.store import TieredStore
 from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util.log import forget_warnings
+from ejcache.util.scheduler import Scheduler
 
 
 class TestTieredStore(ProcessTests):
@@ -510,7 +511,8 @@ class SlowToMake(MemoryBucket):
             raise StoreNotAskedError("its library is still loading")
 
 
-def test_a_start_that_hits_everything_sends_what_a_killed_process_left(tmp_path):
+@pytest.mark.parametrize("threads", [2, 0], ids=["", "no thread has begun"])
+def test_a_start_that_hits_everything_sends_what_a_killed_process_left(tmp_path, threads):
     """Also where the storage failed this host shortly before, and the client takes as long to make as the start."""
     local, note = LocalStore(tmp_path / "local"), StorageNote(tmp_path / "scratch" / "storage")
     note.leave(FAILED)
@@ -523,7 +525,8 @@ def test_a_start_that_hits_everything_sends_what_a_killed_process_left(tmp_path)
 
     in_fork(leave)
     bucket = SlowToMake(note)
-    store = TieredStore(local, SharedStore(bucket), scratch=tmp_path / "scratch", drain_seconds=60.0)
+    worker = Scheduler(threads=threads)
+    store = TieredStore(local, SharedStore(bucket), scratch=tmp_path / "scratch", drain_seconds=60.0, worker=worker)
     store._shared.breaker = bucket.breaker
     assert all(store.get(f"k{number}") == b"value" for number in range(3))
     store.finish()

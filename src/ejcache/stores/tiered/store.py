@@ -439,6 +439,8 @@ class TieredStore(Store):
             timeout: seconds in all, less if the storage has never answered; without it, as long as uploads go on
                 finishing.
         """
+        if self._awake:
+            self._uploads.resume(again=False)  # in a short program, the thread that is to may not have begun
         if timeout is None:
             return self._uploads.flush(patience=self._drain_seconds, limit=_DRAIN_LIMIT)
         return self._uploads.flush(patience=timeout, limit=timeout)

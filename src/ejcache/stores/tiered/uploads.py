@@ -96,6 +96,8 @@ class Uploads:
     def after_fork_in_child(self) -> None:
         """Leave the uploads to the parent."""
         self._lock = threading.RLock()
+        self._resuming = threading.RLock()
+        self._has_resumed = False
         self._pending: dict[str, _Upload] = {}
         self._lately: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
         self._announced: dict[str, bool] = {}  # whether there is a marker
@@ -196,14 +198,22 @@ class Uploads:
             callback()
         return known
 
-    def resume(self) -> None:
-        """Take over the uploads that killed processes of this host have left."""
-        count = 0
-        for key, how in self._markers.adopt() if self._markers is not None else ():
-            if not count:
-                self._shared.store.prepare()  # a program that is ending cannot make a client
-            count += 1
-            self.add(key, how)
+    def resume(self, *, again: bool = True) -> None:
+        """Take over the uploads that killed processes of this host have left.
+
+        Args:
+            again: also those that were left since the last time.
+        """
+        with self._resuming:
+            if self._has_resumed and not again:
+                return
+            count = 0
+            for key, how in self._markers.adopt() if self._markers is not None else ():
+                if not count:
+                    self._shared.store.prepare()  # a program that is ending cannot make a client
+                count += 1
+                self.add(key, how)
+            self._has_resumed = True
         if count:
             self._shared.count("resumed", amount=count)
             log.info("ejcache: %d uploads that other processes had left are resumed", count)
@@ -236,6 +246,7 @@ class Uploads:
 
     def leave(self) -> None:
         """Forget all uploads; those that have a marker on disk are left to the next process."""
+        self._has_resumed = False
         with self._lock:
             pending, self._pending, self._held = self._pending, {}, 0
         for upload in pending.values():
