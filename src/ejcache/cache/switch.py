@@ -77,6 +77,7 @@ class CacheSwitch:
         self._off = ""
         self._recalls: Recalls | None = None
         self._known: bytes | None = None
+        self._taken: bytes | None = None
         self._looked_at = float("-inf")
         self._answered: threading.Event | None = None
         self._wait_until = 0.0
@@ -206,6 +207,9 @@ class CacheSwitch:
         warn_once(("switch", self._url), "ejcache: what is stored with %s cannot be read: %s", self._url, exc)
 
     def _take(self, data: bytes) -> None:
+        if data == self._taken:
+            return  # processes look every few seconds, and it changes once in months
+        self._taken = data
         off, recalls = "", None
         if data:
             from ejcache.maintenance.stored_policy import decode_policy, recalls_of, who_turned_off
