@@ -57,7 +57,8 @@ SAVING = """
         sys.exit(7)
     signal.signal(signal.SIGINT, save)
     print("ready", flush=True)
-    time.sleep(600)
+    while True:
+        time.sleep(0.1)  # Python runs the handler of a signal that came just before a sleep only when that has ended
 """
 WAITING = """
     import signal, subprocess, sys

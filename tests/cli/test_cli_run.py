@@ -189,7 +189,8 @@ signal.signal(signal.SIGUSR1, handle)
 if sys.argv[1:] == ["handle"]:
     signal.signal(signal.SIGTERM, handle)
 os.write(1, f"ready {os.getpid()}\\n".encode())
-time.sleep(600)
+while True:
+    time.sleep(0.1)  # Python runs the handler of a signal that came just before a sleep only when that has ended
 """
 
 
@@ -293,7 +294,8 @@ import os, time
 print(os.isatty(0), os.isatty(1), input("name? "))
 try:
     print("ready", flush=True)
-    time.sleep(60)
+    while True:
+        time.sleep(0.1)
 except KeyboardInterrupt:
     print("interrupted", input("again? "))
 """
