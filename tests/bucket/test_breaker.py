@@ -457,6 +457,18 @@ def test_the_probe_reads_an_entry_that_failed(retry_time):
     assert look_up(bucket, 3) is True
 
 
+def test_storage_that_used_up_the_time_for_failures_is_asked_after_the_cool_down(retry_time):
+    """It does not stay closed until the time has come back: what is readable again is read half a minute later."""
+    bucket = Unreadable(retry_time, takes=2.5, failure=_silence)
+    for number in range(4):
+        look_up(bucket, number)
+    assert bucket.breaker.is_open
+    bucket.healed = True
+    retry_time.now += 30.0
+    assert bucket.breaker.probe(bucket.url, lambda: None)
+    assert look_up(bucket, 1)
+
+
 def test_good_and_bad_entries_by_turns_cost_a_second_a_minute(retry_time):
     """Each probe succeeds, because the entry that failed can be read by then; another one cannot."""
     bucket = Unreadable(retry_time, takes=2.5, failure=_silence)
