@@ -20,6 +20,9 @@ WORKERS ?= 3
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Which tests: `make test SELECT='not soak and not one_python'` leaves out what does not depend on the version of Python.
 SELECT ?= not soak
+# Which long tests: all, `today`, or a turn from 0 to 9; and after how many seconds none begins any more.
+SOAK_TURN ?=
+SOAK_SECONDS ?=
 
 .PHONY: demo test lint types pytest coverage soak bench docs lock clean
 
@@ -54,7 +57,7 @@ coverage: $(VENV)/.test
 	$(BIN)/python -m pytest $(SPREAD) -m '$(SELECT)' --cov --cov-report term-missing:skip-covered
 
 soak: $(VENV)/.test
-	HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak -n 0 --timeout 3600
+	SOAK_TURN=$(SOAK_TURN) SOAK_SECONDS=$(SOAK_SECONDS) HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest -m soak -n 0 --timeout 3600
 
 bench: $(VENV)/.test
 	$(BIN)/python -m bench

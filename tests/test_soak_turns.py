@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import types
 
 import pytest
-from soak_turns import TURNS, asked_turn, next_day, turn_on, turns_of
+from helpers import ROOT
+from soak_turns import TURNS, Part, asked_turn, next_day, rotated, turn_on, turns_of
 
 TODAY = dt.date(2026, 11, 27)
 
@@ -35,3 +37,53 @@ def test_what_the_variable_may_be():
     for wrong in ("10", "-1", "tomorrow"):
         with pytest.raises(pytest.UsageError, match=f"SOAK_TURN is '{wrong}'"):
             asked_turn(wrong, TODAY)
+
+
+def test_another_part_is_the_first_each_time():
+    assert [rotated(["a", "b", "c"], by) for by in range(3)] == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+    assert rotated([], 5) == []
+
+
+def reports(*ended):
+    """What pytest reports of a test that ended so in these phases."""
+    return [types.SimpleNamespace(when=when, outcome=how, duration=2.0) for when, how in ended]
+
+
+@pytest.mark.parametrize(("tests", "ended", "says"), [
+    (1, [("setup", "passed"), ("call", "passed"), ("teardown", "passed")], "passed in 6 s"),
+    (2, [("call", "passed"), ("call", "failed")], "FAILED in 4 s"),
+    (1, [("setup", "failed")], "FAILED in 2 s"),
+    (1, [("call", "passed"), ("teardown", "failed")], "FAILED in 4 s"),
+    (1, [("setup", "skipped")], "skipped in 2 s"),
+    (2, [("setup", "skipped"), ("call", "passed")], "passed in 4 s"),
+    (2, [("call", "passed"), ("setup", "passed")], "left out after 4 s"),
+])  # fmt: skip
+def test_what_is_said_of_a_part(tests, ended, says):
+    part = Part(tests)
+    for report in reports(*ended):
+        part.add(report)
+    assert part.said == says
+
+
+@pytest.mark.parametrize(("seconds", "says"), [("", "passed in 0 s"), ("0", "left out after 0 s")])
+def test_the_last_lines_say_how_each_part_went(run_python, tmp_path, seconds, says):
+    """One that was interrupted is left out, as one for which no time is left; one of another turn says its day alone.
+
+    The eleventh part has the turn of the first one.
+    """
+    passes = "import os, pytest, signal\npytestmark = pytest.mark.soak\ndef test_it(): pass\n"
+    for number in range(11):
+        (tmp_path / f"test_{number:02d}.py").write_text(passes)
+    (tmp_path / "test_10.py").write_text(f"{passes}def test_other(): os.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "test_short.py").write_text("def test_it(): pass\n")
+    (tmp_path / "conftest.py").write_text(
+        "import soak_turns\ndef pytest_configure(config): config.pluginmanager.register(soak_turns.SoakTurns())\n"
+    )
+    program = "import pytest, sys; sys.exit(pytest.main(['-p', 'no:cacheprovider', '-m', 'soak']))"
+    env = {"PYTHONPATH": str(ROOT / "tests" / "support"), "SOAK_TURN": "0", "SOAK_SECONDS": seconds}
+    lines = run_python(program, env=env, check=False).stdout.splitlines()
+    found = [line.rpartition("next on ")[0] for line in lines if "next on 2" in line]
+    assert found[0] == f"test_00.py: {says}, "
+    assert found[1:10] == [f"test_{number:02d}.py: " for number in range(1, 10)]
+    assert found[10] == "test_10.py: left out after 0 s, "
+    assert len(found) == 11
