@@ -62,7 +62,7 @@ def _default(setting: Setting) -> str:
     if setting.name == "dir":
         return "`~/.cache/ejcache` (`$XDG_CACHE_HOME/ejcache` if that is set)"
     if setting.name == "min_compile_seconds":
-        return f"{Floors()} ([floors](shared.md#floors))"
+        return f"{Floors()} ([minimum compile times](shared.md#minimum-compile-times))"
     if setting.default is None or setting.default == ():
         return "not set"
     if setting.name == "local_max_size":
