@@ -61,19 +61,19 @@ CLAIMS: Final = (
 """What README and docs claim: the claim, and the case and comparison that it stands on."""
 README_ROWS: Final = (
     (
-        "a second start of six programs, both with their defaults (JAX keeps what compiles for a second)",
+        "second start of six programs, with the default settings of each cache",
         "{} times as fast",
         "start-real",
         "whole process, geometric mean: JAX, defaults ÷ ejcache, defaults",
     ),
     (
-        "one more program stored in a cache of 10,000 that has a size limit",
+        "storing one more program in a cache of 10,000 programs with a size limit",
         "{} times as fast",
         "put",
         "put at 10,000: JAX ÷ ejcache",
     ),
     (
-        "requests to a bucket for a start that loads 200 programs",
+        "requests to a bucket during a start that loads 200 programs",
         "JAX makes {} times as many",
         "shared",
         "requests of a warm start of 200: JAX ÷ ejcache",
