@@ -191,7 +191,9 @@ class Settings:
         False, "use storage that fsspec knows and ejcache is not tested with, such as hdfs:// or webdav://"
     )
     preload: bool = setting(
-        True, "load what the last runs of this program used in the background, before the program asks for it"
+        True,
+        "load what the last runs of this program used in the background, before the program asks for it (unset: not"
+        " where the process may use less than two cores)",
     )
     report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
     autotune_dir: str | None = setting(

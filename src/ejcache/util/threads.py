@@ -4,7 +4,7 @@ A system call on a dead NFS server, a name lookup or a search for credentials ca
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
 joins its threads at exit, so that one hanging call would keep a finished program alive.
 
-Also `cores`, for how many of our threads may compute at once, and `smaller_stack`, for what they cannot compute.
+Also `smaller_stack`, for what they cannot compute.
 """
 
 from __future__ import annotations
@@ -177,12 +177,6 @@ def _run(future: Future[T], function: Callable[[], T]) -> None:
         future.set_exception(exc)
     else:
         future.set_result(result)
-
-
-def cores() -> int:
-    """Return cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def smaller_stack() -> int | None:

@@ -17,7 +17,7 @@ from ejcache.cli.options import Dir, Json, MinCompileSeconds, Readable, argument
 from ejcache.cli.programs.warm_worker import EXPORTED, FAILED
 from ejcache.cli.starting import absolute_url, command_of, export, run_and_report
 from ejcache.errors import EjcacheError, UsageError
-from ejcache.util.threads import cores
+from ejcache.util.cores import cores
 from ejcache.util.units import format_size
 from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
 

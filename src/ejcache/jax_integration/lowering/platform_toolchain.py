@@ -24,8 +24,9 @@ from ejcache.keys.environment_variables import compile_variables, read_flags_fil
 from ejcache.keys.toolchain import LibraryDigests, content_digest, cpu_features, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
+from ejcache.util.cores import cores
 from ejcache.util.log import log
-from ejcache.util.threads import cores, submit
+from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

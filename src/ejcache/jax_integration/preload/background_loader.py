@@ -25,11 +25,12 @@ from ejcache import entry
 from ejcache.errors import EntryError
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.seam import backends as seam
+from ejcache.util.cores import cores
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.threads import cores, smaller_stack
+from ejcache.util.threads import smaller_stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
