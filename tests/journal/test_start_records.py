@@ -100,6 +100,34 @@ def test_what_a_process_writes():
     assert [each.programs[-1].name for each in read_starts()[-2:]] == ["jit_1", "jit_child"]
 
 
+class Unread(list):
+    """Lines that nobody looks through."""
+
+    def __iter__(self):
+        raise AssertionError("a line that is added asks for no other")
+
+
+def test_the_lines_for_journals_are_a_megabyte_at_most(monkeypatch):
+    """A process that writes lines for days keeps as many as a journal may hold, and adds each without the others."""
+    mine = Recorder()
+    mine.is_shared = True
+    monkeypatch.setattr("ejcache.journal.recorder.MOST_RECORDED", 700)
+    mine.lines = Unread()
+    for number in range(9):
+        mine.add(ProgramRecord(name="jit_long" * number, time=1.0, outcome=HIT))
+        mine.write()
+    kept = list.copy(mine.lines)
+    assert kept
+    assert sum(map(len, kept)) <= 700
+    assert len(read_starts()[-1].programs) == 9
+
+    mine.after_fork_in_child()
+    mine.is_shared = True
+    mine.add(ProgramRecord(name="jit_child", time=1.0, outcome=HIT))
+    mine.write()
+    assert len(mine.lines) == 1
+
+
 def test_a_killed_process(run_forked, tmp_path):
     """The misses of a process that was killed are recorded; the next process reads and adds to the same log."""
     program = """

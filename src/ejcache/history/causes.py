@@ -402,7 +402,7 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
     if len(differences) > IN_SENTENCE:
         sentence += f"; and {len(differences) - IN_SENTENCE} more"
     first = differences[0]
-    found = _of(first.kind, sentence, name=first.name or "it", nearest=before)._replace(place=first.place)
+    advice = what_to_do(first.kind, name=first.name or "it")
     if first.kind == differ.SHAPE:
         # Those of this program are the last.
         seen = buckets_of([each.signature for each in (*reversed(ranked), program)])
@@ -412,11 +412,19 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
                 name = names[seen.argument]
             else:
                 name = f"argument {seen.argument}" if is_named else "that argument"
-            found = found._replace(what_to_do=seen.words(spell_types(name)))
-    raw = [earlier.texts.raw(each) for each in (before, program)]
+            advice = seen.words(spell_types(name))
+    raw = [earlier.texts.raw(each) for each in (before, program)] if diff_up_to else [""]
     is_compared = all(raw) and max(map(len, raw)) <= diff_up_to
-    diff = _diff(raw[0], raw[1], before.key, program.key) if is_compared else ""
-    return found._replace(differences=tuple(differences), note=note, diff=diff)
+    return Cause(
+        kind=first.kind,
+        sentence=sentence,
+        what_to_do=advice,
+        place=first.place,
+        nearest=before,
+        differences=tuple(differences),
+        note=note,
+        diff=_diff(raw[0], raw[1], before.key, program.key) if is_compared else "",
+    )
 
 
 def _without_names(found: Difference) -> Difference:

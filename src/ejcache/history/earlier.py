@@ -27,7 +27,7 @@ from ejcache.history.text import read_text
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from ejcache.history.definitions import Definition
     from ejcache.history.text import ProgramText
@@ -46,6 +46,8 @@ _NEARLY: Final = 0.8
 _MOST: Final = 240
 """Texts that are fetched at once."""
 _OF_PROGRAM: Final = frozenset({"computation", "compile_options"})
+_OF_TEXTS: Final = 4.0
+"""How far apart two programs are that have no operation in common, in components that differ."""
 _TIME: Final = attrgetter("time")
 _LARGEST: Final = 8_000_000
 """Characters of a text that is read."""
@@ -155,6 +157,7 @@ class Earlier:
         )
         self._by_key: dict[str, list[ProgramRecord]] = {}
         self._by_name: dict[tuple[str, str], list[ProgramRecord]] = {}
+        self._facts_by_name: dict[tuple[str, str], list[_Facts]] = {}
         self._by_signature: dict[tuple[str, str, str], list[ProgramRecord]] = {}
         self._comparisons = _Comparisons()
         for each in misses_by_time:
@@ -192,87 +195,85 @@ class Earlier:
 
         All are ranked by what their records say, and the first ones by their texts.
         """
-        candidates: dict[str, ProgramRecord] = {}
+        of, ours = self._comparisons.of, self._comparisons.of(program)
+        candidates: dict[str, _Facts] = {}
         store, note = None, ""
         known = self.entries(program)
         try:
             if isinstance(known, KnownEntries):
-                candidates = {each.key: each for each in known.named(program.name) if each.time < program.time}
+                named = (each for each in known.named(program.name) if each.time < program.time and each.components)
+                candidates = {each.key: of(each) for each in named if each.key != program.key}
                 store = known.store
         except StoreError as exc:
             known = exc
         if isinstance(known, Exception):
             note = f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
         candidates |= self._latest(program)
-        # Most candidates are defined and called at one place.
-        relations: dict[int, bool | None] = {}
-        same: list[ProgramRecord] = []
-        moved: list[ProgramRecord] = []
+        same: list[_Facts] = []
+        moved: list[_Facts] = []
         for each in candidates.values():
-            if each.key == program.key or not each.components:
-                continue
-            place = self._comparisons.of(each).place
-            if place not in relations:
-                relations[place] = relation(program, each)
-            is_same = relations[place]
+            is_same = self._comparisons.relation(ours, each)
             if is_same is not False:
                 (moved if is_same is None else same).append(each)
-        for group in (same, moved):
-            found = self._ranked(program, group, store)
+        for group in filter(None, (same, moved)):
+            found = self._ranked(ours, group)
+            self.texts.load((program, *found), store)
             if group is same:
                 if self.texts.raw(program):
                     found = [each for each in found if self._has_its_name(program, each)]
             else:
                 found = [each for each in found if self._is_nearly(program, each)]
             if found:
-                return found, note
+                return self._nearest_first(program, found), note
         return [], note
 
     def first(self, program: ProgramRecord) -> list[ProgramRecord]:
         """Return the programs of which the texts say which is nearest, without reading any."""
-        related = (each for each in self._latest(program).values() if relation(program, each) is not False)
-        return sorted(related, key=self._distance(program))[:_COMPARED]
+        ours, relation = self._comparisons.of(program), self._comparisons.relation
+        return self._ranked(
+            ours, (each for each in self._latest(program).values() if relation(ours, each) is not False)
+        )
 
-    def _latest(self, program: ProgramRecord) -> dict[str, ProgramRecord]:
-        named = self._by_name.get((program.url, program.name), [])
-        found: dict[str, ProgramRecord] = {}
+    def _latest(self, program: ProgramRecord) -> dict[str, _Facts]:
+        name = program.url, program.name
+        if name not in self._facts_by_name:
+            self._facts_by_name[name] = [*map(self._comparisons.of, self._by_name.get(name, ()))]
+        named, key = self._facts_by_name[name], program.key
+        found: dict[str, _Facts] = {}
         for place in range(bisect_left(named, program.time, key=_TIME) - 1, -1, -1):
             each = named[place]
-            if each.key != program.key:
-                found.setdefault(each.key, each)
+            if each.key != key and each.key not in found:
+                found[each.key] = each
                 if len(found) == _LATEST:
                     break
         return found
 
-    def _ranked(
-        self, program: ProgramRecord, candidates: Sequence[ProgramRecord], store: Store | None
-    ) -> list[ProgramRecord]:
-        first = sorted(candidates, key=self._distance(program))[:_COMPARED]
-        if first:
-            self.texts.load([program, *first], store)
-        if len(first) > 1 and self.texts.raw(program):
-            first.sort(key=self._distance(program, self.texts))
-        return first
+    def _ranked(self, ours: _Facts, candidates: Iterable[_Facts]) -> list[ProgramRecord]:
+        """Return those of these programs that differ least by what their records say, and of equals the latest."""
+        return [each.program for *_, each in sorted(self._comparisons.apart(ours, candidates))[:_COMPARED]]
 
-    def _distance(
-        self, program: ProgramRecord, texts: Texts | None = None
-    ) -> Callable[[ProgramRecord], tuple[float, float]]:
-        """Return how much a program differs from others: what differs least, and is the latest, is sorted first."""
-        of, differing = self._comparisons.of, self._comparisons.differing
-        _, ours, signature, digest, _ = of(program)
-        compiled = texts.read(program) if texts is not None else None
+    def _nearest_first(self, program: ProgramRecord, ranked: list[ProgramRecord]) -> list[ProgramRecord]:
+        """Return the same programs, of which the first one is the nearest by its text, too.
 
-        def apart(other: ProgramRecord) -> tuple[float, float]:
-            _, theirs, its, text, time = of(other)
-            far = 0.0 if ours == theirs else differing(ours, theirs)
-            if its != signature:
-                far += 2.0 * (1.0 - _signature_likeness(signature, its))
-            if text != digest:
-                read = texts.read(other) if texts is not None and compiled is not None else None
-                far += 4.0 * (1.0 - (read.likeness(compiled) if read is not None and compiled is not None else 0.5))
-            return far, -time
+        To read a text takes ten milliseconds, so one is read only if it could make its program the nearest.
+        """
+        if len(ranked) < 2 or not self.texts.raw(program):
+            return ranked
+        of = self._comparisons.of
+        nearest, best = ranked[0], (float("inf"), 0.0)
+        for least, age, _, each in sorted(self._comparisons.apart(of(program), map(of, ranked), unread=0.0)):
+            if (least, age) > best:
+                break
+            far = least + self._apart_in_text(program, each.program), age
+            if far < best:
+                nearest, best = each.program, far
+        return [nearest, *(each for each in ranked if each is not nearest)]
 
-        return apart
+    def _apart_in_text(self, program: ProgramRecord, other: ProgramRecord) -> float:
+        if digest_of(program) == digest_of(other):
+            return 0.0
+        ours, its = self.texts.read(program), self.texts.read(other)
+        return _OF_TEXTS * (1.0 - (its.likeness(ours) if ours is not None and its is not None else 0.5))
 
     def _has_its_name(self, program: ProgramRecord, other: ProgramRecord) -> bool:
         if not self.texts.raw(other):
@@ -288,9 +289,11 @@ class Earlier:
 
 
 class _Facts(NamedTuple):
-    """What is compared of a program.
+    """What is compared of a program, taken out of its record once.
 
     Attributes:
+        program: the record.
+        key: of it.
         place: the number of where it is defined and of what called it, as its record says that.
         surroundings: the number of its components, besides those of the program itself; many programs have the same.
         signature: its arguments and results.
@@ -298,6 +301,8 @@ class _Facts(NamedTuple):
         time: when it was ready.
     """
 
+    program: ProgramRecord
+    key: str
     place: int
     surroundings: int
     signature: str
@@ -306,30 +311,57 @@ class _Facts(NamedTuple):
 
 
 class _Comparisons:
-    """What is compared of programs, taken out of each record once, and in how many components two sets differ."""
+    """What is compared of programs, and what two of them have in common; each is found once."""
 
     def __init__(self) -> None:
         self._numbers: dict[frozenset[tuple[str, str]], int] = {}
         self._places: dict[tuple[str, str, str], int] = {}
         self._sets: list[dict[str, str]] = []
         self._differing: dict[tuple[int, int], float] = {}
-        self._known: dict[int, tuple[_Facts, ProgramRecord]] = {}
+        self._relations: dict[tuple[int, int], bool | None] = {}
+        self._known: dict[int, _Facts] = {}
 
     def of(self, program: ProgramRecord) -> _Facts:
         """Return what is compared of this program."""
         known = self._known.get(id(program))
-        if known is None:  # with the program, so that no other one gets its identity
+        if known is None:  # it has the program, so that no other one gets its identity
             found = {name: digest for name, digest in program.components.items() if name not in _OF_PROGRAM}
             number = self._numbers.setdefault(frozenset(found.items()), len(self._sets))
             if number == len(self._sets):
                 self._sets.append(found)
             place = program.details.get("defined", ""), program.details.get("source", ""), program.caller
             its = self._places.setdefault(place, len(self._places))
-            facts = _Facts(its, number, program.signature, digest_of(program), program.time)
-            known = self._known[id(program)] = facts, program
-        return known[0]
+            known = _Facts(program, program.key, its, number, program.signature, digest_of(program), program.time)
+            self._known[id(program)] = known
+        return known
 
-    def differing(self, one: int, other: int) -> float:
+    def relation(self, one: _Facts, other: _Facts) -> bool | None:
+        """Say whether two programs of one name are of one function, as `relation` does."""
+        places = one.place, other.place
+        if places not in self._relations:
+            self._relations[places] = relation(one.program, other.program)
+        return self._relations[places]
+
+    def apart(
+        self, ours: _Facts, others: Iterable[_Facts], *, unread: float = 0.5
+    ) -> list[tuple[float, float, int, _Facts]]:
+        """Return how much others differ from a program; sorted, what differs least is first, and of equals the latest.
+
+        No text is read: of two that differ, this part does.
+        """
+        found = []
+        for number, other in enumerate(others):
+            far = 0.0
+            if other.surroundings != ours.surroundings:
+                far = self._differing_in(ours.surroundings, other.surroundings)
+            if other.signature != ours.signature:
+                far += 2.0 * (1.0 - _signature_likeness(ours.signature, other.signature))
+            if other.digest != ours.digest:
+                far += _OF_TEXTS * unread
+            found.append((far, -other.time, number, other))
+        return found
+
+    def _differing_in(self, one: int, other: int) -> float:
         """Count in how many components two sets differ, given by their numbers."""
         if (one, other) not in self._differing:
             a, b = self._sets[one], self._sets[other]

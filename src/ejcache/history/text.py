@@ -50,6 +50,8 @@ _DONATION: Final = frozenset({"tf.aliasing_output", "jax.buffer_donor"})
 _AXES: Final = re.compile(r"\{([^{}]*)\}")
 ELIDED: Final = "contents "
 """Begins the value of a constant whose elements the text leaves out; then comes their digest."""
+_NO_OPERATION: Final = "#/^}"
+"""What lines begin with that are a location, a comment, a label or an end; an empty line is none either."""
 _LONGEST_LINE: Final = 48
 """Characters of a constant."""
 
@@ -176,6 +178,8 @@ def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
     values: dict[str, str] = {}
     makers: dict[str, str] = {}
     for line in map(str.strip, every):
+        if line[:1] in _NO_OPERATION:
+            continue
         if line.startswith("module @"):
             module = _LOCATION.sub("", line).partition(" attributes ")[2]
         elif "sdy.mesh @" in line:
@@ -186,11 +190,12 @@ def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
             if "@main(" in line:
                 arguments, results = _signature(line.partition("@main(")[2], places, names)
                 values = {f"%arg{number}": each.name for number, each in enumerate(arguments)}
-        elif line and not line.startswith(("#", "/", "^", "}")):
-            found = _operation(line, places, values, digests)
-            for each in found:
-                operands.append(_operands(line, values, makers, number=len(lines)))
-                lines.append(each)
+        else:
+            written = _written(line)
+            found = _operation(written, places, values, digests)
+            if found is not None:
+                operands.append(_operands(written, values, makers, number=len(lines)))
+                lines.append(found)
     return ProgramText(module, ", ".join(meshes), tuple(arguments), tuple(results), tuple(lines), tuple(operands))
 
 
@@ -205,40 +210,97 @@ def _escaped(name: str) -> str:
     return name if "\\" in name else name.replace('"', '\\"')
 
 
-def _operands(line: str, values: Mapping[str, str], makers: dict[str, str], *, number: int) -> tuple[str, ...]:
-    """List what the operation of this line uses; its own results are noted in `makers`."""
-    made, equals, uses = line.partition(" = ")
-    if not equals or not made.startswith("%"):
-        made, uses = "", line
-    names = (each.partition("#") for each in _VALUE.findall(uses.partition(" : ")[0]))
-    found = tuple(values.get(name) or makers.get(name, name) + mark + part for name, mark, part in names)
-    makers.update((each.partition(":")[0], str(number)) for each in _VALUE.findall(made))
-    return found
+class _Written(NamedTuple):
+    """What a line says by itself, whatever the lines before it are.
+
+    Attributes:
+        made: the results, as they are written.
+        makes: the name of each.
+        uses: the values that it names, each in three parts: name, `#`, and the number of a result.
+        name: of the operation, as `Line` has it; empty if there is none.
+        body: what it does, with the names of values.
+        text: the same as `Line` has it, where no value is an argument.
+        type: as `Line` has it.
+        used: the values in the body.
+        location: its name; empty if there is none.
+    """
+
+    made: str = ""
+    makes: tuple[str, ...] = ()
+    uses: tuple[tuple[str, str, str], ...] = ()
+    name: str = ""
+    body: str = ""
+    text: str = ""
+    type: str = ""
+    used: tuple[str, ...] = ()
+    location: str = ""
 
 
-def _operation(line: str, places: _Places, values: dict[str, str], digests: Iterable[str]) -> list[Line]:
-    """Return the operation of this line; a constant is noted in `values` for those that use it."""
+def _written(line: str) -> _Written:
+    # Programs of one function have most lines in common; what is long would fill the memory.
+    return _written_once(line) if len(line) <= _LONGEST_READ else _written_once.__wrapped__(line)
+
+
+@functools.lru_cache(4096)
+def _written_once(line: str) -> _Written:
+    left, equals, right = line.partition(" = ")
+    if not equals or not left.startswith("%"):
+        left, right = "", line
     named = _LOCATION.findall(line)
     match = _OPERATION.match(_LOCATION.sub("", line) if named else line)
     if match is None:
-        return []
-    result, name, rest = match[1] or "", match[2].rpartition(".")[2], match[3]
+        return _Written()
+    operation, rest = match[2].rpartition(".")[2], match[3]
     body, _, types = rest.rpartition(" : ")
     body = body or rest
-    if name == "constant":
-        content = f"{ELIDED}{next(iter(digests), '')}" if "__elided__" in body else _value(body.strip())
-        values[result] = "=" + content
-        return []
-    used = [values.get(each, "") for each in _VALUE.findall(body)]
-    text = _VALUE.sub(lambda each: values.get(each[0], "%") if values.get(each[0], "%")[:1] != "=" else "%", body)
+    name, text = _tidied(operation, _VALUE.sub("%", body))
+    return _Written(
+        match[1] or "",
+        tuple(each.partition(":")[0] for each in _VALUE.findall(left)),
+        tuple(each.partition("#") for each in _VALUE.findall(right.partition(" : ")[0])),
+        name,
+        body,
+        text,
+        spell_types(types),
+        tuple(_VALUE.findall(body)),
+        named[-1] if named else "",
+    )
+
+
+def _tidied(name: str, text: str) -> tuple[str, str]:
+    """Return name and text of an operation as `Line` has them, of a text without names of values."""
     if "@" in text:
         text = _FUNCTION.sub(r"@\1", text)
     text = " ".join(text.split())
     if name in {"call", "custom_call"} and (called := _FUNCTION.search(text)):
         name = f"{name} {called[1]}"
-    place = places.of(named[-1]) if named else NOWHERE
-    constants = tuple(each[1:] for each in used if each.startswith("="))
-    return [Line(name, spell_types(text), spell_types(types), constants, place)]
+    return name, spell_types(text)
+
+
+def _operands(written: _Written, values: Mapping[str, str], makers: dict[str, str], *, number: int) -> tuple[str, ...]:
+    """List what an operation uses; its own results are noted in `makers`."""
+    found = tuple(values.get(name) or makers.get(name, name) + mark + part for name, mark, part in written.uses)
+    for name in written.makes:
+        makers[name] = str(number)
+    return found
+
+
+def _operation(written: _Written, places: _Places, values: dict[str, str], digests: Iterable[str]) -> Line | None:
+    """Return an operation; a constant is noted in `values` for those that use it."""
+    name, text = written.name, written.text
+    if name == "constant":
+        body = written.body
+        content = f"{ELIDED}{next(iter(digests), '')}" if "__elided__" in body else _value(body.strip())
+        values[written.made] = "=" + content
+    if name in {"", "constant"}:
+        return None
+    used = [values.get(each, "") for each in written.used]
+    if any(each and each[0] != "=" for each in used):
+        shown = {each: value for each, value in zip(written.used, used, strict=True) if value[:1] != "="}
+        text = _VALUE.sub(lambda each: shown.get(each[0]) or "%", written.body)
+        name, text = _tidied(name.partition(" ")[0], text)
+    place = places.of(written.location) if written.location else NOWHERE
+    return Line(name, text, written.type, tuple(each[1:] for each in used if each.startswith("=")), place)
 
 
 def _signature(line: str, places: _Places, names: Sequence[str]) -> tuple[list[Argument], list[Argument]]:

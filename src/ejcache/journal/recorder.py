@@ -10,6 +10,7 @@ import collections
 import os
 import socket
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -69,6 +70,8 @@ class Recorder:
         self._trouble: collections.deque[str] = collections.deque()
         self._reuse: collections.deque[ReuseNote] = collections.deque()
         self.lines: list[bytes] = []
+        self._keeping = threading.RLock()
+        self._kept = 0
         self._began = time.time()
         self._id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
         self._count = 0
@@ -139,8 +142,10 @@ class Recorder:
             dropped, self._count = max(0, self._count - self._most), min(self._count, self._most)
             line = encode_line(StartRecord(self._process(), programs, trouble, dropped, reuse))
             START_LOG.append(line)
-            if self.is_shared and sum(map(len, self.lines)) + len(line) <= MOST_RECORDED:
-                self.lines.append(line)
+            with self._keeping:
+                if self.is_shared and self._kept + len(line) <= MOST_RECORDED:
+                    self._kept += len(line)
+                    self.lines.append(line)
 
     def _write_planned(self) -> None:
         self._planned = False
