@@ -244,9 +244,10 @@ class Processes:
         for note in self._path.rglob("scratch/policy"):
             note.unlink()
         for policy in self.opened:
-            policy._switch._looked_at = float("-inf")
-            policy._switch.look()
-            policy._switch.is_off()
+            switch = policy._switch
+            switch._looked_at = float("-inf")
+            switch.look()
+            switch.is_off()
 
     def recall(self, *arguments):
         said = ejcache("recall", "--dir", self.url, "--json", *arguments)

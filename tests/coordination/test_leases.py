@@ -124,7 +124,7 @@ def test_one_holder(leases, steps):
 
 
 def test_release_after_a_grace(leases, steps, time):
-    """A lease that is released later is held, and beats, until then."""
+    """A lease that is released later is held until then."""
     lease = leases.acquire("k")
     lease.release(after=5.0)
     time.now += 4.9
@@ -133,6 +133,28 @@ def test_release_after_a_grace(leases, steps, time):
     time.now += 0.2
     steps.step()
     assert leases.acquire("k") is not None
+
+
+def test_a_lease_that_ends_soon_is_not_renewed(steps, time):
+    """Within its grace period, which others would take it over after, a lease costs no heartbeat; before, it does."""
+    objects = MemoryBucket()
+    leases = StoreLeases(objects, interval=3.0, scheduler=steps)
+    lease = leases.acquire("k")
+    time.now += 2.9
+    lease.release(after=leases.grace)
+    steps.step()
+    shown = leases.look("k")
+    time.now += 2.9
+    steps.step()
+    assert (shown.is_done, leases.look("k")) == (True, shown)
+    another = leases.acquire("another")
+    another.release(after=600.0)
+    time.now += 3.0
+    steps.step()
+    first = leases.look("another")
+    time.now += 3.0
+    steps.step()
+    assert leases.look("another") != first
 
 
 def test_takeover(leases, steps):
@@ -566,7 +588,7 @@ def test_finished_while_the_look_is_answered(leases, time, steps):
 
     def slow():
         found = program.entry
-        time.sleep(2.0)
+        time.sleep(leases.grace + 1.0)
         program.entry = "theirs"
         return found
 
@@ -585,7 +607,7 @@ def test_finished_while_leases_of_two_levels_are_taken(leases, time, steps, tmp_
         takes[level] = level.acquire
 
         def late(key, level=level):
-            time.sleep(0.7)
+            time.sleep(0.7 if level is outer else max(0.7, leases.grace - 0.3))
             program.entry = "theirs" if level is outer else program.entry
             return takes[level](key)
 
@@ -602,7 +624,7 @@ def test_finished_between_look_and_lease(leases, time, steps):
     acquire = leases.acquire
 
     def late(key):
-        time.sleep(2.0)
+        time.sleep(leases.grace + 1.0)
         program.entry = "theirs"
         return acquire(key)
 

@@ -538,7 +538,8 @@ def test_a_start_that_hits_everything_sends_what_a_killed_process_left(tmp_path,
 def test_closing_does_not_wait_for_a_stalled_upload(tmp_path):
     """A shared tier that stalls keeps a closing program no longer than its patience, and the rest is spooled."""
     local, shared = LocalStore(tmp_path / "local"), FaultStore(MemoryStore())
-    store = TieredStore(local, shared, scratch=tmp_path / "scratch", drain_seconds=0.05)
+    two = Scheduler(threads=2)
+    store = TieredStore(local, shared, scratch=tmp_path / "scratch", drain_seconds=0.05, worker=two)
     gates = [shared.block("put"), shared.block("put", nth=2)]
     for n in range(5):
         store.put(f"k{n}", b"x")

@@ -37,7 +37,7 @@ def test_phases_run_in_order(run_python):
     assert done.stdout.splitlines() == [
         "the program's, registered after",
         *("WRITE 2", "WRITE 1", "UPLOAD 2", "UPLOAD 1", "LEASES 2", "LEASES 1", "COUNTERS 2", "COUNTERS 1"),
-        *("registered during exit", "CLOSE 2", "CLOSE 1", "REPORT 2", "REPORT 1"),
+        *("RELEASED 2", "RELEASED 1", "registered during exit", "CLOSE 2", "CLOSE 1", "REPORT 2", "REPORT 1"),
         "the program's, registered before",
     ]
     assert "no good" in done.stderr

@@ -130,6 +130,17 @@ def test_a_thread_sleeps_on_when_a_task_is_due_after_its_next_look(worker, monke
     assert threading.get_ident() not in woken
 
 
+def test_a_timed_task_holds_up_no_other(worker):
+    """While one that is due waits for storage, another one that is due, and a submitted one, have their turn."""
+    stuck, timed, submitted = threading.Event(), threading.Event(), threading.Event()
+    worker.later(0.0, lambda: stuck.wait(60))
+    worker.later(0.0, timed.set)
+    assert timed.wait(60)
+    worker.submit(submitted.set)
+    assert submitted.wait(60)
+    stuck.set()
+
+
 def test_recurring_tasks_in_a_thread(worker):
     """Recurring tasks run in the threads once there are any."""
     often = threading.Semaphore(0)

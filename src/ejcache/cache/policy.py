@@ -133,11 +133,13 @@ class CachePolicy:
         kind: str | None = "executable",
         local_only: bool = False,
         budget: Callable[[], Budget] | None = None,
+        beside: Callable[[], object] | None = None,
     ) -> Lookup:
         """Return the verified entry of this kind under `key`, or why there is none. The caller counts the result.
 
         A damaged entry is counted and quarantined here, so that the next `write` replaces it. Shared storage is not
-        read for a program that is known to be quick, nor with `local_only`, and waited for as long as the budget lasts.
+        read for a program that is known to be quick, nor with `local_only`, and waited for as long as the budget lasts;
+        `beside` is called before (`TwoTiers.get_verified`).
         """
         if settings.disabled_reason:
             return Lookup(None, Miss.DISABLED)
@@ -149,7 +151,7 @@ class CachePolicy:
         if self._switch is not None and self._switch.is_off():
             return Lookup(None, Miss.DISABLED)
         damaged: list[bytes] = []
-        looked = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
+        looked = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget, beside=beside)
         if looked.miss is Miss.RECALLED or (damaged and self._may_write(store, settings)):
             # That one is gone. Another tier may have a good one, or another host wrote one.
             again = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
@@ -167,12 +169,13 @@ class CachePolicy:
         *,
         local_only: bool,
         budget: Callable[[], Budget] | None,
+        beside: Callable[[], object] | None = None,
     ) -> Lookup:
         tiers = self.tiers
         try:
             if tiers is not None:
                 local_only = local_only or self.is_noted_as_quick(key, settings)
-                data, verified = tiers.get_verified(key, local_only=local_only, budget=budget)
+                data, verified = tiers.get_verified(key, local_only=local_only, budget=budget, beside=beside)
             else:
                 data, verified, local_only = store.get(key), None, False
         except StoreError as exc:
@@ -397,9 +400,11 @@ class CachePolicy:
         Raises:
             StoreError: the storage failed.
         """
-        store = self.opened(settings)
-        data = store.get(key) if store is not None else None
-        if store is None or data is None:
+        store = self._store or self._opened(settings)
+        if store is None or (self._switch is not None and self._switch.was_off):
+            return None
+        data = store.get(key)  # meanwhile, the answer to whether the cache is off may come
+        if data is None or self._is_off():
             return None
         try:
             header = entry.verify(data, key=key, kind=kind)
@@ -570,15 +575,19 @@ class CachePolicy:
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
-    def opened(self, settings: Settings) -> Store | None:
+    def opened(self, settings: Settings, *, awaits_switch: bool = True) -> Store | None:
         """Return the store, opened if it was not; None if it cannot be opened, or is turned off.
+
+        Args:
+            settings: which store.
+            awaits_switch: False for a caller that loads nothing before it has asked again.
 
         Raises:
             Exception: why it cannot be opened, if the setting `raise_errors` asks for that; also if another thread,
                 such as that of preload, has found that out.
         """
         store = self._store or self._opened(settings)
-        return None if self._is_off() else store
+        return None if awaits_switch and self._is_off() else store
 
     def _is_off(self) -> bool:
         return self._switch is not None and self._switch.is_off()

@@ -113,6 +113,11 @@ class CacheSwitch:
         return bool(self._off)
 
     @property
+    def was_off(self) -> bool:
+        """True if the cache was off when this process or its host last knew; nothing is waited for."""
+        return bool(self._off)
+
+    @property
     def number(self) -> int:
         """The number of the last recall that this process knows; 0 for none."""
         return 0 if self._recalls is None else self._recalls.number

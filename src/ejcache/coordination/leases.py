@@ -12,6 +12,7 @@ hosts (`shared_leases`).
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -20,7 +21,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ejcache.util.lifecycle import ExitPhase, at_exit, members
+from ejcache.util.lifecycle import ExitPhase, at_exit, is_ending, members
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ QUIET_SECONDS: Final = 1.0
 """A new lease is not written again for so long: buckets refuse more than one write a second to an object.
 A host that waits looks for the entry itself meanwhile (`single_flight`)."""
 
-lease_scheduler: Final = Scheduler(name="ejcache-leases")
-"""Renews and releases the leases of this process. Not for anything else: heartbeats must not wait behind uploads."""
+lease_scheduler: Final = Scheduler(threads=4, name="ejcache-leases")
+"""Asks for leases ahead, renews and releases those of this process. Not for anything else: heartbeats must not wait
+behind uploads. Several threads: storage may take a second for each answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class HeldLease(ABC):
         self._pid = os.getpid()
         self._is_released = self._ended = self._is_gone = False
         self._may_show_at = scheduler.clock() + QUIET_SECONDS
+        self._ends_at = math.inf
         _held.add(self)
         scheduler.later(interval, self._renew_and_repeat)
 
@@ -89,8 +92,12 @@ class HeldLease(ABC):
         self._is_released = True
         if self._pid != os.getpid():
             return
-        young = max(0.0, self._may_show_at - self._scheduler.clock())
-        if young < after / 2:
+        if is_ending():
+            after = 0.0  # nobody is left to release it later
+        now = self._scheduler.clock()
+        self._ends_at = now + after
+        young = max(0.0, self._may_show_at - now)
+        if after and young < QUIET_SECONDS / 2:
             self._scheduler.later(young, self._show_done)
         if not self._scheduler.later(after, self.end):
             self.end()  # during exit
@@ -112,12 +119,13 @@ class HeldLease(ABC):
                 self._is_gone = True
 
     def _renew_and_repeat(self) -> None:
-        if self.renew():
+        # One that ends before its next heartbeat would be missed needs none more.
+        if self._ends_at - self._scheduler.clock() > self._interval and self.renew():
             self._scheduler.later(self._interval, self._renew_and_repeat)
 
     def _show_done(self) -> None:
         with self._lock:
-            if not self._ended and not self.lost:
+            if not self._ended and not self.lost and not is_ending():
                 self._mark_done()
 
     def _mark_done(self) -> None:  # noqa: B027 (processes of one host see the entry itself)
@@ -187,13 +195,27 @@ _held: Final[weakref.WeakSet[HeldLease]] = weakref.WeakSet()
 
 
 def end_leases(*, released_only: bool = False) -> None:
-    """Release the leases of this process now, for a bounded time; with `released_only`, those whose work is done."""
+    """Release the leases of this process now, for a bounded time; with `released_only`, those whose work is done.
+
+    While the program ends, it is waited for in a later phase.
+    """
+    _begin_to_end(released_only=released_only)
+    if not is_ending():
+        _await_ends()
+
+
+def _begin_to_end(*, released_only: bool = False) -> None:
     for lease in members(_held):
         # The exit waits for a release that has begun, too, or the lease would stay.
         is_there = lease._pid == os.getpid() and not lease._is_gone  # noqa: SLF001 (the other half of the class)
         if is_there and (lease._is_released or not released_only):  # noqa: SLF001
             lease_scheduler.submit(lease.end)
+
+
+def _await_ends() -> None:
     lease_scheduler.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
 
 
-at_exit(ExitPhase.LEASES, end_leases)
+# The counters are sent meanwhile.
+at_exit(ExitPhase.LEASES, _begin_to_end)
+at_exit(ExitPhase.RELEASED, _await_ends)

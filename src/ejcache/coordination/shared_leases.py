@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LEASES: Final = "v1/leases/"
 _MAX_BYTES: Final = 4096
 _LONGEST_INTERVAL: Final = 60.0
+_GRACE: Final = 3.0
+"""Seconds: storage that takes a second for each answer is not asked again whether there is an entry."""
 _RESOLUTION: Final = 2.0
 """Seconds: some storage tells whole ones, and a heartbeat takes its time."""
 
@@ -75,7 +77,7 @@ class StoreLeases:
     """
 
     def __init__(self, bucket: Bucket, *, interval: float = 3.0, scheduler: Scheduler = lease_scheduler) -> None:
-        self.grace = 1.0
+        self.grace = _GRACE
         self._bucket = bucket
         self._interval = interval
         self._scheduler = scheduler

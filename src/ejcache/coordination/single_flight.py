@@ -8,6 +8,8 @@ Waiting for other processes is bounded per process, not per key: the time of wai
 and a process that has spent its deadline does the work itself from then on. Another thread is waited for until its work
 is done. Whatever fails in the coordination itself, of whatever type, means
 "work alone".
+
+Where storage is slow, the leases can be asked for while the entry is still looked up (`ask_ahead`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.coordination.host_leases import LocalLeases
-from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector
+from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector, lease_scheduler
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.lifecycle import track_forks
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ejcache.coordination.leases import HeldLease, Leases, LeaseState
+    from ejcache.coordination.leases_ahead import LeasesAhead
     from ejcache.stores.base import Store
+    from ejcache.util.scheduler import Scheduler
 
 T = TypeVar("T")
 
@@ -41,6 +45,8 @@ _FIRST_PAUSE: Final = 0.05
 _PAUSE_GROWTH: Final = 1.5
 _EAGER_SECONDS: Final = 5.0
 """What takes longer than this to compile may be seen two seconds late: a thousand hosts may be waiting for it."""
+_UNTAKEN_SECONDS: Final = 10.0
+"""Leases that were asked for ahead and that nobody has taken by then are released: the program was not compiled."""
 _FAILED_LOOKS: Final = 3
 """After so many failures in a row to look at a lease, a waiting process does the work itself."""
 
@@ -101,6 +107,7 @@ class SingleFlight:
         sleep: waits so many seconds.
         say_after: seconds of waiting after which a line says who is waited for; one line for each wait.
         jitter: `jitter(a, b)` is a number between the two.
+        scheduler: asks for leases ahead.
     """
 
     def __init__(
@@ -112,8 +119,10 @@ class SingleFlight:
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[float, float], float] = random.uniform,
         say_after: float = LONG_WAIT,
+        scheduler: Scheduler = lease_scheduler,
     ) -> None:
         self._levels = tuple(levels)
+        self._scheduler = scheduler
         self._budget = budget
         self._clock = clock
         self._sleep = sleep
@@ -145,6 +154,42 @@ class SingleFlight:
         """Forget the threads of the parent, which do not exist here."""
         self._lock = threading.RLock()
         self._working: dict[str, tuple[int, threading.Event]] = {}
+        self._ahead: dict[str, LeasesAhead] = {}
+
+    def ask_ahead(self, key: str) -> None:
+        """Ask for the leases of `key` while its entry is looked up; `run` or `drop_ahead` follows. Raises nothing.
+
+        Nothing is asked for if another process of this host, or another thread, is at work on it.
+        """
+        if not self._levels or not self._levels[-1].between_hosts:
+            return
+        *near, far = [level.leases for level in self._levels]
+        from ejcache.coordination.leases_ahead import LeasesAhead  # storage is seldom so slow
+
+        with self._lock:
+            if key in self._working or key in self._ahead:
+                return
+            try:
+                ahead = LeasesAhead.ask(key, near, far, scheduler=self._scheduler)
+            except Exception as exc:
+                _note("taken", key, exc)
+                return
+            if ahead is None:
+                return
+            self._ahead[key] = ahead
+        if not self._scheduler.later(_UNTAKEN_SECONDS, partial(self._drop_untaken, key, ahead)):
+            self.drop_ahead(key)
+
+    def drop_ahead(self, key: str) -> None:
+        """Release the leases that were asked for ahead, if there are any: nothing is compiled under them."""
+        with self._lock:
+            ahead = self._ahead.pop(key, None)
+        if ahead is not None:
+            ahead.drop()
+
+    def _drop_untaken(self, key: str, ahead: LeasesAhead) -> None:
+        if self._ahead.get(key) is ahead:
+            self.drop_ahead(key)
 
     def run(
         self,
@@ -183,13 +228,15 @@ class SingleFlight:
         levels = [level for level in self._levels if between_hosts or not level.between_hosts]
         if not levels:
             return work()
-        call = _Call(key, lookup, work, deadline, left_entry, in_words)
         started = self._clock()
+        ahead = None
         with self._lock:
             other_thread, done = self._working.get(key, (0, threading.Event()))
             if not other_thread:
                 mine = done
                 self._working[key] = threading.get_ident(), mine
+                ahead = self._ahead.pop(key, None)
+        call = _Call(key, lookup, work, deadline, left_entry, in_words, ahead)
         if other_thread == threading.get_ident():
             return work()  # a signal handler, above the call that works
         if other_thread:
@@ -202,6 +249,8 @@ class SingleFlight:
                 if self._working.get(key, (0, None))[1] is mine:
                     del self._working[key]
             mine.set()
+            if ahead is not None:
+                ahead.drop()
 
     def _after_other_thread(self, done: threading.Event, call: _Call, started: float) -> Any:
         """Wait until another thread has done the same work, and look up what it made; work here if there is nothing."""
@@ -217,7 +266,8 @@ class SingleFlight:
             return call.work()
         level, *inner = levels
         try:
-            lease = level.leases.acquire(call.key)
+            ahead = call.ahead
+            lease = level.leases.acquire(call.key) if ahead is None else ahead.acquire(level.leases)
         except Exception as exc:
             _note("taken", call.key, exc)
             return self._lead(inner, call, looked)
@@ -321,6 +371,7 @@ class _Call(NamedTuple):
     deadline: float
     left_entry: Callable[[], bool] | None
     in_words: Callable[[str], str]
+    ahead: LeasesAhead | None
 
 
 def _release(level: LeaseLevel, lease: HeldLease, call: _Call) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
+    from ejcache.coordination.single_flight import SingleFlight
     from ejcache.jax_integration.executable_comparison import StoredExecutable
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
@@ -78,7 +79,9 @@ class Compilation:
         is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_local_only: shared storage is not asked for it.
-        looked: when its last lookup was begun, in monotonic seconds.
+        looked: when its entry was last looked for, in monotonic seconds.
+        beside: called when shared storage is asked for its entry, which probably is not there; None for nothing.
+        asked_ahead: what was asked for its leases while it was looked up; None if they were not asked for.
         miss: why no executable was loaded.
         is_suspected: its entry may end the process that loads it, here or on another rank, and is replaced.
         unloadable: keys of intact entries that XLA refuses to load on this host.
@@ -116,6 +119,8 @@ class Compilation:
         self.profile: Profile | None = None
         self.is_local_only = False
         self.looked = time.monotonic()
+        self.beside: Callable[[], object] | None = None
+        self.asked_ahead: SingleFlight | None = None
         self._budget: Budget | None = None
         self.miss = Miss.ABSENT
         self.is_suspected = False

@@ -101,10 +101,16 @@ class EntryLoader:
     def _load_stored(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | Miss:
         if key in compilation.unloadable:
             return Miss.REJECTED
-        began = time.monotonic()
+        began, is_own = time.monotonic(), key == compilation.text
+        if is_own:
+            compilation.looked = began
         try:
             looked = compilation.cache.read(
-                key, compilation.settings, local_only=compilation.is_local_only, budget=compilation.budget
+                key,
+                compilation.settings,
+                local_only=compilation.is_local_only,
+                budget=compilation.budget,
+                beside=compilation.beside if is_own else None,
             )
         except Exception as exc:
             compilation.report_failure("read an entry", exc)

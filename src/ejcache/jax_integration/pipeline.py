@@ -227,6 +227,7 @@ class Compiler:
             return None, None
         if compilation.cache.tiers is not None:
             compilation.is_local_only = self._quick.is_quick(compilation) and not is_forbidden()
+            compilation.beside = partial(_ask_ahead, compilation, placement)
         compilation.begin_lookup()
         found = self._entries.find(compilation, placement)
         if compilation.is_multi_process:
@@ -239,6 +240,7 @@ class Compiler:
             found = None
         if found is None:
             return None, None
+        _drop_ahead(compilation)
         self._count_hit(compilation, placement, found)
         return found.executable, found.header.compile_seconds
 
@@ -350,6 +352,7 @@ class Compiler:
         """Compile, or load what another thread, process or host is compiling now."""
         placement = program.placement
         if _is_compiled_alone(compilation, program):
+            _drop_ahead(compilation)
             return self._compile_here(compilation, program)
         from ejcache.jax_integration.lowering.quick_programs import is_worth_requests
 
@@ -521,6 +524,29 @@ class Compiler:
         cache = self.cache_of(settings)
         if cache is not None:
             cache.report_failure(doing, exc, settings)
+
+
+def _ask_ahead(compilation: Compilation, placement: Placement) -> None:
+    """Ask for the leases of a program that is probably compiled next, unless it is compiled without them."""
+    from ejcache.jax_integration.lowering.quick_programs import is_worth_requests
+
+    if (
+        compilation.is_multi_process
+        or compilation.is_optimised  # another variant may be compiled
+        or (placement.callbacks and not seam.callbacks_are_cacheable())
+        or is_forbidden()
+        or not is_worth_requests(compilation)
+    ):
+        return
+    flight = compilation.cache.single_flight(compilation.settings)
+    if flight is not None:
+        compilation.asked_ahead = flight
+        flight.ask_ahead(compilation.text)
+
+
+def _drop_ahead(compilation: Compilation) -> None:
+    if compilation.asked_ahead is not None:
+        compilation.asked_ahead.drop_ahead(compilation.text)
 
 
 def _is_compiled_alone(compilation: Compilation, program: LoweredProgram) -> bool:

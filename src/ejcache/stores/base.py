@@ -211,7 +211,12 @@ class TwoTiers(Protocol):
     """A store of this host over one that hosts share, to which it uploads in the background."""
 
     def get_verified(
-        self, key: str, *, local_only: bool = False, budget: Callable[[], Budget] | None = None
+        self,
+        key: str,
+        *,
+        local_only: bool = False,
+        budget: Callable[[], Budget] | None = None,
+        beside: Callable[[], object] | None = None,
     ) -> tuple[bytes | None, object]:
         """Get as `Store.get` does, with what the verification of exactly these bytes returned; None if there was none.
 
@@ -219,6 +224,8 @@ class TwoTiers(Protocol):
             key: of the entry.
             local_only: do not ask the shared tier.
             budget: what the shared tier is waited for is taken from it.
+            beside: called before the shared tier is asked, if its last answer was slow, and that there is no entry:
+                what is needed after such an answer can be done meanwhile.
         """
 
     def put_here(self, key: str, data: bytes, *, worth: float | None = None, replacing: bool = False) -> bool:

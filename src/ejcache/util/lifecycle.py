@@ -4,8 +4,9 @@ At exit, the phases run one after the other:
 
     WRITE      put what the process has still to write into its stores, which then upload it
     UPLOAD     wait, for a bounded time, until pending entries, tuned records and XLA's files are written
-    LEASES     release leases; a lease is held until the upload of its entry has finished
+    LEASES     begin to release leases; a lease is held until the upload of its entry has finished
     COUNTERS   write counters, the uploads' included
+    RELEASED   wait, for a bounded time, until leases are released
     CLOSE      close connections, to buckets and to local indexes
     REPORT     write the report of this process (`EJCACHE_REPORT`)
 
@@ -60,8 +61,9 @@ class ExitPhase(Numbers):
     UPLOAD = 1
     LEASES = 2
     COUNTERS = 3
-    CLOSE = 4
-    REPORT = 5
+    RELEASED = 4
+    CLOSE = 5
+    REPORT = 6
 
 
 class Closing(ABC):

@@ -78,6 +78,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self._tasks: collections.deque[Task] = collections.deque()
         self._running = 0
+        self._timed_running = 0
         self._done = 0
         self._threads = 0
         self._stopping = False
@@ -96,14 +97,14 @@ class Scheduler:
             if len(self._tasks) >= self._most_tasks:
                 return False
             self._tasks.append(task)
-            self._start(len(self._tasks) + self._running)
+            self._start(len(self._tasks) + self._running + self._timed_running)
             self._changed.notify()
         return True
 
     def later(self, seconds: float, task: Task) -> bool:
         """Run `task` once, `seconds` from now; False, and it never runs, if no thread can be started (during exit)."""
         with self._changed:
-            if not self._start(self._running + 1):
+            if not self._start(self._running + self._timed_running + 1):
                 return False
             timed = _TimedTask(task, self.clock() + seconds)
             self._timed.append(timed)
@@ -166,12 +167,18 @@ class Scheduler:
                     self._timed.remove(timed)
                 else:
                     timed.due = now + timed.interval * _jitter()
+                self._timed_running += 1
+                if any(each.due <= now and not each.running for each in self._timed):
+                    self._start(self._running + self._timed_running + 1)  # it would wait for this one
         if timed is None:
             return self._run_submitted()
+        changed = self._changed
         try:
             _run(timed.task)
         finally:
             timed.running = False
+            with changed:
+                self._timed_running -= 1
         return True
 
     def _run_submitted(self) -> bool:

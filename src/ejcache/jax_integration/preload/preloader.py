@@ -380,7 +380,7 @@ class Preloader:
         if policy is None or self._policy not in {None, policy}:
             return
         self._policy = policy
-        store = policy.opened(settings)
+        store = policy.opened(settings, awaits_switch=False)
         shared = two_tiers(store) if store is not None else None
         if at_once and shared is not None:
             # A directory on a file system that hosts share, whose server may be slow.
@@ -390,6 +390,8 @@ class Preloader:
             self._profile_key = run_profile_key(*entry_point(), jax.__version__, settings.namespace)
             self._profile_settings = settings  # a program may have changed them when it ends
             self._before = self._stored = read_profile(policy, self._profile_key, settings)
+            if policy.opened(settings) is None:
+                return
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
         if at_once and not self._before.environments:
             # There is nothing to load, and the first run on a host hashes the libraries, which may take seconds.

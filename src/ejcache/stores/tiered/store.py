@@ -15,6 +15,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  # cannot be imported any more when uploads are awaited at exit
 import contextlib
 import threading
+import time
 from operator import methodcaller
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
     from ejcache.util.time_budget import Budget
 
+SLOW_SECONDS: Final = 0.5
+"""An answer that takes as long is slow."""
+_UPLOADS: Final = 4
+"""How many at once: storage may take a second for each answer."""
 DRAIN_SECONDS: Final = 5.0
 """At the end of a program, seconds to wait for the next pending upload to finish."""
 _DRAIN_LIMIT: Final = 60.0
@@ -64,6 +69,7 @@ class TieredStore(Store):
         read_only: writes raise `StoreReadOnlyError`; entries that are read are still copied into a writable local tier.
         drain_seconds: how long closing waits for the next pending upload to finish.
         worker: its threads upload; one of its own by default.
+        slow_seconds: an answer of the shared tier that takes as long is slow.
 
     Attributes:
         verify: as it was given.
@@ -80,6 +86,7 @@ class TieredStore(Store):
         read_only: bool = False,
         drain_seconds: float = DRAIN_SECONDS,
         worker: Scheduler | None = None,
+        slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         self.local = local
         self.shared = shared
@@ -87,9 +94,11 @@ class TieredStore(Store):
         self.max_size = shared.max_size
         self.read_only = read_only
         self._only_reads = shared.read_only  # as was asked for: that the storage refuses writes is found out later
-        self.worker = worker or Scheduler()
+        self.worker = worker or Scheduler(threads=_UPLOADS)
         self.verify = self.verify_upload = verify
         self._drain_seconds = drain_seconds
+        self._slow_seconds = slow_seconds
+        self._misses_slowly = False
         self._tally = Tally()
         self._for_local = Tally()
         self._local = Tier("local", local, breaker=breaker_for(local.url), tally=self._tally)
@@ -129,7 +138,12 @@ class TieredStore(Store):
         return self.get_verified(key)[0]
 
     def get_verified(
-        self, key: str, *, local_only: bool = False, budget: Callable[[], Budget] | None = None
+        self,
+        key: str,
+        *,
+        local_only: bool = False,
+        budget: Callable[[], Budget] | None = None,
+        beside: Callable[[], object] | None = None,
     ) -> tuple[bytes | None, object]:
         """Get, with what `verify` returned for bytes that came from the shared tier (see `TwoTiers`)."""
         if not self._awake:
@@ -143,7 +157,7 @@ class TieredStore(Store):
             verified: list[object] = []
             with spending(None if budget is None else budget()):
                 data = self._fetches.run(
-                    key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, verified)
+                    key, again=lambda: self._get_local(key), fetch=lambda: self._fetch(key, verified, beside)
                 )
             return data, verified[0] if verified else None
         return data, None
@@ -166,10 +180,16 @@ class TieredStore(Store):
             return data
         return None
 
-    def _fetch(self, key: str, verified: list[object]) -> bytes | None:
+    def _fetch(self, key: str, verified: list[object], beside: Callable[[], object] | None = None) -> bytes | None:
         self._shared.count("reads")
+        if beside is not None and self._misses_slowly:
+            beside()
+        began = time.monotonic()
         data = self._shared.call(lambda store: store.get(key))
         self._shared.count("misses" if data is None else "hits")
+        is_slow = time.monotonic() - began >= self._slow_seconds
+        # Storage that refuses some requests is not sent more of them than it needs.
+        self._misses_slowly = data is None and is_slow and not self.shared.failed_tries()
         if data is None:
             return None
         # An entry of a later version is not copied either: this version could not tell whether the copy is intact.
