@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
@@ -241,17 +240,6 @@ def test_an_error_that_proves_no_damage(intact, tmp_path, monkeypatch, code):
         for _ in range(3):
             with pytest.raises(StoreError, match="as SQLite says it"):
                 store.get("k1")
-    assert whole(path, intact[1])
-
-
-def test_an_index_that_a_tool_has_changed(intact, tmp_path):
-    """An index that a tool took out of WAL mode, vacuumed or copied beside itself is used as it is."""
-    path = shutil.copytree(intact[0], tmp_path / "cache")
-    (index,) = path.glob("v1/local/g-*/cache.db")
-    shutil.copy(index, f"{index}.bak")
-    with contextlib.closing(sqlite3.connect(index)) as tool:
-        tool.execute("PRAGMA journal_mode = DELETE")
-        tool.execute("VACUUM")
     assert whole(path, intact[1])
 
 

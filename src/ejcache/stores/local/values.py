@@ -183,17 +183,19 @@ class ValueFiles:
             if exc.errno in (errno.ELOOP, errno.ENXIO):  # a link or a socket
                 return None
             raise
-        with open(fd, "rb", buffering=0) as file:
-            if not _is_value(os.fstat(fd), row.size):
+        try:
+            if not _is_value(os.fstat(fd), row.size):  # a directory, too, of which Python makes no file object
                 return None
             wanted: int = row.size if length is None else min(length, row.size)
-            data = file.read(wanted)
+            data = os.read(fd, wanted)
             while len(data) < wanted:  # one read(2) returns at most 2 GiB
-                more = file.read(wanted - len(data))
+                more = os.read(fd, wanted - len(data))
                 if not more:
                     return None
                 data += more
             return data
+        finally:
+            os.close(fd)
 
     def present(self, row: IndexRow) -> bool:
         """True if the value of a trustworthy row is there in full length.
