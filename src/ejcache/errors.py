@@ -213,6 +213,9 @@ class NotAStoreError(StoreError):
     """The URL holds something that is not a cache, or nothing. It was not changed."""
 
 
+ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10GiB (binary)"
+"""What errors say of sizes (`util.units`); here, because most programs give none."""
+
 for _name in __all__:
     # Tracebacks show the name by which a program catches the error.
     globals()[_name].__module__ = "ejcache"

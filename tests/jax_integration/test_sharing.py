@@ -12,7 +12,7 @@ from notice_boards import NoticeBoard
 
 from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.compilation_state import Compilation
-from ejcache.jax_integration.executable_origins import ExecutableOrigins
+from ejcache.jax_integration.lookup import ExecutableOrigins
 from ejcache.jax_integration.program import LoweredProgram, Placement
 from ejcache.jax_integration.ranks.share_binary import share
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient

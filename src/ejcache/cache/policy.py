@@ -36,7 +36,6 @@ from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.tuples import NamedTuple
-from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -272,15 +271,27 @@ class CachePolicy:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool = False) -> WriteResult:
-        """Store `raw` under `header.key`, and count the result.
+        """Store `raw` under `header.key` if the settings allow it, and count the result; see `store`."""
+        skip, seconds = self.why_not_stored(header.compile_seconds, settings), header.compile_seconds
+        if skip is not None:
+            self.leave_out(header.key, skip, seconds, settings)
+            return WriteResult(skip)
+        local_only = self.is_local_only(seconds, settings)
+        return self.store(header, raw, settings, local_only=local_only, replacing=replacing)
+
+    def store(
+        self, header: entry.Header, raw: bytes, settings: Settings, *, local_only: bool, replacing: bool = False
+    ) -> WriteResult:
+        """Store what `why_not_stored` does not leave out, and count the result.
 
         Args:
             header: sizes, codec and creation time are filled in here.
             raw: the serialised executable.
             settings: the limits that hold.
+            local_only: what `is_local_only` says of it.
             replacing: replace an entry that is of no use on this host.
         """
-        written = self._write(header, raw, settings, replacing=replacing)
+        written = self._store_entry(header, raw, settings, local_only=local_only, replacing=replacing)
         if written.skip is not None:
             self.leave_out(header.key, written.skip, header.compile_seconds, settings)
         else:
@@ -288,10 +299,9 @@ class CachePolicy:
             self._flush_if_due()
         return written
 
-    def _write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool) -> WriteResult:
-        skip = self.why_not_stored(header.compile_seconds, settings)
-        if skip is not None:
-            return WriteResult(skip)
+    def _store_entry(
+        self, header: entry.Header, raw: bytes, settings: Settings, *, local_only: bool, replacing: bool
+    ) -> WriteResult:
         store = self.opened(settings)
         if store is None:
             return WriteResult(Skip.ERROR)
@@ -299,19 +309,22 @@ class CachePolicy:
         data = entry.encode(signed, raw)
         if len(data) < settings.min_entry_size:
             return WriteResult(Skip.SMALL)
-        skip = self._create(store, header, data, settings, replacing=replacing)
+        replacing = replacing or settings.recompile_force
+        skip = self._create(store, header, data, settings, local_only=local_only, replacing=replacing)
         if skip is None:
             self.admits(signed, data)
             self._used.add(signed.key)
         return WriteResult(skip, len(data))
 
     def _create(
-        self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, replacing: bool
+        self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, local_only: bool, replacing: bool
     ) -> Skip | None:
         try:
-            if not self._put(store, header, data, settings, replacing=replacing or settings.recompile_force):
+            if not self._put(store, header, data, local_only=local_only, replacing=replacing):
                 return Skip.DUPLICATE
         except StoreTooSmallError as exc:
+            from ejcache.util.units import format_size
+
             self.warn(
                 f"large:{header.name}",
                 f"an executable of {format_size(len(data))} ({header.name or header.key}) is larger than "
@@ -326,10 +339,10 @@ class CachePolicy:
         self.tally.add(bytes_written=len(data))
         return None
 
-    def _put(self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, replacing: bool) -> bool:
+    def _put(self, store: Store, header: entry.Header, data: bytes, *, local_only: bool, replacing: bool) -> bool:
         """Create or replace an entry, on this host only if it is below the floor of what others get."""
         key, seconds = header.key, header.compile_seconds
-        local_only, worth, created = self.is_local_only(seconds, settings), worth_of_use(seconds), True
+        worth, created = worth_of_use(seconds), True
         if local_only and (tiers := two_tiers(store)) is not None:
             created = tiers.put_here(key, data, worth=worth, replacing=replacing)
             tiers.note_local(key, seconds)

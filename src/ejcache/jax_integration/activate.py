@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import threading
+import types
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -274,21 +275,30 @@ def enable(
     return cache
 
 
-def _signature() -> inspect.Signature:
-    """Return that of `enable`, with a keyword for each setting: `help` and editors that inspect a live object show
-    it.
+class _Signature(inspect.Signature):
+    """That of `enable`, with a keyword for each setting: `help` and editors that inspect a live object show it. It is
+    made when somebody asks.
     """
-    named = [each for each in inspect.signature(enable).parameters.values() if each.kind is not each.VAR_KEYWORD]
-    given = {each.name for each in named}
-    settings = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation)
-        for each in SETTINGS
-        if each.name not in given
-    ]
-    return inspect.Signature([*named, *settings], return_annotation="CompilationCache")
+
+    __slots__ = ()
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:  # type: ignore[override]  # of another kind of mapping
+        written = types.FunctionType(enable.__code__, {}, "enable", enable.__defaults__)  # without this signature
+        written.__kwdefaults__, written.__annotations__ = enable.__kwdefaults__, enable.__annotations__
+        named = [each for each in inspect.signature(written).parameters.values() if each.kind is not each.VAR_KEYWORD]
+        given = {each.name for each in named}
+        settings = [
+            inspect.Parameter(
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation
+            )
+            for each in SETTINGS
+            if each.name not in given
+        ]
+        return inspect.Signature([*named, *settings]).parameters
 
 
-vars(enable)["__signature__"] = _signature()
+vars(enable)["__signature__"] = _Signature(return_annotation="CompilationCache")
 
 
 def _parse_values(wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class Compilation:
         unloadable: keys of intact entries that XLA refuses to load on this host.
         publisher: 0 if this rank stores the result, n if n ranks come before it.
         serialized_size: bytes of the serialised executable that was compiled; 0 until it is serialised.
+        stays_here: what is stored of it is stored on this host only.
         is_stored: whether there is an entry of what was compiled.
         to_check: the stored executable that the result is to be compared with, or None.
         seconds: what each phase has taken so far (`journal.line.PHASES`).
@@ -127,6 +128,7 @@ class Compilation:
         self.unloadable: set[str] = set()
         self.publisher = 0
         self.serialized_size = 0
+        self.stays_here = False
         self.is_stored = False
         self.to_check: StoredExecutable | None = None
         self.forbidden_on: tuple[int, ...] | None = None

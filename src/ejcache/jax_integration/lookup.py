@@ -1,4 +1,5 @@
-"""How a hit is made: the keys that may have an executable of a program, and the places where each is looked for.
+"""How a hit is made: the keys that may have an executable of a program, and the places where each is looked for; and
+which entry each executable came from.
 
 `find` goes through the candidates, and for each of them through the sources; the first executable that XLA loads is the
 hit. The candidates are made only of what all ranks of a program know alike, so that a number names one of them
@@ -9,25 +10,30 @@ goes through the sources of that one (`load`).
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from typing import TYPE_CHECKING, Final
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Miss
 from ejcache.cache.policy import Lookup
 from ejcache.jax_integration.compilation_state import stores_only
-from ejcache.jax_integration.executable_origins import ExecutableOrigins
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.key import CROSS
+from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
+    from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.program import Placement
+    from ejcache.settings.table import Settings
 
+_MAX_EXECUTABLES: Final = 10_000
 OWN: Final = 0
 """The number of the candidate that is the program's own key. All others stand in for it."""
 
@@ -55,6 +61,48 @@ def _what_stands_in(compilation: Compilation) -> Iterator[str]:
         # `warm` stores a tuned executable where it has the devices, so an untuned one does not count as a hit for it.
         if text and not (f"-{CROSS}-" in text and stores_only()):
             yield text
+
+
+class ExecutableOrigins:
+    """The entries of the executables that were loaded last. Safe to use from several threads.
+
+    XLA:CPU (jaxlib 0.10 and 0.12) serialises an executable that it has loaded, instead of compiled, to bytes that fail
+    when the program runs. So when the program serialises an executable that came from a hit
+    (`jax.experimental.serialize_executable`), it gets the bytes of the entry, which is read again.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, tuple[CachePolicy, Settings, str]] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def loaded(self, executable: Any, compilation: Compilation, key: str) -> None:
+        """Remember that an executable was loaded from the entry under `key`."""
+        identity = seam.executable_identity(executable)
+        with self._lock:
+            self._entries[identity] = (compilation.cache, compilation.settings, key)
+            if len(self._entries) > _MAX_EXECUTABLES:
+                self._entries.popitem(last=False)
+
+    def compiled(self, executable: Any) -> None:
+        """Forget an older executable, now gone, that had the identity of one that was just compiled."""
+        with self._lock:
+            self._entries.pop(seam.executable_identity(executable), None)
+
+    def stored_bytes(self, executable: Any) -> bytes | None:
+        """Return the bytes that an executable was loaded from; None if it was not loaded, or if its entry is gone."""
+        origin = self._entries.get(seam.executable_identity(executable))
+        if origin is None:
+            return None
+        cache, settings, key = origin
+        found = cache.read(key, settings).entry
+        if found is None:
+            log.warning(
+                "ejcache: the entry %s, from which an executable was loaded, is gone. XLA serialises what it loaded "
+                "to bytes that may not run: compile it anew with EASYDEL_RECOMPILE_FORCE=1 before you serialise it",
+                key,
+            )
+            return None
+        return found.raw
 
 
 class EntryLoader:

@@ -190,10 +190,10 @@ class Publisher:
             extra=extra,
         )
         # Each host of the program needs one of its own; also in place of a copy that ends processes.
-        is_own = compilation.is_suspected or cache.is_local_only(record.compile_seconds, settings)
-        if compilation.publisher == 0 or is_own:
+        stays = compilation.stays_here = cache.is_local_only(record.compile_seconds, settings)
+        if compilation.publisher == 0 or compilation.is_suspected or stays:
             is_useless = where in compilation.unloadable or compilation.is_suspected
-            return cache.write(header, raw, settings, replacing=is_useless)
+            return cache.store(header, raw, settings, local_only=stays, replacing=is_useless)
         if compilation.publisher == 1:
 
             def publish() -> None:

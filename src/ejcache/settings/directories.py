@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pwd
 import stat
 import sys
 from pathlib import Path
@@ -131,6 +130,8 @@ def temporary_directory() -> Path | None:
 
 
 def _home() -> Path:
+    import pwd
+
     # Not by `Path.home`, which takes an empty HOME for the root of all directories.
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.errors import ACCEPTED_SIZE
 from ejcache.util.tuples import NamedTuple
-from ejcache.util.units import ACCEPTED_SIZE, parse_size
 from ejcache.util.words import Words
 
 if TYPE_CHECKING:
@@ -160,6 +160,8 @@ def text(value: Any) -> str | None:
 
 
 def limit(value: Any) -> int:
+    from ejcache.util.units import parse_size  # few programs give a size
+
     return parse_size(value, unlimited=True)
 
 

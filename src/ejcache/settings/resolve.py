@@ -14,7 +14,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import ConfigFileError, JaxImportError, SettingError, UnknownSettingError
+from ejcache.errors import ACCEPTED_SIZE, ConfigFileError, JaxImportError, SettingError, UnknownSettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.parsers import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
@@ -22,7 +22,6 @@ from ejcache.settings.parsers import text as plain_text
 from ejcache.settings.table import SETTINGS, Settings
 from ejcache.util.cores import has_second_core
 from ejcache.util.log import warn_once
-from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import ejcache.settings.parsers as read
+from ejcache.errors import ACCEPTED_SIZE
 from ejcache.settings.parsers import Origin, Setting, Value, declared_settings, setting
-from ejcache.util.units import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -269,3 +269,5 @@ class Settings:
 
 SETTINGS: Final = tuple(declared_settings(Settings))
 """Every setting, in the order in which `Settings` declares them."""
+for _each in SETTINGS:
+    delattr(Settings, _each.name)  # only resolved settings have values

@@ -18,7 +18,6 @@ from ejcache.util.directory_access import Access, decide_access
 from ejcache.util.log import warn_once
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.tuples import NamedTuple
-from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,7 +67,11 @@ def open_store(
             made.
         StoreError: the store cannot be opened.
     """
-    given = None if max_size is None else parse_size(max_size, setting="max_size", unlimited=True)
+    given = None
+    if max_size is not None:
+        from ejcache.util.units import parse_size  # few callers give a size
+
+        given = parse_size(max_size, setting="max_size", unlimited=True)
     limit = UNLIMITED if given is None else given
     location = Location.parse(url)
     if detect_shared_storage(location):

@@ -27,10 +27,8 @@ bucket. Nothing of a directory that is refused is read or written. `docs/trust.m
 from __future__ import annotations
 
 import contextlib
-import grp
 import json
 import os
-import pwd
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -373,6 +371,9 @@ def is_in_container() -> bool:
 
 def _is_private_group(gid: int, user: int, *, nameless: bool = True) -> bool:
     """True if no other user is known to be in the group; in a container also, if `nameless`, of one without a name."""
+    import grp  # by what is shared only, as `pwd`
+    import pwd
+
     try:
         group = grp.getgrgid(gid)
     except (KeyError, OSError):
@@ -387,6 +388,8 @@ def _is_private_group(gid: int, user: int, *, nameless: bool = True) -> bool:
 
 def user_name(uid: int) -> str:
     """Name a user of this host, with the number."""
+    import pwd
+
     try:
         return f"the user {pwd.getpwuid(uid).pw_name} (id {uid})"
     except (KeyError, OSError):
@@ -394,6 +397,8 @@ def user_name(uid: int) -> str:
 
 
 def _group_name(gid: int) -> str:
+    import grp
+
     try:
         return f"{grp.getgrgid(gid).gr_name} (id {gid})"
     except (KeyError, OSError):

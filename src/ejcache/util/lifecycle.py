@@ -81,8 +81,8 @@ class Closing(ABC):
 
 
 _callbacks: Final[list[tuple[ExitPhase, Callable[[], object]]]] = []
-_tracked: Final[dict[int, weakref.ref[ForkAware]]] = {}
-"""By identity, in order of tracking."""
+_tracked: Final[weakref.WeakValueDictionary[int, ForkAware]] = weakref.WeakValueDictionary()
+"""By identity, in order of tracking. What dies after the interpreter has cleared this module dies in silence."""
 
 
 def at_exit(phase: ExitPhase, callback: Callable[[], object]) -> None:
@@ -135,9 +135,7 @@ def is_ending() -> bool:
 
 def track_forks(thing: T) -> T:
     """Call the fork methods of `thing` (see `ForkAware`) as long as it exists; returns `thing`."""
-    key = id(thing)
-    forget = _tracked.pop  # bound now: the interpreter, when it ends, may clear this module before the thing dies
-    _tracked[key] = weakref.ref(thing, lambda _: forget(key, None))
+    _tracked[id(thing)] = thing
     return thing
 
 
@@ -183,7 +181,7 @@ def _nothing() -> None:
 
 
 def _alive() -> list[ForkAware | None]:
-    return [reference() for reference in list(_tracked.values())]
+    return [reference() for reference in _tracked.valuerefs()]
 
 
 os.register_at_fork(

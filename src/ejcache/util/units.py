@@ -6,9 +6,8 @@ import math
 import re
 from typing import Final
 
-from ejcache.errors import SettingError
+from ejcache.errors import ACCEPTED_SIZE, SettingError
 
-ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10GiB (binary)"
 ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
 
 _LARGEST: Final = (1 << 63) - 1

@@ -322,12 +322,12 @@ class Preloader:
         if found is not None:
             key, compiled = found.key, found.header.compile_seconds
             size, loaded = len(found.raw), found.seconds
+            local_only = compilation.cache.is_local_only(compiled, compilation.settings)
         else:
-            key, compiled = compilation.text, seconds
+            key, compiled, local_only = compilation.text, seconds, compilation.stays_here
             size, loaded = compilation.serialized_size, 0.0
         if found is None and (key in run.uses or compilation.unloadable):
             return
-        local_only = compilation.cache.is_local_only(compiled, compilation.settings)
         quick = compiled if local_only or not stored else 0.0
         if found is not None and found.ahead is not None:
             # It was taken because its options and devices are those of the request.

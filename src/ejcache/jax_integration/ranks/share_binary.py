@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.jax_integration.compilation_state import Compilation
-    from ejcache.jax_integration.executable_origins import ExecutableOrigins
+    from ejcache.jax_integration.lookup import ExecutableOrigins
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
