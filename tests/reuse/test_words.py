@@ -8,6 +8,8 @@ import enum
 import functools
 import math
 import struct
+import sys
+import types
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
@@ -21,7 +23,10 @@ import pytest
 
 import ejcache
 from ejcache.errors import UsageError
+from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
+from ejcache.reuse import process
+from ejcache.reuse.call import call_texts
 from ejcache.reuse.values import ValuePlace, plain_data
 from ejcache.reuse.word import Word
 
@@ -224,3 +229,22 @@ def test_bytecode_counts_without_lines():
     found = [static(eval(text)) for text in texts]
     assert len({str(each) for each in found}) == len(texts)
     assert [static(eval(f"(\n\n{text})")) for text in texts] == found
+
+
+def test_options_and_settings_of_jax_count_by_content_alone():
+    """A static argument that is a function counts by its bytecode; an option that holds one is refused."""
+    parts = {"leaves": [], "trees": [], "names": [], "statics": [], "static_positions": [], "static_names": []}
+    places = DevicePlaces(jax.devices()[0].client)
+    texts = call_texts(types.SimpleNamespace(options={"compiler_options": {"level": 3}}, **parts), places)
+    assert "level" in texts["the options of jit"]
+    with pytest.raises(RefusedError, match="the option compiler_options"):
+        call_texts(types.SimpleNamespace(options={"compiler_options": {"level": lambda: 3}}, **parts), places)
+
+
+def test_a_python_that_leaves_assertions_out_is_another_one(monkeypatch):
+    """What `python -O` traces has no assertions, and may have another branch at each `__debug__`."""
+    backend = jax.devices()[0].client
+    before = process.machine(backend)
+    optimized = types.SimpleNamespace(version=sys.version, flags=types.SimpleNamespace(optimize=1))
+    monkeypatch.setattr(process, "sys", optimized)
+    assert process.machine(backend) != before
