@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 MAKE = """#!/usr/bin/env bash
 echo "$1 $2 $4" >> "$CALLS"
+if [ "$1" = soak ]; then
+  echo "before ===== long tests"
+  echo '===== long tests: turn 3 of 10, 2026-11-27 ====='
+  printf 'a: passed in 9 s, next on 2026-12-07\\nb: %snext on 2026-12-01\\n=== 1 passed\\n' "$LONG"
+  exit "$SOAK"
+fi
 [ "$1 $2" = "$WAITS" ] && { echo waits; exec sleep 600; }
 [ "$1 $2" != "$FAILS" ]
 """
@@ -51,7 +57,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_ci(place: Path, **env: str) -> tuple[int, list[str], list[str]]:
     """The exit status, the last lines, and how `make` was called."""
     done = run_program(
-        [".ci/run"], cwd=place, env={"WAITS": "", "FAILS": "", "EACH_JAX": "0", "RELEASE": "0", **env}, check=False
+        [".ci/run"], cwd=place, env={"WAITS": "", "FAILS": "", "LONG": "", "SOAK": "0", "EACH_JAX": "0", "RELEASE": "0", **env}, check=False
     )
     summary = done.stdout.partition(" interpreters, ")[2].splitlines()[1:]
     return done.returncode, summary, (place / "calls").read_text().splitlines()
@@ -68,10 +74,28 @@ def test_every_part_runs_the_newest_jax_first(place):
         f"test PYTHON={programs}/python3.12 SELECT=not soak",
         "pytest PYTHON=python3 SELECT=not soak and not one_jax",
         f"pytest PYTHON={programs}/python3.13 SELECT=not soak and not one_python",
+        f"soak PYTHON={programs}/python3.12 SOAK_TURN=today",
     ]
     assert [": passed in " in line for line in summary[:3]] == [True] * 3
     assert summary[3:5] == ["JAX 1: passed", "JAX 2: left out"]
     assert re.fullmatch(r"a release, built and installed: passed in \d+ s", summary[5])
+    assert summary[6:8] == ["a: passed in 9 s, next on 2026-12-07", "b: next on 2026-12-01"]
+    assert re.fullmatch(r"long tests of today: passed in \d+ s", summary[8])
+
+
+@pytest.mark.parametrize(("ends", "said", "status", "says"), [
+    ("2", "FAILED in 9 s, ", 1, "FAILED"),
+    ("2", "", 1, "FAILED"),
+    ("124", "left out after 9 s, ", 0, "stopped after "),
+    ("124", "FAILED in 9 s, ", 1, "FAILED"),
+    ("0", "left out after 9 s, ", 0, "passed in "),
+])  # fmt: skip
+def test_a_long_test_that_fails_fails_the_run(place, ends, said, status, says):
+    """It does so also if the time was over then; the lines about all of them are among the last ones."""
+    found, summary, _ = run_ci(place, SOAK=ends, LONG=said)
+    assert found == status
+    assert summary[-2] == f"b: {said}next on 2026-12-01"
+    assert summary[-1].startswith(f"long tests of today: {says}")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +105,7 @@ def test_a_release_that_cannot_be_installed_fails_the_run(place, exits, status, 
     """One that could not be tried does not: what builds it was not to be had, or the time was over."""
     found, summary, _ = run_ci(place, RELEASE=exits)
     assert found == status
-    assert summary[-1].startswith(f"a release, built and installed: {said}")
+    assert summary[5].startswith(f"a release, built and installed: {said}")
 
 
 def test_a_version_of_jax_that_fails_fails_the_run(place):
@@ -94,7 +118,7 @@ def test_a_version_of_jax_that_fails_fails_the_run(place):
 def test_parts_that_would_begin_too_late_are_left_out(place):
     status, summary, calls = run_ci(place, BEGIN_BEFORE="0")
     assert status == 0
-    assert len(calls) == 1
+    assert [call.split()[0] for call in calls] == ["test", "soak"]
     assert "passed in" in summary[0]
     assert [": left out, because " in line for line in summary[1:3]] == [True, True]
 
