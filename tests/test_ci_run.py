@@ -56,9 +56,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run_ci(place: Path, **env: str) -> tuple[int, list[str], list[str]]:
     """The exit status, the last lines, and how `make` was called."""
-    done = run_program(
-        [".ci/run"], cwd=place, env={"WAITS": "", "FAILS": "", "LONG": "", "SOAK": "0", "EACH_JAX": "0", "RELEASE": "0", **env}, check=False
-    )
+    programs = {"WAITS": "", "FAILS": "", "LONG": "", "SOAK": "0", "EACH_JAX": "0", "RELEASE": "0", **env}
+    done = run_program([".ci/run"], cwd=place, env=programs, check=False)
     summary = done.stdout.partition(" interpreters, ")[2].splitlines()[1:]
     return done.returncode, summary, (place / "calls").read_text().splitlines()
 
