@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -64,8 +63,8 @@ class ChosenForm(NamedTuple):
 
 def is_proven(version: str) -> bool:
     """True if the full form is for this version of JAX: a release of a minor version in the list."""
-    found = re.fullmatch(r"(\d+\.\d+)(\.\d+)*(\+.*)?", version)
-    return found is not None and found[1] in PROVEN
+    parts = version.partition("+")[0].split(".")
+    return all(part.isdecimal() for part in parts) and ".".join(parts[:2]) in PROVEN
 
 
 @functools.cache

@@ -21,6 +21,7 @@ OverrideValue = str | bool | int | float
 
 # A flag whose value is in quotes, which end with the text at the latest; or else what is between white space.
 _WORD: Final = r"""(-[A-Za-z0-9_-]*=)(?:'([^']*)'?|"((?:\\[\s\S]|[^"\\]|\\\Z)*)"?)|[^ \t\r\n]+"""
+_SPACES: Final = str.maketrans("\t\r\n", "   ")
 _TRUE: Final = frozenset({"true", "True", "TRUE", "1"})
 _FALSE: Final = frozenset({"false", "False", "FALSE", "0"})
 # Abseil's own flags, which add flags or permit unknown ones: with one of them, the order of all flags matters.
@@ -37,6 +38,8 @@ def split_flags(text: str) -> tuple[str, ...]:
 
     Source: `ParseArgvFromString` in xla/parse_flags_from_env.cc.
     """
+    if "'" not in text and '"' not in text:
+        return tuple(filter(None, text.translate(_SPACES).split(" ")))
     tokens = []
     for match in re.finditer(_WORD, text):
         name, single, double = match.groups()

@@ -126,13 +126,17 @@ class CacheKey(NamedTuple):
     def text(self) -> str:
         """The key in a store."""
         name = listed_name(self.name)
-        platform = re.sub(r"[^a-z0-9_]", "_", self.platform.lower()) or "_"
+        platform = self.platform.lower()
+        if not (platform.isascii() and platform.isalnum()):
+            platform = re.sub(r"[^a-z0-9_]", "_", platform) or "_"
         return f"{name}-{platform}-{self.variant}-{self.logical}-{self.environment}"
 
 
 def listed_name(name: str) -> str:
     """Return a module's name as the text of its key has it."""
-    return re.sub(r"[^A-Za-z0-9_.]", "_", name)[:96] or "_"
+    if not (name.isascii() and name.replace("_", "").replace(".", "").isalnum()):
+        name = re.sub(r"[^A-Za-z0-9_.]", "_", name) or "_"
+    return name[:96]
 
 
 def thin_key(jax_key: str, environment: str) -> str:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.errors import MALFORMED
 from ejcache.util.files import make_private, write_atomically
 from ejcache.util.lifecycle import track_forks
+from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -240,9 +241,7 @@ def _read_memo(path: Path) -> dict[str, str]:
         content = json.loads(path.read_bytes())
         libraries = content["libraries"] if content["format"] == 1 else {}
         return {
-            identity: digest
-            for identity, digest in libraries.items()
-            if isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest)
+            identity: digest for identity, digest in libraries.items() if isinstance(digest, str) and is_hex(digest, 64)
         }
     except (OSError, *MALFORMED):
         return {}

@@ -93,7 +93,7 @@ class Location(NamedTuple):
         if isinstance(url, cls):
             return url
         text = _checked_text(url)
-        scheme = re.match(_SCHEME, text)
+        scheme = re.match(_SCHEME, text) if ":" in text else None  # to compile the pattern takes longer than the rest
         if scheme is None:
             return _directory(text, text)
         name = scheme[1].lower()
@@ -124,7 +124,7 @@ def display_url(text: str | os.PathLike[str]) -> str:
     that nobody has parsed.
     """
     shown = os.fspath(text)
-    scheme = re.match(_SCHEME, shown)
+    scheme = re.match(_SCHEME, shown) if ":" in shown else None
     if scheme is None or scheme[2] is None:
         return shown
     rest, mark, query = shown[scheme.end() :].partition("?")

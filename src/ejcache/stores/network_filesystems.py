@@ -104,7 +104,9 @@ def detect_filesystem(path: str | os.PathLike[str], *, mountinfo: str | None = N
         fields, kinds = left.split(" "), right.split(" ")
         if not separator or len(fields) < 5:
             continue
-        point = re.sub(_ESCAPE, lambda match: chr(int(match[1], 8)), fields[4])
+        point = fields[4]
+        if "\\" in point:
+            point = re.sub(_ESCAPE, lambda match: chr(int(match[1], 8)), point)
         inside = point in ("/", target) or target.startswith(point + "/")
         # Of two mounts on one point the later one is on top.
         if inside and len(point) >= best:

@@ -9,15 +9,16 @@ commondir  := the path of the directory with the refs of a worktree
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache.util.files import read_regular
+from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
+_DIGITS: Final = (40, 64)
+"""Of a commit by SHA-1 and by SHA-256."""
 _SHOWN: Final = 12
 _LARGEST: Final = 4_000_000
 _DEEPEST: Final = 24
@@ -43,7 +44,7 @@ def _head(git: Path) -> str:
     head = _text(git / "HEAD")
     if head.startswith("ref: "):
         head = _reference(git, head.removeprefix("ref: "))
-    return head[:_SHOWN] if _COMMIT.fullmatch(head) else ""
+    return head[:_SHOWN] if any(is_hex(head, digits) for digits in _DIGITS) else ""
 
 
 def _reference(git: Path, name: str) -> str:

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import random
-import re
 import secrets
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 from ejcache.errors import StoreBusyError
 from ejcache.util.files import open_like_directory
 from ejcache.util.lifecycle import track_forks
+from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,8 @@ else:
 
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A lock file is neither reached through a link that another program may have made, nor waited for if it is a pipe."""
-_PRESENCE: Final = r"\d+-[0-9a-f]{12}"
+_RANDOM_BYTES: Final = 6
+"""Of a presence's token, after the number of its process."""
 
 
 class _LockedDescriptors:
@@ -222,7 +223,7 @@ class Presence:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.token = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self.token = f"{os.getpid()}-{secrets.token_hex(_RANDOM_BYTES)}"
         self._path = directory / self.token
         # It gets its name when it is locked: until then another process would take it for that of a dead one.
         unlocked = directory / f".{self.token}"
@@ -262,7 +263,8 @@ class Presence:
 
 def is_token(name: str) -> bool:
     """True if `name` has the form of a presence's token."""
-    return re.fullmatch(_PRESENCE, name) is not None
+    process, _, random_digits = name.partition("-")
+    return process.isdecimal() and is_hex(random_digits, 2 * _RANDOM_BYTES)
 
 
 def dead_presences(directory: Path) -> list[Path]:

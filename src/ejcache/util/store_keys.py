@@ -1,4 +1,8 @@
-"""Which texts can be keys of a store, from a caller or from the name of an object; and the digests of keys."""
+"""Which texts can be keys of a store, from a caller or from the name of an object; and the digests of keys.
+
+`is_hex`, for names that are made of digests and random digits, takes the place of patterns on the path of a hit: each
+takes 0.2 ms to compile.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from ejcache.errors import InvalidKeyError
 MAX_KEY_BYTES: Final = 700
 """A key must fit, escaped, into one file name or object name of every backend."""
 
+_HEX: Final = frozenset("0123456789abcdef")
 _CONTROL: Final = "[\x00-\x1f\x7f]"
 
 
@@ -18,6 +23,11 @@ def key_digest(key: str, digits: int = 64) -> str:
     import hashlib  # in none of the commands that only print a text
 
     return hashlib.sha256(key.encode()).hexdigest()[:digits]
+
+
+def is_hex(text: str, digits: int) -> bool:
+    """True if `text` is so many hexadecimal digits, in lower case."""
+    return len(text) == digits and _HEX.issuperset(text)
 
 
 def check_key(key: object) -> str:

@@ -46,6 +46,7 @@ from ejcache.util.files import (
     read_regular,
     write_atomically,
 )
+from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -81,9 +82,11 @@ _SHARE_OF_DISK: Final = 10
 """The limit of a cache is at most a tenth of its disk."""
 _RESERVES: Final = 16
 """A disk that is smaller than so many reserves has none: entries need the room."""
-_NUMBER: Final = r"-1|[0-9]{1,18}"
-_GENERATION: Final = r"g-[0-9a-f]{16}"
-_LEFTOVER: Final = r"(new|dead)-[0-9a-f]{16}"
+_NUMBER_DIGITS: Final = 18
+_RANDOM_BYTES: Final = 8
+"""That the names of directories end with."""
+_GENERATION: Final = ("g",)
+_LEFTOVER: Final = ("new", "dead")
 _WRONG: Final = ".wrong"
 _QUARANTINED_ENTRY: Final = r"[0-9a-f]{16}-[0-9a-f]{8}\.(entry|wrong)"
 _QUARANTINED_INDEX: Final = r"index-[0-9a-f]{16}"
@@ -244,18 +247,19 @@ class Layout:
         """Return generations that were being created or deleted when their process died."""
         return list(self._directories(_LEFTOVER))
 
-    def _directories(self, form: str) -> Iterator[Path]:
+    def _directories(self, kinds: tuple[str, ...]) -> Iterator[Path]:
         try:
             with os.scandir(self.local) as entries:
                 for entry in entries:
-                    if re.fullmatch(form, entry.name) and entry.is_dir(follow_symlinks=False):
+                    kind, _, random = entry.name.partition("-")
+                    if kind in kinds and is_hex(random, 2 * _RANDOM_BYTES) and entry.is_dir(follow_symlinks=False):
                         yield self.local / entry.name
         except FileNotFoundError:
             return
 
     def fresh(self, kind: str) -> Path:
         """Return a name that was never used."""
-        return self.local / f"{kind}-{secrets.token_hex(8)}"
+        return self.local / f"{kind}-{secrets.token_hex(_RANDOM_BYTES)}"
 
     def unexpected(self, generation: Path, *, index: bool = True) -> str:
         """Say why the files of `generation` must not be opened, as a sentence; "" if they may.
@@ -358,7 +362,8 @@ class Layout:
         except (FileNotFoundError, UnsafeFileError):
             return None
         text = data.decode(errors="replace").strip()
-        return int(text) if re.fullmatch(_NUMBER, text) else None
+        is_number = text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS
+        return int(text) if is_number or text == "-1" else None
 
     def _holds_caches_only(self) -> bool:
         with contextlib.suppress(OSError):
