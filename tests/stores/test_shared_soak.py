@@ -180,7 +180,7 @@ def check(tmp_path, *, processes, operations, timeout=500):
     assert len(said["made_twice"]) <= faults["drop_after"]
     assert said["not_made"] == [] or said["refused"] > 0
     assert said["hits"] > operations // 20
-    assert said["made"] > 20
+    assert said["made"] > 10
     assert said["damaged"] <= faults["corrupt"]
     assert faults.total() > requests // 20
 
@@ -188,7 +188,7 @@ def check(tmp_path, *, processes, operations, timeout=500):
 @pytest.mark.timeout(600)
 def test_overlapping_keys_and_faults(tmp_path):
     """Four processes: nothing is lost or wrong, each entry is made by one, and no program sees an exception."""
-    check(tmp_path, processes=4, operations=600)
+    check(tmp_path, processes=4, operations=300)
 
 
 @pytest.mark.soak
