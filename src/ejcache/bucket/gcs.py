@@ -44,6 +44,7 @@ from ejcache.bucket.storage_causes import StorageCause
 from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
 from ejcache.util.lifecycle import is_ending, run_exit_phases_first
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     import asyncio
@@ -399,7 +400,7 @@ class GcsBucket(ClientBucket):
                         deleted.append(name)
             if left:
                 raise TransientError(
-                    f"{len(left)} deletions of a batch were refused for now", busy=True, throttled=True
+                    f"the storage refused {plural(len(left), 'deletion')} of a batch for now", busy=True, throttled=True
                 )
 
         if self._has_batches:

@@ -23,6 +23,7 @@ from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, gua
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.bucket.storage_causes import StorageCause
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     import asyncio
@@ -358,7 +359,7 @@ class S3Bucket(ClientBucket):
                 elif code not in (*_THROTTLED, _CONFLICT, "InternalError"):
                     raise StoreUnavailableError(f"{self.url} does not delete: {code} {said}")
             if left:
-                said = f"{len(left)} deletions of a batch were refused for now"
+                said = f"the storage refused {plural(len(left), 'deletion')} of a batch for now"
                 raise TransientError(said, busy=True, throttled=True)
 
         self._change(f"deleting {len(batch)} objects of {self.url}", attempt)

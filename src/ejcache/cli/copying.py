@@ -106,7 +106,7 @@ def report(
 
 def _print_left_out(done: TransferResult) -> None:
     if done.unknown_versions:
-        output.say(f"{_entries(done.unknown_versions)} of another format version were left alone")
+        output.say(f"left {_entries(done.unknown_versions)} of another format version alone")
     if done.recalled:
         output.say(f"{_entries(done.recalled)} recalled there, and not copied")
     output.warn_of_each(done.damaged, "damaged and not copied")

@@ -166,7 +166,8 @@ def _caused(group: Sequence[ProgramRecord], misses: Mapping[str, ProgramRecord],
             if seen is None or seen.is_done:
                 continue
             saves = seconds * (1 - seen.left / seen.programs)
-            saving = Saving(ABOUT, saves, f"of these seconds: {plural(seen.left, 'program')} of {seen.programs} remain")
+            left = f"{plural(seen.left, 'program')} instead of {seen.programs}"
+            saving = Saving(ABOUT, saves, f"of these seconds: {left}")
         yield Advice(
             kind,
             function_of(program),

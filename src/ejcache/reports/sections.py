@@ -163,7 +163,7 @@ def _ranks(report: Report, most: int) -> Section:
     warnings = [f"! {text}" for start in report.starts for text in start.warnings]
     warnings += [f"! could not {kind}: {plural(number, 'time')}" for kind, number in report.trouble.items()]
     if report.dropped:
-        warnings.append(f"{plural(report.dropped, 'program')} more are in no record: their processes had too many")
+        warnings.append(f"no record has {plural(report.dropped, 'more program')}: their processes had too many")
     found = [(start, row) for start in report.starts for row in start.processes]
     rows = []
     for start, row in found[:most]:

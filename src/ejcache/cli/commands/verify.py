@@ -61,7 +61,7 @@ def _report_audits(url: str, audits: list[Audit], restored: int, *, as_json: boo
         if restored:
             output.say(f"{plural(restored, 'entry', 'entries')} that quarantine had kept intact came back in")
         if unknown:
-            output.say(f"{plural(unknown, 'entry', 'entries')} of another format version were left alone")
+            output.say(f"left {plural(unknown, 'entry', 'entries')} of another format version alone")
         if unread:
             output.say(f"{plural(unread, 'entry', 'entries')} could not be read")
         result = plural(len(findings), "problem") if findings else "all intact"
