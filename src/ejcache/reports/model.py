@@ -402,8 +402,11 @@ def _causes(programs: Sequence[ProgramRecord], earlier: Earlier, *, diff_up_to: 
     ranked = sorted(misses, key=lambda each: (last[each.name] is not each, -cost[each.name], -each.compile_seconds))
     compared = {}
     for each in ranked:
-        before = earlier.first(each) if found[id(each)].kind in OF_TEXTS else []
-        if found[id(each)].kind == NEW:
+        why = found[id(each)]
+        # A setting may have changed, and with it the program.
+        kinds = {why.kind, *(one.kind for one in why.differences)}
+        before = [] if OF_TEXTS.isdisjoint(kinds) else earlier.first(each)
+        if why.kind == NEW:
             before += earlier.of_file(each)
         if before:
             compared[id(each)] = (each, before)
