@@ -78,6 +78,7 @@ class CacheSwitch:
         self._recalls: Recalls | None = None
         self._known: bytes | None = None
         self._taken: bytes | None = None
+        self._decoded: tuple[bytes, str, Recalls] | None = None
         self._looked_at = float("-inf")
         self._answered: threading.Event | None = None
         self._wait_until = 0.0
@@ -180,10 +181,8 @@ class CacheSwitch:
     def _keep(self, data: bytes, *, before: bytes) -> bytes:
         """Note what was read now, or what was read before if that cannot be used; return what is noted."""
         if data and data != before:
-            from ejcache.maintenance.stored_policy import decode_policy, recalls_of
-
             try:
-                recalls = recalls_of(decode_policy(data))
+                _, recalls = self._decode(data)
             except EntryError as exc:
                 self._complain(exc)
                 data = before
@@ -208,6 +207,15 @@ class CacheSwitch:
             return self._clock() - float(moment), data
         return -1.0, None
 
+    def _decode(self, data: bytes) -> tuple[str, Recalls]:
+        """Return who turned the cache off, and what is recalled; of the same bytes once. Raises EntryError."""
+        if self._decoded is None or self._decoded[0] != data:
+            from ejcache.maintenance.stored_policy import decode_policy, recalls_of, who_turned_off
+
+            policy = decode_policy(data)
+            self._decoded = data, who_turned_off(policy), recalls_of(policy)
+        return self._decoded[1:]
+
     def _complain(self, exc: EntryError) -> None:
         warn_once(("switch", self._url), "ejcache: what is stored with %s cannot be read: %s", self._url, exc)
 
@@ -217,11 +225,8 @@ class CacheSwitch:
         self._taken = data
         off, recalls = "", None
         if data:
-            from ejcache.maintenance.stored_policy import decode_policy, recalls_of, who_turned_off
-
             try:
-                policy = decode_policy(data)
-                off, recalls = who_turned_off(policy), recalls_of(policy)
+                off, recalls = self._decode(data)
             except EntryError as exc:
                 self._complain(exc)
                 return

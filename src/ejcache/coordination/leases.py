@@ -19,6 +19,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache.util.lifecycle import ExitPhase, at_exit, is_ending, members
@@ -216,6 +217,7 @@ def _await_ends() -> None:
     lease_scheduler.drain(patience=_EXIT_SECONDS, limit=_EXIT_SECONDS)
 
 
-# The counters are sent meanwhile.
+# The last uploads, and then the counters, are sent meanwhile.
+at_exit(ExitPhase.WRITE, partial(_begin_to_end, released_only=True))
 at_exit(ExitPhase.LEASES, _begin_to_end)
 at_exit(ExitPhase.RELEASED, _await_ends)

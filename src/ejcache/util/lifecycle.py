@@ -4,7 +4,7 @@ At exit, the phases run one after the other:
 
     WRITE      put what the process has still to write into its stores, which then upload it
     UPLOAD     wait, for a bounded time, until pending entries, tuned records and XLA's files are written
-    LEASES     begin to release leases; a lease is held until the upload of its entry has finished
+    LEASES     begin to release the leases that are left; a lease is held until the upload of its entry has finished
     COUNTERS   write counters, the uploads' included
     RELEASED   wait, for a bounded time, until leases are released
     CLOSE      close connections, to buckets and to local indexes
