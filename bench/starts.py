@@ -35,6 +35,7 @@ __all__ = [
     "PARTS",
     "PLAIN",
     "PRELOAD",
+    "UNSET",
     "WHOLE",
     "Contestant",
     "Start",
@@ -89,6 +90,7 @@ JAX = Contestant("JAX", "JAX", _FLOORS)
 JAX_DEFAULTS = Contestant("JAX, defaults", "JAX")
 PLAIN = Contestant(f"{OURS}, no preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD": "0"})
 PRELOAD = Contestant(f"{OURS}, preload", "ejcache", _FLOORS | {"EJCACHE_PRELOAD": "1"})
+UNSET = Contestant(f"{OURS}, preload unset", "ejcache", _FLOORS)
 DEFAULTS = Contestant(f"{OURS}, defaults", "ejcache")
 LEAST = Contestant("the least preload", "least", _FLOORS)
 """No cache: a bound for every preload that loads in a thread of Python (`bench/programs/least_preload.py`)."""

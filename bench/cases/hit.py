@@ -12,7 +12,20 @@ from typing import TYPE_CHECKING, Any
 from bench.measure import interval_of_median, paired_ratio, summarize
 from bench.outcome import OURS, at_least, at_most
 from bench.registry import SkipCase, case
-from bench.starts import AT_ONCE, CPU, JAX, PLAIN, PRELOAD, WHOLE, Start, Work, on_a_gpu, pairs_of, start_by_turns
+from bench.starts import (
+    AT_ONCE,
+    CPU,
+    JAX,
+    PLAIN,
+    PRELOAD,
+    UNSET,
+    WHOLE,
+    Start,
+    Work,
+    on_a_gpu,
+    pairs_of,
+    start_by_turns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +63,8 @@ def _program(name: str, context: Context, outcome: Outcome) -> None:
     needed = _NEEDS.get(name)
     if needed and find_spec(needed) is None:
         raise SkipCase(f"it needs {needed}, which this environment does not have.")
-    entered = [(one, work) for work in (_AT_ONCE, _ONE_CORE) for one in (JAX, PLAIN, PRELOAD)]
+    entered = [(one, _AT_ONCE) for one in (JAX, PLAIN, PRELOAD)]
+    entered += [(one, _ONE_CORE) for one in (JAX, UNSET)]
     entered += [(one, _NO_COLLECTOR) for one in (JAX, PLAIN)]
     _, warm = start_by_turns(context, name, context.pick(*_PROGRAMS[name]), entered, rounds=_rounds(context))
     _tell(outcome, warm)
@@ -61,10 +75,8 @@ def _program(name: str, context: Context, outcome: Outcome) -> None:
     _compare(context, outcome, CPU, pairs_of(warm, JAX, PRELOAD, AT_ONCE, CPU), PRELOAD.name)
     _compare(context, outcome, WHOLE, pairs_of(warm, JAX, PRELOAD, AT_ONCE, WHOLE), PRELOAD.name, at_least(1.0))
     _compare(context, outcome, WHOLE, pairs_of(warm, JAX, PLAIN, AT_ONCE, WHOLE), PLAIN.name)
-    what = f"{WHOLE}, one core"
-    for one in (PLAIN, PRELOAD):
-        pairs = pairs_of(warm, JAX, one, _ONE_CORE.name, WHOLE)
-        _compare(context, outcome, what, pairs, one.name, at_least(0.97))
+    pairs = pairs_of(warm, JAX, UNSET, _ONE_CORE.name, WHOLE)
+    _compare(context, outcome, f"{WHOLE}, one core", pairs, UNSET.name, at_least(0.97))
 
 
 def _tell(outcome: Outcome, warm: Found) -> None:
@@ -100,8 +112,7 @@ def _compare(context: Context, outcome: Outcome, measure: str, pairs: Pairs, who
 _MEANS: dict[str, Bar] = {
     f"{CPU}: JAX ÷ {PLAIN.name}": at_least(0.99),
     f"{WHOLE}: JAX ÷ {PRELOAD.name}": at_least(1.07),
-    f"{WHOLE}, one core: JAX ÷ {PLAIN.name}": at_least(0.99),
-    f"{WHOLE}, one core: JAX ÷ {PRELOAD.name}": at_least(0.99),
+    f"{WHOLE}, one core: JAX ÷ {UNSET.name}": at_least(0.99),
 }
 
 
