@@ -8,8 +8,3 @@ def printable(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def encodable(text: str) -> str:
-    r"""Spell out what UTF-8 cannot encode: `\udcff` for a byte of an environment variable that is no text."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

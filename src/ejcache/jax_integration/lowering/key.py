@@ -23,7 +23,6 @@ from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cp
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.registries import RegisteredFunctions, own_batch_targets, registered
 from ejcache.keys.key import CacheKey
-from ejcache.util.printable import encodable
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -191,9 +190,14 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
         platform=platform,
         variant=chosen.variant,
         components=components,
-        details={name: encodable(value) for name, value in readable.items()},
+        details={name: _encodable(value) for name, value in readable.items()},
         size=computation.size,
     )
+
+
+def _encodable(text: str) -> str:
+    r"""Spell out what UTF-8 cannot encode: `\udcff` for a byte of an environment variable that is no text."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _readable(
