@@ -6,6 +6,7 @@ import json
 import textwrap
 import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import jax
@@ -14,6 +15,7 @@ import pytest
 
 import ejcache
 from ejcache import entry
+from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration import activate
 from ejcache.jax_integration.preload import background_loader, preloader
 from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
@@ -593,3 +595,21 @@ def test_pgle_variants_are_preloaded_as_they_are_asked_for(program):
     counted, _ = program(LOADED, env=env, after=several)
     assert counted["hits"] >= 1
     assert counted.get("errors", 0) == 0
+
+
+def test_a_miss_asks_once_whether_it_is_stored_and_where(directory, monkeypatch):
+    """The publisher asks; the policy and preload are told."""
+    asked = Counter()
+    for name in ("why_not_stored", "is_local_only"):
+        original = getattr(CachePolicy, name)
+
+        def counted(*arguments, name=name, original=original):
+            asked[name] += 1
+            return original(*arguments)
+
+        monkeypatch.setattr(CachePolicy, name, counted)
+    with start(directory) as cache:
+        run([1.75])
+        settle()
+        assert cache.stats().stores >= 1
+        assert asked == {"why_not_stored": cache.stats().stores, "is_local_only": cache.stats().stores}
