@@ -1,13 +1,18 @@
-"""What prose names exists: modules and functions in docstrings and in ARCHITECTURE.md, and how docstrings begin."""
+"""What prose names exists, how docstrings begin, and that pages and messages have no word that only we understand."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import ejcache
+import ejcache.autotune
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "ejcache"
@@ -162,6 +167,95 @@ def test_the_table_of_changes_names_files():
         assert paths, row
         for path in paths:
             assert "/" not in path or (PACKAGE / path).exists() or (ROOT / path).exists(), path
+
+
+SAID_BESIDE = {
+    "floors?": "minimum",
+    "tiers?": "bucket|shared|disk",
+    "leases?": "object|announce|waits?|expir|process",
+    "seeds": "packages?|read-only|ships?",
+    "quick": "compil",
+    "generations?": "directory|index",
+    "snapshots?": "journals",
+    "unsure": "record|tuned|decision|measure",
+}
+"""Words of ours, and one of the words that says beside them, in the same paragraph, what they mean."""
+UNSAID = re.compile(
+    r"\b(keyed|net|is told|are told|whoever|as ever|host's log|this one|a word of ours|what it is about)\b",
+    re.IGNORECASE,
+)
+"""What a reader who knows JAX alone stumbles over, whatever stands beside it."""
+
+
+def strangers(text: str) -> list[str]:
+    """The words of a text that a user of JAX does not know, where nothing beside them says what they mean."""
+    text = re.sub(r"^ *```.*?^ *```$|^(?: {4}.*\n)+|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
+    found = []
+    for paragraph in re.split(r"\n\s*\n|\n(?=\|)", text):
+        plain = " ".join(re.sub(r"`[^`]*`|\]\([^)]*\)", "", paragraph).split())
+        found += [f"{word[0]}: {plain[:120]}" for word in UNSAID.finditer(plain)]
+        found += [
+            f"{word[0]}: {plain[:120]}"
+            for pattern, meaning in SAID_BESIDE.items()
+            if (word := re.search(rf"\b{pattern}\b", plain, re.IGNORECASE))
+            and not re.search(rf"\b({meaning})", plain, re.IGNORECASE)
+        ]
+    return found
+
+
+def test_strange_words_are_found():
+    """A word alone is found, and one beside its meaning, in code or in a link is not."""
+    assert strangers("It is below the floor.") == ["floor: It is below the floor."]
+    assert strangers("The floor is the minimum compile time.") == []
+    assert strangers("Whoever pushes is told.") == [
+        "Whoever: Whoever pushes is told.",
+        "is told: Whoever pushes is told.",
+    ]
+    assert strangers("Set `floor`, see [here](a.md#floor).\n\n```\nfloor\n```\n") == []
+
+
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "glossary.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_have_no_strange_words(page):
+    """So has the page of commands, which is their help, and the page of settings. The glossary says what words mean."""
+    text = page.read_text()
+    if page.name == "cli.md":
+        text = text.replace("```", "")
+    assert strangers(text) == []
+
+
+def public_docstrings() -> dict[str, str]:
+    """The docstrings of what ejcache offers, and of the public methods of its classes."""
+    found: dict[str, Any] = {}
+    for module in (ejcache, ejcache.autotune):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            found[f"{module.__name__}.{name}"] = thing
+            if inspect.isclass(thing):
+                found.update({f"{name}.{inner}": value for inner, value in vars(thing).items() if inner[0] != "_"})
+    return {name: text for name, thing in found.items() if (text := inspect.getdoc(thing))}
+
+
+def test_public_docstrings_have_no_strange_words():
+    """Neither has a docstring of a name that is public."""
+    found = {name: words for name, text in public_docstrings().items() if (words := strangers(text))}
+    assert found == {}
+
+
+def test_messages_have_no_strange_words():
+    """What a process says to its user begins with "ejcache: "."""
+    texts = [
+        node.value
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.lstrip().startswith("ejcache: ")
+    ]
+    assert len(texts) > 40
+    assert [words for text in texts if (words := strangers(text.replace("%s", "it")))] == []
 
 
 PRIVATE_ACCESSES = 24

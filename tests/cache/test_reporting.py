@@ -29,7 +29,7 @@ def test_the_line():
     )
     tally.add(left_out_seconds=2.5)
     assert report_line(tally.stats(), ["/c"], processes=3).splitlines()[1] == (
-        "ejcache: compiling what was quick took 2.5 s in all; min_compile_seconds=0 stores it, too"
+        "ejcache: programs that compile quickly took 2.5 s in all; min_compile_seconds=0 stores them, too"
     )
 
 

@@ -186,7 +186,7 @@ class Stats(NamedTuple):
 
     @property
     def tiers(self) -> dict[str, dict[str, int]]:
-        """The requests to each tier of a tiered store, by tier and kind; empty for a store without tiers."""
+        """The requests to this host's copies (`local`) and to the bucket (`shared`), by kind; empty without copies."""
         tiers = {tier: self._by_prefix(f"{tier}_") for tier in ("local", "shared")}
         return {tier: counted for tier, counted in tiers.items() if counted}
 

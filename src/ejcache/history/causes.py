@@ -186,7 +186,7 @@ KINDS: Final[Mapping[str, CauseKind]] = {
     ),
     Skip.QUICK: CauseKind(
         "it compiles quickly",
-        "nothing, if `ejcache config` shows the default of min_compile_seconds; remove a floor that somebody has set",
+        "nothing, if `ejcache config` shows the default of min_compile_seconds; otherwise unset min_compile_seconds",
         "it compiled in less than the minimum compile time (min_compile_seconds; 0.01 s for this host and 0.1 s for "
         "shared storage unless it is set)",
     ),

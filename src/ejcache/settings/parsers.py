@@ -214,7 +214,7 @@ _ACCEPTED: Final[Mapping[Callable[[Any], Any], str]] = {
     word: "any text",
     text: "any text",
     limit: f"{ACCEPTED_SIZE}, or -1 for no limit",
-    floor_seconds: "a number of seconds, or 0 (also -1) for no floor",
+    floor_seconds: "a number of seconds, or 0 (also -1) for no minimum",
     report: "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
     xla_caches: f"all, none, or a list of {', '.join(XLA_CACHES)}",
 }

@@ -250,7 +250,7 @@ class Settings:
 
     @cached_property
     def floors(self) -> Floors:
-        """The floors that these settings ask for."""
+        """The minimum compile times that these settings ask for: for this host, and for storage that hosts share."""
         from ejcache.settings.floors import Floors  # a hit asks for none
 
         return Floors.of(self.min_compile_seconds)

@@ -362,7 +362,7 @@ class Record:
 
     @property
     def works(self) -> bool:
-        """True if the configuration may be used: a candidate worked, and this one is not known to fail."""
+        """True if the configuration may be used: a candidate worked, and the configuration is not known to fail."""
         if self.source is Source.PINNED or not self.candidates:
             return True
         chosen = self.candidate(self.configuration)

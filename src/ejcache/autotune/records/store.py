@@ -241,8 +241,8 @@ class Found:
     Attributes:
         record: the record.
         layer: the name of the layer, or `memory`.
-        source: the record's source; SEED for each record of a layer of seeds.
-        shipped: its layer is one of seeds.
+        source: the record's source; SEED for each record that a package ships or that a read-only place has.
+        shipped: a package ships the record, or a read-only place has it.
     """
 
     record: Record

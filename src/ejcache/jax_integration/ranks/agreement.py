@@ -86,7 +86,7 @@ class RankAgreement:
         try:
             coordination.set_once(f"{_PRESENT}/{self.rank}", _encode(_here()))
         except StoreUnavailableError as exc:
-            log.warning("ejcache: the other ranks do not learn that this one uses ejcache: %s", exc)
+            log.warning("ejcache: the other ranks do not learn that this rank uses ejcache: %s", exc)
 
     def belongs_to(self, coordination: CoordinationClient) -> bool:
         """True if this is the agreement of that job: JAX may begin another one."""
@@ -153,7 +153,7 @@ class RankAgreement:
             self._coordination.set_once(f"{topic}/{self.rank}", b"{}")
             self._coordination.set_once(f"{topic}/decision", _encode(decision))
         except StoreUnavailableError as exc:
-            log.warning("ejcache: the other ranks do not learn what this one decided on %s: %s", topic, exc)
+            log.warning("ejcache: the other ranks do not learn what this rank decided on %s: %s", topic, exc)
 
     def _is_foreign_to(self, ranks: tuple[int, ...]) -> bool:
         """True if the ejcache of another one of these ranks does not speak this one's language."""
@@ -196,7 +196,7 @@ class RankAgreement:
             return decision
         # Another rank timed out and published "no decision". Tell it that this rank was late and takes part.
         self._coordination.set_once(f"{topic}/{self.rank}", b"{}")
-        log.warning("ejcache: another rank timed out before this one had decided on %s, so it compiles", topic)
+        log.warning("ejcache: another rank timed out before this rank had decided on %s, so this rank compiles", topic)
         return None
 
     def _follow(self, topic: str, lowest: int, about: str) -> Any:
