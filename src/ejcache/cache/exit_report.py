@@ -142,7 +142,10 @@ def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> s
     line = f"ejcache: saved {stats.saved_of_total}{within}: {', '.join(parts)} ({', '.join(places)})"
     left_out = float(stats.amounts.get("left_out_seconds", 0.0))
     if left_out >= _WORTH_A_HINT:
-        line += f"\nejcache: programs that compile quickly took {left_out:.1f} s in all; min_compile_seconds=0 stores them, too"
+        line += (
+            f"\nejcache: programs that compile quickly took {left_out:.1f} s in all; "
+            "min_compile_seconds=0 stores them, too"
+        )
     return line
 
 

@@ -50,7 +50,8 @@ def recall(
     """Take entries back: they are removed, and no process loads them any more, on any host.
 
     A host drops its copies at its next start, or a minute later at most. A process that has loaded an entry logs
-    one line, and keeps the program until the process ends. What is compiled anew is stored again. Pending uploads bring nothing back.
+    one line, and keeps the program until the process ends. A program that is compiled later is stored again. Uploads
+    that are pending bring no recalled entry back.
 
     An entry of a KEY is recalled by the digest of its bytes. The rules recall what was stored by processes that did not
     know of the recall; so an entry that was stored within the minute after it may be compiled once more. --before
