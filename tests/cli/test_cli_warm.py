@@ -16,6 +16,7 @@ from helpers import run_program
 from ejcache.cli.programs.warm_worker import target_function
 from ejcache.errors import SettingError, UsageError
 from ejcache.jax_integration.shape_grammar import ArrayShape, parse_call
+from ejcache.util.worker_processes import WorkerProcess
 
 # What a shell has put in the background ignores Ctrl-C.
 INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -109,12 +110,18 @@ def test_a_run_hits_what_was_warmed(project, run_forked):
     }
 
 
-def test_it_continues_and_reports_each_program(project):
-    """A second call hits what the first stored; failures are one sentence each, and the others go on."""
+def test_it_continues_and_reports_each_program(project, monkeypatch):
+    """A second call hits what the first stored; failures are one sentence each, and the others go on.
+
+    A process that has answered is waited for, however long it writes its counters to slow storage.
+    """
+    patience, end = [], WorkerProcess.end
+    monkeypatch.setattr(WorkerProcess, "end", lambda each, **named: patience.append(named) or end(each, **named))
     assert warm("prog.py:step", *given(SHAPES[:1])).status == 0
     (project / "shapes.txt").write_text(f"# calls\n\n{SHAPES[0]}\n{SHAPES[4]}\n")
     failing = ['f32[2] f32[2] mode:="bad"', 'f32[2] f32[2] mode:="die"', "x7[2] f32[2]", "f32[2]@99 f32[2]"]
     said = warm("prog.py:step", *given([*failing, "@shapes.txt"]), "-j", "1")
+    assert patience.count({"timeout": None}) == len(patience) >= 2
     assert said.status == 1
     assert said.lines == [
         'step f32[2] f32[2] mode:="bad": failed: ValueError: no such mode',
