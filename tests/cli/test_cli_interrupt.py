@@ -26,6 +26,18 @@ COMMAND = """
     from ejcache.cli.interrupt import main
     sys.exit(main())
 """
+UPLOADING = """
+    import signal, sys, time
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from ejcache.cli.interrupt import main
+    from ejcache.util.lifecycle import ExitPhase, at_exit
+    def upload():
+        print("uploading", flush=True)
+        while True:
+            time.sleep(0.1)
+    at_exit(ExitPhase.UPLOAD, upload)
+    sys.exit(main())
+"""
 PROGRAM = """
     import sys
     import jax, jax.numpy as jnp
@@ -200,6 +212,17 @@ def test_an_interrupt_that_python_loses_counts(tmp_path):
 
     assert "Exception ignored in" in said
     assert "went on" in said
+    assert command.process.returncode == 130
+
+
+def test_an_interrupt_of_an_upload_at_the_end_counts(tmp_path):
+    """It ends the upload and the command with 130, and Python prints nothing of it."""
+    command = Command(tmp_path, "--version", prefix=("-c", textwrap.dedent(UPLOADING)))
+    command.wait_for("uploading")
+    command.interrupt()
+    said = command.process.communicate(timeout=60)[0]
+
+    assert "Exception ignored" not in said
     assert command.process.returncode == 130
 
 
