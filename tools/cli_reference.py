@@ -33,12 +33,12 @@ HEAD = """\
 `show`, `why` and `clear` also take a tuned record without `--tuned`, if no entry has the name that is given.
 
 Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache config` shows as
-`dir`, and tuned records are in `autotune_dir`, or else in the same place. Results go to stdout; messages and
-progress bars go to stderr. A table that goes to a file or a pipe has a tab between its cells. `NO_COLOR` and
-`FORCE_COLOR` are honoured. `ejcache help COMMAND` prints the help of a command.
+`dir`, and tuned records are in `autotune_dir`, or else in the same place. Commands print results to stdout, and messages and
+progress bars to stderr. If stdout is a file or a pipe, commands print a tab between the cells of a table. The environment
+variables `NO_COLOR` and `FORCE_COLOR` turn colours off and on. `ejcache help COMMAND` prints the help of a command.
 
-KEY is a key, the beginning of one as `ls` shows it (at least six characters of a digest), or a name. A function `train`
-is found as `train` and as `jit_train`.
+KEY is a cache key, the beginning of a cache key as `ejcache ls` prints it (at least six characters of its digest), or the
+name of a function. The function `train` is found by the names `train` and `jit_train`.
 
 | exit status | meaning |
 |---|---|
@@ -47,41 +47,47 @@ is found as `train` and as `jit_train`.
 | 3 | `push --if-changed` has written nothing, because the file has everything |
 | 2 | bad usage: an unknown option, a value that an option or setting cannot have, a URL that cannot name a cache |
 
-`ejcache run` exits with the status of the program, and dies of the signal that killed it. With a report it stays as the
-parent of the program: signals that it gets reach the program, and on Linux the program is killed if it is killed. With
-`--quiet`, the program takes its place.
+`ejcache run` exits with the status of the program. If a signal killed the program, `ejcache run` dies of the same
+signal. To print a report at the end, `ejcache run` starts the program as a child process, and sends the signals that it
+gets to the program. On Linux, the program is killed if `ejcache run` is killed. With `--quiet`, `ejcache run` prints no
+report, and its process becomes the program.
 
 Sizes are `500000`, `10GB` (decimal) or `10GiB` (binary); ages are `90s`, `15m`, `36h` or `14d`.
 
-`stats`, `ls`, `show`, `why`, `verify` and all commands with `--dry-run` change nothing, not even when an entry was last
-used.
+`stats`, `ls`, `show`, `why`, `verify` and all commands with `--dry-run` change nothing in a cache. They do not change the
+time at which an entry was last used, either.
 
 ## Entries and sizes
 
-Every command counts in the same way. The number of entries is the number of executables. Beside entries, a cache keeps
-program texts for `why` and PGLE profiles. They belong to no single entry and are not
-counted as entries, but the size of a cache includes them, because size limits do. With `--name`, only matching entries
-are counted. Entries of plain JAX in the same directory or bucket are not counted.
+All commands that print a number of entries count in the same way. The number of entries is the number of compiled
+programs. A cache also contains the StableHLO texts of programs (for `ejcache why`) and PGLE profiles. These texts and
+profiles do not count as entries, but they are part of the size of the cache, because the size limit applies to them too.
+With `--name`, commands count only entries whose names match. Entries of JAX's own cache in the same directory or bucket
+do not count.
 
 ## What `prune` removes
 
-1. `--name` restricts all rules to entries of matching names. Alone, it removes them.
-2. `--old-versions`, `--older-than` and `--unused-for` judge each entry by itself. An entry that any of them names is
-   removed.
-3. `--max-entries` and `--max-size` limit what is left. The least recently used entries are removed first, or with
-   `EJCACHE_EVICT=cost` those that save the fewest seconds for their bytes and uses; but a plain entry is removed before
-   the one of its program that was compiled with a PGLE profile. `--dry-run` shows both orders.
+1. `--name` restricts all other options to entries whose names match. `--name` without another option removes all entries
+   whose names match.
+2. `--old-versions`, `--older-than` and `--unused-for` each name entries. `prune` removes an entry that at least one of
+   these options names.
+3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least recently
+   used entries first. With `EJCACHE_EVICT=cost`, `prune` removes first the entries that save the fewest seconds for their
+   bytes and uses. If a program has an entry that was compiled with a PGLE profile and an entry that was compiled without
+   one, `prune` removes the entry without the profile first. `--dry-run` prints both orders.
 
-An entry is of an old version if its key names another environment (versions, native libraries, host) than the most
-recently created entry of its platform. If several kinds of hosts share a cache, all kinds but one count as old.
+`--old-versions` compares the environment in an entry's key (versions, native libraries, host) with the environment of the
+newest entry of the same platform. An entry with another environment counts as old. If hosts with different environments
+share a cache, `--old-versions` therefore removes the entries of all environments except that of the newest entry.
 
-Entries whose names match `--keep` stay, but they count for the limits. Without a rule nothing is removed. Entries of
-plain JAX in the same directory stay.
+Entries whose names match `--keep` are not removed, but they count for `--max-entries` and `--max-size`. `prune` without
+options removes nothing. `prune` never removes entries of JAX's own cache in the same directory.
 
 ## Exit status of `verify`
 
-0: nothing is damaged, or `--fix` repaired all of it. 1: something is damaged, or could not be repaired. Intact entries
-of a format that this version does not read are counted and left alone.
+0: no entry is damaged, or `--fix` has repaired all damage. 1: an entry is damaged, or could not be repaired. If another
+version of ejcache wrote an entry in a format that this version cannot read, `verify` counts the entry and does not change
+it.
 """
 
 

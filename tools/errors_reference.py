@@ -11,12 +11,13 @@ from ejcache.autotune import ConfigurationError, ConfigurationMissingError
 _HEAD = """\
 # Exceptions
 
-A program catches one of these. Each is a name of `ejcache`, but for the last two, which are of `ejcache.autotune`.
-An exception with a finer name, such as one that a traceback or `--json` shows, is a subclass of one of them.
+This page lists the exceptions that a program can catch. Import them from `ejcache`, and the last two from
+`ejcache.autotune`. A traceback or `--json` may show an exception with another name: it is a subclass of an exception on
+this page.
 
-Absence is not an error: `get` returns `None`. A failure of the cache does not reach the program that compiles: it is
-counted and logged once, unless `jax_raise_persistent_cache_errors` is set. So these come from calls of ejcache itself,
-and from commands.
+Functions that find nothing return `None` and raise no exception. If the cache fails while JAX compiles or loads a program,
+ejcache counts the failure, logs it once, and lets JAX compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache
+raises the failure instead. Otherwise only calls of ejcache's own functions, and commands, raise these exceptions.
 """
 
 
