@@ -33,12 +33,13 @@ HEAD = """\
 `show`, `why` and `clear` also take a tuned record without `--tuned`, if no entry has the name that is given.
 
 Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache config` shows as
-`dir`, and tuned records are in `autotune_dir`, or else in the same place. Commands print results to stdout, and messages and
-progress bars to stderr. If stdout is a file or a pipe, commands print a tab between the cells of a table. The environment
-variables `NO_COLOR` and `FORCE_COLOR` turn colours off and on. `ejcache help COMMAND` prints the help of a command.
+`dir`, and tuned records are in `autotune_dir`, or else in the same place. Commands print results to stdout, and
+messages and progress bars to stderr. If stdout is a file or a pipe, commands print a tab between the cells of a table.
+The environment variables `NO_COLOR` and `FORCE_COLOR` turn colours off and on. `ejcache help COMMAND` prints the help
+of a command.
 
-KEY is a cache key, the beginning of a cache key as `ejcache ls` prints it (at least six characters of its digest), or the
-name of a function. The function `train` is found by the names `train` and `jit_train`.
+KEY is a cache key, the beginning of a cache key as `ejcache ls` prints it (at least six characters of its digest), or
+the name of a function. The function `train` is found by the names `train` and `jit_train`.
 
 | exit status | meaning |
 |---|---|
@@ -54,40 +55,41 @@ report, and its process becomes the program.
 
 Sizes are `500000`, `10GB` (decimal) or `10GiB` (binary); ages are `90s`, `15m`, `36h` or `14d`.
 
-`stats`, `ls`, `show`, `why`, `verify` and all commands with `--dry-run` change nothing in a cache. They do not change the
-time at which an entry was last used, either.
+`stats`, `ls`, `show`, `why`, `verify` and all commands with `--dry-run` change nothing in a cache. They do not change
+the time at which an entry was last used, either.
 
 ## Entries and sizes
 
 All commands that print a number of entries count in the same way. The number of entries is the number of compiled
 programs. A cache also contains the StableHLO texts of programs (for `ejcache why`) and PGLE profiles. These texts and
-profiles do not count as entries, but they are part of the size of the cache, because the size limit applies to them too.
-With `--name`, commands count only entries whose names match. Entries of JAX's own cache in the same directory or bucket
-do not count.
+profiles do not count as entries, but they are part of the size of the cache, because the size limit applies to them
+too. With `--name`, commands count only entries whose names match. Entries of JAX's own cache in the same directory or
+bucket do not count.
 
 ## What `prune` removes
 
-1. `--name` restricts all other options to entries whose names match. `--name` without another option removes all entries
-   whose names match.
+1. `--name` restricts all other options to entries whose names match. `--name` without another option removes all
+   entries whose names match.
 2. `--old-versions`, `--older-than` and `--unused-for` each name entries. `prune` removes an entry that at least one of
    these options names.
-3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least recently
-   used entries first. With `EJCACHE_EVICT=cost`, `prune` removes first the entries that save the fewest seconds for their
-   bytes and uses. If a program has an entry that was compiled with a PGLE profile and an entry that was compiled without
-   one, `prune` removes the entry without the profile first. `--dry-run` prints both orders.
+3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least
+   recently used entries first. With `EJCACHE_EVICT=cost`, `prune` removes first the entries that save the fewest
+   seconds for their bytes and uses. If a program has an entry that was compiled with a PGLE profile and an entry that
+   was compiled without one, `prune` removes the entry without the profile first. `--dry-run` prints both orders.
 
-`--old-versions` compares the environment in an entry's key (versions, native libraries, host) with the environment of the
-newest entry of the same platform. An entry with another environment counts as old. If hosts with different environments
-share a cache, `--old-versions` therefore removes the entries of all environments except that of the newest entry.
+`--old-versions` compares the environment in an entry's key (versions, native libraries, host) with the environment of
+the newest entry of the same platform. An entry with another environment counts as old. If hosts with different
+environments share a cache, `--old-versions` therefore removes the entries of all environments except that of the
+newest entry.
 
 Entries whose names match `--keep` are not removed, but they count for `--max-entries` and `--max-size`. `prune` without
 options removes nothing. `prune` never removes entries of JAX's own cache in the same directory.
 
 ## Exit status of `verify`
 
-0: no entry is damaged, or `--fix` has repaired all damage. 1: an entry is damaged, or could not be repaired. If another
-version of ejcache wrote an entry in a format that this version cannot read, `verify` counts the entry and does not change
-it.
+0: no entry is damaged, or `--fix` has repaired all damage. 1: an entry is damaged, or could not be repaired. If
+another version of ejcache wrote an entry in a format that this version cannot read, `verify` counts the entry and does
+not change it.
 """
 
 

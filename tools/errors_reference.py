@@ -15,9 +15,10 @@ This page lists the exceptions that a program can catch. Import them from `ejcac
 `ejcache.autotune`. A traceback or `--json` may show an exception with another name: it is a subclass of an exception on
 this page.
 
-Functions that find nothing return `None` and raise no exception. If the cache fails while JAX compiles or loads a program,
-ejcache counts the failure, logs it once, and lets JAX compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache
-raises the failure instead. Otherwise only calls of ejcache's own functions, and commands, raise these exceptions.
+Functions that find nothing return `None` and raise no exception. If the cache fails while JAX compiles or loads a
+program, ejcache counts the failure, logs it once, and lets JAX compile. With JAX's flag
+`jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Otherwise only calls of ejcache's own
+functions, and commands, raise these exceptions.
 """
 
 

@@ -204,10 +204,14 @@ def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
     assert command.left() == []
 
 
-def test_an_interrupt_that_python_loses_counts(tmp_path):
+@pytest.mark.parametrize("thread", ["watches", "has not run yet"])
+def test_an_interrupt_that_python_loses_counts(tmp_path, thread):
     """In the callback of a weak reference, as when garbage is collected: the command ends with 130 all the same."""
     (tmp_path / "losing.py").write_text(textwrap.dedent(LOSING))
-    command = Command(tmp_path, "tune", "--dir", "tuned", "--module", "losing.py", "--calls", ".")
+    code = textwrap.dedent(COMMAND)
+    if thread != "watches":
+        code = f"import ejcache.cli.interrupt as watching\nwatching.start_daemon = lambda *_, **__: True\n{code}"
+    command = Command(tmp_path, "tune", "--dir", "tuned", "--module", "losing.py", "--calls", ".", prefix=("-c", code))
     said = command.process.communicate()[0]
 
     assert "Exception ignored in" in said

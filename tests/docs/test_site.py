@@ -48,7 +48,8 @@ def test_pages_and_examples_name_what_is_public():
     """Each `ejcache.name` of README, docs and examples is in `__all__`, or in that of a module that is public."""
     modules = {"autotune": ejcache.autotune.__all__, "errors": ejcache.errors.__all__, "events": dir(ejcache.events)}
     files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.*")]
-    found = {(path, *names) for path in files if path.is_file() for names in NAME.findall(path.read_text())}
+    texts = {path: path.read_text() for path in files if path.is_file() and path.suffix != ".pyc"}
+    found = {(path, *names) for path, text in texts.items() for names in NAME.findall(text)}
     assert len(found) > 50
     wrong = [
         (path.name, name, inner)

@@ -172,7 +172,7 @@ def thin(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def forget() -> None:
         forms.choose_form.cache_clear()
-        for name in ejcache._OF_FULL_FORM:
+        for name in ejcache.__all__:
             vars(ejcache).pop(name, None)  # what was asked for before stays an attribute, of the form that there was
 
     forget()

@@ -51,7 +51,7 @@ class Storage:
 
     def names(self, prefix: str) -> list[str]:
         """What is stored; this process's environment must lead to it."""
-        bucket = open_bucket(self.url)
+        bucket = open_bucket(self.url, deadline=60)
         try:
             return [info.name for info in bucket.walk(prefix)]
         finally:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -32,44 +33,56 @@ _watch: _Watch | None = None
 
 
 class _Watch:
-    """A thread that waits for Ctrl-C, and ends the process if the main thread has not after `GRACE_SECONDS`.
-
-    Attributes:
-        was_interrupted: Ctrl-C has come, even if Python has lost the KeyboardInterrupt, as in the callback of a weak
-            reference.
-    """
+    """A thread that waits for Ctrl-C, and ends the process if the main thread has not after `GRACE_SECONDS`."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self._before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._stopped = threading.Event()
-        self.was_interrupted = False
+        self._interrupted = False
+        self._taking = threading.Lock()
         start_daemon(self._wait, name="ejcache-interrupt")
 
-    def stop(self) -> None:
-        """Leave signals to whoever wants them now."""
+    def stop(self) -> bool:
+        """Leave signals to whoever wants them now; returns whether Ctrl-C has come before."""
         self._stopped.set()
         signal.set_wakeup_fd(self._before)
-        os.write(self._writer, b"\0")
+        interrupted = self.was_interrupted()
+        self._wake()  # last: a thread that goes on would take signals from the program's parent
+        return interrupted
+
+    def was_interrupted(self) -> bool:
+        """Return whether Ctrl-C has come, even if Python has lost the KeyboardInterrupt, as in the callback of a weak
+        reference, and even if the thread has not run since.
+        """
+        with self._taking:
+            before = self._interrupted
+            with contextlib.suppress(BlockingIOError):
+                self._interrupted |= signal.SIGINT in os.read(self._reader, 64)
+            if self._interrupted and not before:
+                self._wake()  # the thread waits for what may have been taken here
+            return self._interrupted
 
     def _wait(self) -> None:
         while True:
-            numbers = os.read(self._reader, 64)
+            select.select([self._reader], [], [])
             if self._stopped.is_set():
                 return
-            if signal.SIGINT in numbers:
-                self.was_interrupted = True
+            if self.was_interrupted():
                 time.sleep(GRACE_SECONDS)  # the main thread ends the process, if it can
                 _end_now()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, b"\0")
 
 
 def watch_no_longer() -> None:
     """Leave Ctrl-C to the program that this process is about to start or to become."""
-    if _watch is not None:
-        _watch.stop()
-        if _watch.was_interrupted:
-            raise KeyboardInterrupt
+    if _watch is not None and _watch.stop():
+        raise KeyboardInterrupt
 
 
 def main() -> int:
@@ -83,7 +96,7 @@ def main() -> int:
         from ejcache.util.lifecycle import run_exit_phases
 
         status = command_line()
-        if status == INTERRUPTED or (_watch is not None and _watch.was_interrupted):
+        if status == INTERRUPTED or (_watch is not None and _watch.was_interrupted()):
             _end_in_order()
         run_exit_phases()  # not by `atexit`, where an interrupt of an upload would be printed and leave the status
     except KeyboardInterrupt:

@@ -46,7 +46,8 @@ class CompilationCounts:
 def warn_recompiles(n: int = 3) -> Callable[[], None]:
     """Warn when one function is compiled the n-th time in this process, or loaded from the cache, with what to change.
 
-    Each function is warned of once, at the line that calls it. Single operations outside of any jitted function cause no warning.
+    Each function is warned of once, at the line that calls it. Single operations outside of any jitted
+    function cause no warning.
 
     Args:
         n: at which compilation; 2 warns of the first one that a steady program would not need.
