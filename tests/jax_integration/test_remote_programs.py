@@ -126,6 +126,28 @@ def test_cold_and_warm(server, tmp_path):
     assert set(requests) <= {("POST", "writes"), ("GET", "policy")}
 
 
+def test_leases_that_are_asked_for_ahead(server, tmp_path):
+    """Where every answer counts as slow: cold, a lease for each program, as ever; of what is there, none is left."""
+    server.reset()
+    slow = (
+        "from ejcache.stores.tiered.store import TieredStore\n"
+        "TieredStore.__init__.__kwdefaults__['slow_seconds'] = 0.0\n"
+    )
+    cold = run(server, tmp_path / "one", f"{slow}compute([2, 3, 4])\n")
+    assert (cold["misses"], cold["stores"], cold["hits"]) == (3, 3, 0)
+    taken = [record for record in server.requests if record.method == "POST" and "/leases/" in record.name]
+    assert {record.status for record in taken} == {200}
+    assert len({record.name for record in taken}) == 3
+    # After a miss, a look-up asks for a lease, too: for what is there after all, and for what is not.
+    server.clear_requests()
+    mixed = run(server, tmp_path / "two", f"{slow}compute([5, 2, 6, 3, 4])\n")
+    assert (mixed["hits"], mixed["misses"], mixed["stores"]) == (3, 2, 2)
+    taken = {record.name for record in server.requests if record.method == "POST" and "/leases/" in record.name}
+    assert len(taken) == 4
+    assert [name for name in server.objects() if "/leases/" in name] == []
+    assert len(entries(server)) == 5
+
+
 def test_a_killed_programs_uploads(server, tmp_path):
     """What a killed program had yet to publish is published by the next one on that host."""
     server.reset()
