@@ -34,7 +34,7 @@ from ejcache.stores.base import LEAST_WORTH, two_tiers, worth_of_use
 from ejcache.stores.location import display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
-from ejcache.util.scheduler import Scheduler
+from ejcache.util.scheduler import short_tasks
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ _NAMED: Final = 10
 """Recalled programs that a sentence names."""
 _FLUSH_SECONDS: Final = 2.0
 """Counters of hits go to the store at most this often: that is a transaction. A killed process loses the last."""
-_scheduler: Final = Scheduler(threads=1, name="ejcache-counters", early=True)
 
 
 class Lookup(NamedTuple):
@@ -571,7 +570,7 @@ class CachePolicy:
     def _flush_if_due(self) -> None:
         """Write the counters now, or in the background as soon as they are due."""
         left = self._flushed_at + self._flush_seconds - time.monotonic()
-        if left > 0 and (self._flush_is_planned or _scheduler.later(left, partial(_flush_later, weakref.ref(self)))):
+        if left > 0 and (self._flush_is_planned or short_tasks.later(left, partial(_flush_later, weakref.ref(self)))):
             self._flush_is_planned = True
         else:
             self.flush()

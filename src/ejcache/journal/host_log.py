@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.settings.directories import state_directory
 from ejcache.util.files import append_regular, make_private, read_regular
 from ejcache.util.lifecycle import ExitPhase, at_exit
-from ejcache.util.scheduler import Scheduler
+from ejcache.util.scheduler import Scheduler, short_tasks
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PATIENCE: Final = 5.0
 """Seconds that a reader and an exit wait for one task of `write_later`."""
-_scheduler: Final = Scheduler(threads=1, name="ejcache-logs", early=True)
+_scheduler: Final = Scheduler(threads=1, name="ejcache-logs")
 
 
 def write_later(task: Callable[[], object]) -> None:
@@ -35,8 +35,8 @@ def write_later(task: Callable[[], object]) -> None:
 
 
 def run_later(seconds: float, task: Callable[[], object]) -> bool:
-    """Run `task` once, so many seconds from now, in the same background; False, and it never runs, during exit."""
-    return _scheduler.later(seconds, task)
+    """Run `task` once, so many seconds from now, in the background; False, and it never runs, during exit."""
+    return short_tasks.later(seconds, task)
 
 
 def write_now() -> None:

@@ -249,3 +249,8 @@ def _run(task: Task) -> None:
 
 def _jitter() -> float:
     return random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 (not for security)
+
+
+short_tasks: Final = Scheduler(threads=1, name="ejcache-later", early=True)
+"""For what takes milliseconds and may wait for each other: counters, uses, the start record. A hit plans all three, and
+starts one thread."""

@@ -15,7 +15,7 @@ from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full,
 from ejcache.util.lifecycle import AtExit, ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ThreadLock, pause
 from ejcache.util.log import log, warn_once
-from ejcache.util.scheduler import Scheduler
+from ejcache.util.scheduler import short_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -181,7 +181,7 @@ class ConnectionManager:
         if index is None or index.read_only:
             return
         delay = index.uses.note(key, when)
-        if delay == 0.0 or (delay and not _scheduler.later(delay, partial(_write_uses, weakref.ref(self)))):
+        if delay == 0.0 or (delay and not short_tasks.later(delay, partial(_write_uses, weakref.ref(self)))):
             self.write_uses()
 
     def write_uses(self) -> None:
@@ -363,7 +363,6 @@ def _write_uses(reference: weakref.ref[ConnectionManager]) -> None:
         manager.write_uses()
 
 
-_scheduler: Final = Scheduler(threads=1, name="ejcache-uses", early=True)
 _exiting = False
 
 
