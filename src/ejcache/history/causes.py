@@ -16,7 +16,7 @@ from ejcache.history import difference as differ
 from ejcache.history.buckets import buckets_of
 from ejcache.history.definitions import definition_of
 from ejcache.history.environment import ARROW, Difference, environment_differences
-from ejcache.history.program import caller_of
+from ejcache.history.program import caller_of, digest_of
 from ejcache.history.text import SourceFiles, read_text, spell_types
 from ejcache.journal.line import STORED
 from ejcache.util.tuples import NamedTuple
@@ -394,7 +394,7 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
     if not ranked:
         return (_renamed(program, earlier, sources) or _of(NEW))._replace(note=note)
     before = ranked[0]
-    differences = differences_of(before, program, earlier.texts, sources)
+    differences = _found_once(before, program, earlier, sources)
     is_named = not definition_of(program.details).is_library or "named" in program.details
     if not is_named:
         differences = [_without_names(each) for each in differences]
@@ -425,6 +425,19 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
         note=note,
         diff=_diff(raw[0], raw[1], before.key, program.key) if is_compared else "",
     )
+
+
+def _found_once(
+    before: ProgramRecord, after: ProgramRecord, earlier: Earlier, sources: SourceFiles
+) -> list[Difference]:
+    """List what changed; of two programs without texts, whose records repeat in each start, this is found once."""
+    texts = earlier.texts
+    if digest_of(before) == digest_of(after) or (texts.raw(before) and texts.raw(after)):
+        return differences_of(before, after, texts, sources)
+    said = earlier.said(before), earlier.said(after)
+    if said not in earlier.differences:
+        earlier.differences[said] = differences_of(before, after, texts, sources)
+    return earlier.differences[said]
 
 
 def _without_names(found: Difference) -> Difference:

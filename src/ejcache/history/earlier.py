@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.cache.counters import Skip
 from ejcache.errors import StoreError
 from ejcache.history.definitions import definition_of, end_of, qualified_name
+from ejcache.history.environment import variant_of
 from ejcache.history.known_entries import KnownEntries, stored_text
 from ejcache.history.log import recall_programs
 from ejcache.history.program import caller_of, defined_by_jax, digest_of
@@ -27,9 +28,10 @@ from ejcache.history.text import read_text
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.history.definitions import Definition
+    from ejcache.history.environment import Difference
     from ejcache.history.text import ProgramText
     from ejcache.journal.line import ProgramRecord
     from ejcache.stores.base import Store
@@ -150,6 +152,8 @@ class Earlier:
     ) -> None:
         self.texts = texts if texts is not None else Texts()
         self.entries = entries
+        self.differences: dict[tuple[int, int], list[Difference]] = {}
+        """What is known to have changed between two programs, by what their records say (`said`)."""
         # What was refused was not compiled, so that nothing is compared with it.
         misses_by_time = sorted(
             (each for each in misses if not each.is_hit and each.outcome != Skip.FORBIDDEN and each.components),
@@ -227,6 +231,10 @@ class Earlier:
                 return self._nearest_first(program, found), note
         return [], note
 
+    def said(self, program: ProgramRecord) -> int:
+        """Return a number that is the same of programs whose records say the same, but for their keys and texts."""
+        return self._comparisons.of(program).record
+
     def first(self, program: ProgramRecord) -> list[ProgramRecord]:
         """Return the programs of which the texts say which is nearest, without reading any."""
         ours, relation = self._comparisons.of(program), self._comparisons.relation
@@ -250,7 +258,8 @@ class Earlier:
 
     def _ranked(self, ours: _Facts, candidates: Iterable[_Facts]) -> list[ProgramRecord]:
         """Return those of these programs that differ least by what their records say, and of equals the latest."""
-        return [each.program for *_, each in sorted(self._comparisons.apart(ours, candidates))[:_COMPARED]]
+        found = sorted(candidates, key=_TIME, reverse=True)
+        return [found[number].program for number in self._comparisons.order(ours, found)[:_COMPARED]]
 
     def _nearest_first(self, program: ProgramRecord, ranked: list[ProgramRecord]) -> list[ProgramRecord]:
         """Return the same programs, of which the first one is the nearest by its text, too.
@@ -296,6 +305,7 @@ class _Facts(NamedTuple):
         key: of it.
         place: the number of where it is defined and of what called it, as its record says that.
         surroundings: the number of its components, besides those of the program itself; many programs have the same.
+        record: the number of what its record says, but for its key, its text and its times; many say the same.
         signature: its arguments and results.
         digest: of its text.
         time: when it was ready.
@@ -305,6 +315,7 @@ class _Facts(NamedTuple):
     key: str
     place: int
     surroundings: int
+    record: int
     signature: str
     digest: str
     time: float
@@ -319,6 +330,8 @@ class _Comparisons:
         self._sets: list[dict[str, str]] = []
         self._differing: dict[tuple[int, int], float] = {}
         self._relations: dict[tuple[int, int], bool | None] = {}
+        self._records: dict[tuple[object, ...], int] = {}
+        self._orders: dict[tuple[int, ...], list[int]] = {}
         self._known: dict[int, _Facts] = {}
 
     def of(self, program: ProgramRecord) -> _Facts:
@@ -331,7 +344,11 @@ class _Comparisons:
                 self._sets.append(found)
             place = program.details.get("defined", ""), program.details.get("source", ""), program.caller
             its = self._places.setdefault(place, len(self._places))
-            known = _Facts(program, program.key, its, number, program.signature, digest_of(program), program.time)
+            options, details = program.components.get("compile_options"), frozenset(program.details.items())
+            said = its, number, options, variant_of(program), program.signature, details
+            same = self._records.setdefault(said, len(self._records))
+            digest = digest_of(program)
+            known = _Facts(program, program.key, its, number, same, program.signature, digest, program.time)
             self._known[id(program)] = known
         return known
 
@@ -341,6 +358,15 @@ class _Comparisons:
         if places not in self._relations:
             self._relations[places] = relation(one.program, other.program)
         return self._relations[places]
+
+    def order(self, ours: _Facts, others: Sequence[_Facts]) -> list[int]:
+        """Return the numbers of others, of which the latest is the first, in the order of how much they differ."""
+        said = (ours.record, *[each.record for each in others])
+        if ours.digest in [each.digest for each in others]:
+            return [number for _, _, number, _ in sorted(self.apart(ours, others))]
+        if said not in self._orders:
+            self._orders[said] = [number for _, _, number, _ in sorted(self.apart(ours, others))]
+        return self._orders[said]
 
     def apart(
         self, ours: _Facts, others: Iterable[_Facts], *, unread: float = 0.5

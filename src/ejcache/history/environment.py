@@ -71,8 +71,8 @@ def environment_differences(before: ProgramRecord, after: ProgramRecord) -> list
     found += _values(before, after, "settings", "the setting", "the default")
     following = _COUNTS if "devices" in changed else frozenset()
     found += _values(before, after, "options", "the compile option", "the default", following)
-    if _variant(before) != _variant(after):
-        of = _VARIANTS.get(_variant(before), "another"), _VARIANTS.get(_variant(after), "another")
+    if variant_of(before) != variant_of(after):
+        of = _VARIANTS.get(variant_of(before), "another"), _VARIANTS.get(variant_of(after), "another")
         found.append(Difference("variant", f"PGLE changed: {of[0]} {ARROW} {of[1]}"))
     if "profile" in changed:
         found.append(Difference("profile", "the profile that it is compiled with changed"))
@@ -182,6 +182,7 @@ def _list_changes(before: list[str], after: list[str]) -> str:
     return (", ".join(items[:_SHOWN]) or "their order") + more
 
 
-def _variant(identity: ProgramRecord) -> str:
+def variant_of(identity: ProgramRecord) -> str:
+    """Return the variant in the key of a program; empty if it cannot be read."""
     parts = parse_key(identity.key.partition("~")[0])
     return parts.variant if parts is not None else ""
