@@ -241,7 +241,7 @@ def _written(line: str) -> _Written:
     return _written_once(line) if len(line) <= _LONGEST_READ else _written_once.__wrapped__(line)
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(2048)
 def _written_once(line: str) -> _Written:
     left, equals, right = line.partition(" = ")
     if not equals or not left.startswith("%"):
