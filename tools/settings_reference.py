@@ -18,39 +18,40 @@ _PAGE_HEAD = """\
 
 ## Where a value comes from
 
-The first of these that sets a value wins:
+If several places set the same setting, the first of these places counts:
 
-1. a call in the program: `ejcache.enable(name=value)`, `jax.config.update("jax_…", value)`, `set_cache_dir()`. Among
-   calls, the latest wins;
-2. the command line of `ejcache` (`--dir`, `--max-size` …), which `ejcache run` passes on to every process of the
-   program as environment variables;
-3. the environment variables of the setting, in the order in which they are listed here: `EJCACHE_` and its name, then
-   names that JAX and EasyDeL use. A directory or URL in `EJCACHE` goes before the others that name the cache. None of
-   these but `EJCACHE` enables the cache;
+1. a call in the program: `ejcache.enable(name=value)`, `jax.config.update("jax_…", value)` or `set_cache_dir()`. The
+   latest call counts;
+2. the command line of `ejcache` (`--dir`, `--max-size` and others). `ejcache run` passes these options to every
+   process of the program as environment variables;
+3. an environment variable. If several variables of a setting are set, the first one in the list of its variables below
+   counts. For the cache directory, a path or URL in `EJCACHE` comes before all other variables. Only the variable
+   `EJCACHE` switches the cache on; the other variables do not;
 4. the user's configuration file, `~/.config/ejcache/config.toml` (or in `$XDG_CONFIG_HOME`);
 5. the host's configuration file, `/etc/ejcache/config.toml`;
 6. the default.
 
-Two rules come on top. A setting that disables caching overrules everything else: `enabled=False` or `max_size=0`.
-`ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and `xla_caches="all"`, unless the program
-itself sets one of these three.
+There are two exceptions to this order. A setting that turns caching off (`enabled=False` or `max_size=0`) overrules all
+others. `ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and `xla_caches="all"`, unless the
+program itself sets one of these three settings.
 
-`EJCACHE_READ_ONLY=maybe` and other values that a setting cannot have do not fail a job: the setting keeps the value of
-the next layer, the job logs a warning once, and `ejcache config` exits with 1. The same value in a call or on the
-command line raises `ejcache.SettingError`.
+A value that a setting cannot have, such as `EJCACHE_READ_ONLY=maybe`, does not fail a job. The job uses the value of
+the next place in the list above and logs a warning once, and `ejcache config` exits with status 1. If a call or the
+command line passes a value that a setting cannot have, ejcache raises `ejcache.SettingError`.
 
 ## Configuration files
 
-A line of such a file is `max_size = "50GB"`: the name of a setting of this page, or of its JAX flag, and a value, in
-TOML. `ejcache config set max_size=50GB` writes it, `ejcache config get max_size` prints the value that counts, and
-`ejcache config unset max_size` removes the line; `--to host` means the host's file. A file that other users can write
-to is not read. A file cannot set what PGLE profiles: JAX reads that itself.
+A configuration file is a TOML file with lines such as `max_size = "50GB"`. Each line has the name of a setting of this
+page, or of its JAX flag, and a value. `ejcache config set max_size=50GB` writes such a line, and
+`ejcache config unset max_size` removes it. `ejcache config get max_size` prints the value that counts. With
+`--to host`, these commands change the host's configuration file. ejcache does not read a configuration file that other
+users can write to. A configuration file cannot set the flags of PGLE, because JAX reads these flags itself.
 
 ## How values are written
 
-* **Sizes**: a number of bytes, or text such as `10GB` (decimal) or `10GiB` (binary). JAX reads its own variables too,
-  and accepts no unit there: write `JAX_COMPILATION_CACHE_MAX_SIZE=10000000000`.
-* **Booleans** in the environment: `true`, `yes`, `on`, `1`, `ok`, `easy` and `false`, `no`, `off`, `0`, in upper or
+* **Sizes** are a number of bytes, or a text such as `10GB` (decimal) or `10GiB` (binary). In JAX's own variables, JAX
+  accepts no unit: write `JAX_COMPILATION_CACHE_MAX_SIZE=10000000000`.
+* **Booleans** in the environment are `true`, `yes`, `on`, `1`, `ok`, `easy`, or `false`, `no`, `off`, `0`, in upper or
   lower case. In JAX's own variables, JAX accepts neither `ok` nor `easy`.
 * Every setting that is a JAX flag can also be passed to `ejcache.enable` by the name of the flag.
 

@@ -50,11 +50,11 @@ lists in place of objects, nesting without end."""
 
 
 class EjcacheError(Exception):
-    """Every error that ejcache raises."""
+    """The base class of all exceptions that ejcache raises."""
 
 
 class UsageError(EjcacheError, ValueError):
-    """The caller passed something that it can correct: a bad setting, key, size, age or URL."""
+    """The caller passed a wrong value, such as a setting, key, size, age or URL, and can correct it."""
 
 
 class SettingError(UsageError):
@@ -109,14 +109,14 @@ class InvalidKeyError(UsageError):
 
 
 class CompileForbiddenError(EjcacheError, RuntimeError):
-    """A program would have been compiled where `forbid_compile` forbids it. It was not compiled, and did not run.
+    """A program would have been compiled inside of `ejcache.forbid_compile()`. It was not compiled, and did not run.
 
     Attributes:
-        program: its name, `jit_train_step`.
-        sentence: why it is not in the cache, as `ejcache why` says it.
-        caller: the line of the user's program that called it, `/home/me/serve.py:31 in main`; empty if unknown.
-        where: `here`, or the rank of the job that forbids it.
-        more: what else the user can do, as a sentence, or empty.
+        program: the name of the program, such as `jit_train_step`.
+        sentence: the reason why the program is not in the cache, as `ejcache why` prints it.
+        caller: the line that called the program, such as `/home/me/serve.py:31 in main`; empty if it is unknown.
+        where: `here`, or the rank of the job that forbids compiling.
+        more: a sentence about what else the user can do, or an empty text.
     """
 
     def __init__(self, program: str, sentence: str, caller: str = "", where: str = "here", more: str = "") -> None:
@@ -136,7 +136,7 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
 
 
 class EntryError(EjcacheError):
-    """The bytes are not the intact entry that was asked for."""
+    """The stored bytes are not the intact cache entry that was asked for."""
 
 
 class EntryCorruptError(EntryError):
@@ -159,7 +159,7 @@ class StoreError(EjcacheError, OSError):
     """The storage failed.
 
     Attributes:
-        cause: what is behind it, if the client of the storage knows: a `bucket.storage_causes.StorageCause`.
+        cause: the cause of the failure, if the client library of the storage names it; otherwise None.
     """
 
     cause: str | None = None

@@ -167,10 +167,10 @@ class ConfigurationMissingError(EjcacheError, LookupError):
     """The policy requires a tuned configuration, and none was found.
 
     Attributes:
-        key: of the call.
-        nearest: the most similar key that has a record, or None.
-        reason: why no configuration was made instead.
-        differences: the parts in which the nearest key differs, by name: (here, there).
+        key: the tuning key of the call.
+        nearest: the most similar tuning key that has a record, or None.
+        reason: why nothing was measured instead.
+        differences: the parts in which the two keys differ, by name; the value of the call, then that of `nearest`.
     """
 
     def __init__(self, key: RecordKey, nearest: RecordKey | None, reason: str = "") -> None:

@@ -75,7 +75,8 @@ class Settings:
     enabled: bool = setting(True, "if false, nothing is cached", flag="jax_enable_compilation_cache")
     max_size: int = setting(
         -1,
-        "largest total size of the entries; beyond it, the least recently used are evicted (unset: a local cache"
+        "largest total size of the entries; if it is exceeded, the least recently used entries are deleted (unset: a"
+        " local cache"
         " that this version made has a tenth of its disk, at most 20 GB)",
         flag="jax_compilation_cache_max_size",
         parse=read.limit,
@@ -90,14 +91,14 @@ class Settings:
     )
     min_entry_size: int = setting(
         0,
-        "a smaller entry is not stored",
+        "an executable with fewer bytes is not stored",
         flag="jax_persistent_cache_min_entry_size_bytes",
         accepted="a number of bytes, 0, or -1 for no restriction",
     )
     evict: Literal["lru", "cost"] = setting(
         "lru",
-        "what a cache that is full evicts first: what was not used for longest, or what saves the fewest seconds"
-        " of compiling for its bytes and uses",
+        "what a full cache deletes first: lru, the entries that were not used for the longest time, or cost, the entries"
+        " that save the fewest seconds of compiling for their size and number of uses",
         parse=read.eviction_order,
         accepted="lru or cost",
     )
@@ -108,7 +109,7 @@ class Settings:
     )
     source_file_regex: str | None = setting(
         None,
-        "what it matches is removed from source file names before they go into the key",
+        "a regular expression; the parts of source file names that match it are not part of the key",
         flag="jax_hlo_source_file_canonicalization_regex",
         accepted="a regular expression",
     )
@@ -163,7 +164,7 @@ class Settings:
     )
     share_binary_timeout_ms: int = setting(
         20 * 60 * 1000,
-        "with share_binary, how long the other processes wait before they compile themselves",
+        "with share_binary, how many milliseconds the other processes wait before they compile themselves",
         flag="jax_share_binary_between_hosts_timeout_ms",
         accepted="a number of milliseconds",
     )
@@ -177,7 +178,7 @@ class Settings:
     )
     local_max_size: int = setting(
         10 << 30,
-        "largest total size of such copies, for each remote cache",
+        "largest total size of this host's copies of each remote cache",
         parse=read.limit,
         accepted=f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
     )
@@ -192,7 +193,7 @@ class Settings:
     )
     preload: bool = setting(
         True,
-        "load what the last runs of this program used in the background, before the program asks for it (unset: not"
+        "load the compiled programs of the last runs in the background, before the program needs them (unset: not"
         " where the process may use less than two cores)",
     )
     report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
@@ -211,7 +212,8 @@ class Settings:
     )
     autotune_record: bool | str = setting(
         False,
-        "record the arguments of operations, to tune them later, with the tuned configurations or there",
+        "record the shapes and types of calls of tunable kernels, for `ejcache tune` to measure later (a directory or"
+        " URL: record them there)",
         parse=read.switch_or_location,
         accepted="true or false, or a directory or URL",
         others=("EJKERNEL_OPS_RECORD",),

@@ -22,7 +22,7 @@ _DTYPE_MODULES: Final = frozenset({"numpy", "ml_dtypes", "jax.numpy", "jax._src.
 
 
 class ConfigurationError(UsageError):
-    """A configuration cannot be written as JSON, or a stored one does not fit the wanted type."""
+    """A configuration cannot be written as JSON, or a stored configuration does not have the expected type."""
 
 
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
