@@ -97,8 +97,8 @@ class Settings:
     )
     evict: Literal["lru", "cost"] = setting(
         "lru",
-        "what a full cache deletes first: lru, the entries that were not used for the longest time, or cost, the entries"
-        " that save the fewest seconds of compiling for their size and number of uses",
+        "what a full cache deletes first: lru, the entries that were not used for the longest time, or cost, those that"
+        " save the fewest seconds of compiling for their size and number of uses",
         parse=read.eviction_order,
         accepted="lru or cost",
     )
