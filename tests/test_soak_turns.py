@@ -65,25 +65,30 @@ def test_what_is_said_of_a_part(tests, ended, says):
     assert part.said == says
 
 
-@pytest.mark.parametrize(("seconds", "says"), [("", "passed in 0 s"), ("0", "left out after 0 s")])
-def test_the_last_lines_say_how_each_part_went(run_python, tmp_path, seconds, says):
-    """One that was interrupted is left out, as one for which no time is left; one of another turn says its day alone.
+def test_a_part_keeps_its_turn_when_others_come():
+    few, many = turns_of(["tests/test_b.py"]), turns_of(["tests/test_a.py", "tests/test_b.py"])
+    assert few.items() <= many.items()
 
-    The eleventh part has the turn of the first one.
-    """
-    passes = "import os, pytest, signal\npytestmark = pytest.mark.soak\ndef test_it(): pass\n"
-    for number in range(11):
-        (tmp_path / f"test_{number:02d}.py").write_text(passes)
-    (tmp_path / "test_10.py").write_text(f"{passes}def test_other(): os.kill(os.getpid(), signal.SIGINT)\n")
+
+@pytest.mark.parametrize(("body", "seconds", "says"), [
+    ("pass", "", "passed in 0 s, "),
+    ("os.kill(os.getpid(), signal.SIGINT)", "", "left out after 0 s, "),
+    ("pass", "0", "left out after 0 s, "),
+])  # fmt: skip
+def test_the_last_lines_say_how_each_part_went(run_python, tmp_path, body, seconds, says):
+    """One that was interrupted is left out, as one for which no time is left; one of another turn says its day."""
+    text = "import os, pytest, signal\npytestmark = pytest.mark.soak\ndef test_it(): pass\ndef test_b(): "
+    turns = turns_of(f"test_{number}.py" for number in range(9))
+    part = "test_0.py"
+    other = next(name for name, turn in turns.items() if turn != turns[part])
+    for name in (part, other):
+        (tmp_path / name).write_text(f"{text}{body}\n")
     (tmp_path / "test_short.py").write_text("def test_it(): pass\n")
     (tmp_path / "conftest.py").write_text(
         "import soak_turns\ndef pytest_configure(config): config.pluginmanager.register(soak_turns.SoakTurns())\n"
     )
     program = "import pytest, sys; sys.exit(pytest.main(['-p', 'no:cacheprovider', '-m', 'soak']))"
-    env = {"PYTHONPATH": str(ROOT / "tests" / "support"), "SOAK_TURN": "0", "SOAK_SECONDS": seconds}
+    env = {"PYTHONPATH": str(ROOT / "tests" / "support"), "SOAK_TURN": str(turns[part]), "SOAK_SECONDS": seconds}
     lines = run_python(program, env=env, check=False).stdout.splitlines()
     found = [line.rpartition("next on ")[0] for line in lines if "next on 2" in line]
-    assert found[0] == f"test_00.py: {says}, "
-    assert found[1:10] == [f"test_{number:02d}.py: " for number in range(1, 10)]
-    assert found[10] == "test_10.py: left out after 0 s, "
-    assert len(found) == 11
+    assert found == [f"{part}: {says}", f"{other}: "]

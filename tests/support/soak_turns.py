@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
+import zlib
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 TURNS: Final = 10
 _VARIABLE: Final = "SOAK_TURN"
 _SECONDS: Final = "SOAK_SECONDS"
-_EPOCH: Final = dt.date(1970, 1, 1)
+_EPOCH: Final = dt.date(2026, 11, 20)
 
 
 def turns_of(parts: Iterable[str]) -> dict[str, int]:
-    """Deal the parts out to the turns, in the order of their names."""
-    return {part: number % TURNS for number, part in enumerate(sorted(set(parts)))}
+    """Give each part a turn by its name, so that none changes its day when another one comes or goes."""
+    return {part: zlib.crc32(part.encode()) % TURNS for part in sorted(set(parts))}
 
 
 def turn_on(day: dt.date) -> int:
