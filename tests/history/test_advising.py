@@ -6,8 +6,10 @@ import pytest
 
 from ejcache.history.advise import SMALLEST, advise, of_function, set_smaller_apart
 from ejcache.history.buckets import buckets, buckets_of
+from ejcache.history.difference import ARGUMENTS, SHAPE, kind_of_signatures, program_differences
 from ejcache.history.findings import Advice, Saving, SmallerFindings, annotation, document
 from ejcache.history.program import argument_types
+from ejcache.history.text import SourceFiles, read_text
 from ejcache.journal.line import HIT, STORED, Process, ProgramRecord, StartRecord
 
 DEFINED = "/home/me/train.py:10 step"
@@ -516,3 +518,30 @@ def test_forms():
 def test_of_function():
     assert of_function([FINDING], "jit_step") == [FINDING]
     assert of_function([FINDING], "jit_other") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ([(17, 32), (34,), (34,)], [(21, 32), (40,), (40,)], SHAPE),  # a graph's nodes and edges
+        ([(8, 128)], [(16, 256)], SHAPE),
+        ([(8, 8)], [(9, 9)], SHAPE),
+        ([(8, 128, 3)], [(16, 256, 4)], ARGUMENTS),
+        ([(64, 32), (32, 8)], [(64, 48), (48, 8)], ARGUMENTS),  # the width of a model
+        ([(8, 128)], [(8, 128, 1)], ARGUMENTS),
+    ],
+)
+def test_which_sizes_vary_from_call_to_call(before, after, kind):
+    """One or two, each along one axis; a text and a signature say the same."""
+    texts = [
+        "\n".join(f"%arg{n}: tensor<{'x'.join(map(str, (*shape, 'f32')))}>" for n, shape in enumerate(side))
+        for side in (before, after)
+    ]
+    assert kind_of_signatures(*texts) == kind
+    modules = [
+        f"module @jit_f {{\n  func.func public @main({', '.join(text.splitlines())}) -> (tensor<f32>) {{\n"
+        "    %0 = stablehlo.constant dense<0.0> : tensor<f32>\n    return %0 : tensor<f32>\n  }\n}\n"
+        for text in texts
+    ]
+    (found, *_) = program_differences(*map(read_text, modules), sources=SourceFiles(until=0))
+    assert found.kind == kind

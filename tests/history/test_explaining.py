@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import threading
 import zlib
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from ejcache.history.environment import environment_differences
 from ejcache.history.known_entries import KnownEntries, stored_text
 from ejcache.history.log import read_misses, record_miss
 from ejcache.history.text import SourceFiles, read_text
+from ejcache.jax_integration import publishing
+from ejcache.jax_integration.publishing import located_text
 from ejcache.journal.host_log import AppendedLog
 from ejcache.journal.line import ProgramRecord
 from ejcache.journal.recorder import START_LOG
@@ -276,6 +279,23 @@ def test_why_of_an_entry_that_others_made(cache, directory, monkeypatch, tmp_pat
     assert result.exit_code == 0
     # The text in a cache has no names of arguments; only the log has them.
     assert "argument 0 changed: f32[4] -> f32[8]" in result.output
+
+
+def test_a_module_is_printed_by_the_thread_that_lowered_it(cache, monkeypatch):
+    """JAX's next lowering in that thread may be in the same MLIR context, which loads dialects for one thread alone.
+
+    A process ended with SIGSEGV when a thread of ours printed a module while the program read an exported one.
+    """
+    threads = []
+    monkeypatch.setattr(
+        publishing, "located_text", lambda program: threads.append(threading.current_thread()) or located_text(program)
+    )
+    compile_one()
+    compile_one(size=8)
+    cache.flush()
+
+    assert last_miss()
+    assert {*threads} == {threading.current_thread()}
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ _MEANING: Final = {
     "rng_bit_generator": "random numbers: jax_default_prng_impl, jax.random.key(impl=…)",
 }
 """Operations of which the author wrote something else, and what; they are named first."""
+_SIZES: Final = 2
+"""Sizes that change from call to call, at most: for more, `buckets` names no sizes to pad to."""
 _SHOWN: Final = 5
 _IN_CHANGE: Final = 2
 _COMPARED: Final = 300
@@ -113,13 +115,7 @@ def kind_of_signatures(before: str, after: str) -> str:
         return TYPE if old != new else ARGUMENTS
     if [(each.dtype, len(each.shape)) for each in old] != [(each.dtype, len(each.shape)) for each in new]:
         return ARGUMENTS
-    axes: set[int] | None = None
-    sizes = set()
-    for a, b in zip(old, new, strict=True):
-        changed = {axis for axis, (x, y) in enumerate(zip(a.shape, b.shape, strict=True)) if x != y}
-        sizes |= {(a.shape[axis], b.shape[axis]) for axis in changed}
-        axes = changed if axes is None or not axes else axes & changed if changed else axes
-    return SHAPE if axes and len(sizes) == 1 else ARGUMENTS
+    return SHAPE if _sizes_vary([(a.shape, b.shape) for a, b in zip(old, new, strict=True)]) else ARGUMENTS
 
 
 def does_the_same(before: ProgramText, after: ProgramText) -> bool:
@@ -171,23 +167,38 @@ def _signature_differences(
         a, b = changed[0]
         words = f"{_called(b, what)} changed: {a.type} {ARROW} {b.type}{_and_more(changed)}"
         is_sized = a.type.partition("[")[2] != b.type.partition("[")[2]
-        kind = TYPE if not is_sized else SHAPE if what == "argument" and _is_one_axis(changed) else ARGUMENTS
+        kind = TYPE if not is_sized else SHAPE if what == "argument" and _are_data(changed) else ARGUMENTS
         found.append(Difference(kind, words, b.name, more))
     return found + _attribute_differences(pairs, what, committed)
 
 
-def _is_one_axis(changed: Sequence[tuple[Argument, Argument]]) -> bool:
-    """True if these arguments changed their size along one axis, and all from and to one size."""
-    axes: set[int] | None = None
-    sizes = set()
-    for old, new in changed:
-        a, b = _dimensions(old.type), _dimensions(new.type)
-        if len(a) != len(b) or old.type.partition("[")[0] != new.type.partition("[")[0]:
-            return False
-        found = {axis for axis, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
-        sizes |= {(a[axis], b[axis]) for axis in found}
-        axes = found if axes is None else axes & found
-    return bool(axes) and len(sizes) == 1
+def _are_data(changed: Sequence[tuple[Argument, Argument]]) -> bool:
+    """True if these arguments changed as those do that hold more or fewer data: in their sizes alone."""
+    shapes = [(_dimensions(old.type), _dimensions(new.type)) for old, new in changed]
+    if any(len(a) != len(b) for a, b in shapes) or any(_dtype(old) != _dtype(new) for old, new in changed):
+        return False
+    return _sizes_vary(shapes)
+
+
+def _sizes_vary(shapes: Iterable[tuple[Sequence[int], Sequence[int]]]) -> bool:
+    """True if one or two sizes changed, each along the same axis of all arguments that have it.
+
+    A graph has another number of nodes and of edges. The width of a model is along one axis of a layer's weights, and
+    along another one of the next layer's.
+    """
+    axes: dict[tuple[int, int], set[int]] = {}
+    for before, after in shapes:
+        found: dict[tuple[int, int], set[int]] = {}
+        for axis, size in enumerate(zip(before, after, strict=True)):
+            if size[0] != size[1]:
+                found.setdefault(size, set()).add(axis)
+        for size, on in found.items():
+            axes[size] = axes.get(size, on) & on
+    return 1 <= len(axes) <= _SIZES and all(axes.values())
+
+
+def _dtype(argument: Argument) -> str:
+    return argument.type.partition("[")[0]
 
 
 def _dimensions(type_: str) -> tuple[int, ...]:

@@ -69,6 +69,8 @@ def repeated_block(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Adv
     if times < _FEWEST:  # operations of several lines, which no line of the program has so often
         times = max(1, round(forwards.copies / len(forwards.starts)))
     tracing = ask.seconds.get("traced", 0.0)
+    compiling = Saving(AT_MOST, ask.compile_seconds, "of compiling")
+    of_tracing = Saving(ABOUT, tracing * part, f"of tracing: the copies' {part:.0%} of {tracing:.2f} s")
     yield Advice(
         REPEATED_BLOCK,
         function,
@@ -77,10 +79,8 @@ def repeated_block(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Adv
         programs=len({each.key for each in group}),
         calls=len(group),
         seconds=tracing + sum(ask.seconds.get(each, 0.0) for each in ("lowered", "loaded")) + ask.compile_seconds,
-        saves=(
-            Saving(ABOUT, tracing * part, f"of tracing: the copies' {part:.0%} of {tracing:.2f} s"),
-            Saving(AT_MOST, ask.compile_seconds, "of compiling"),
-        ),
+        # JAX looks for the plug-in that enables the cache only after it has traced a first program of NumPy's arrays.
+        saves=(of_tracing, compiling) if "traced" in ask.seconds else (compiling,),
         sentence=f"the operations of this line are {times} times in the program of {function}; such copies make up "
         f"{part:.0%} of its {plural(len(text.lines), 'operation')}",
         what_to_do="stack the parameters of the copies, and write the block once, with jax.lax.scan",

@@ -214,14 +214,18 @@ def _log(
 ) -> None:
     """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
     record = record._replace(time=time.time(), seconds=dict(seconds), thread=threading.current_thread().name)
-    names: Mapping[str, str] = {}
+    text = ""
     try:
         record = record._replace(caller=caller())
         names = names_by_caller()
         record = record._replace(details=rename_details(record.details, names))
+        if program is not None and record.components:
+            # Here, and not in the thread that writes: this thread's next lowering may be in the same MLIR context, and
+            # a dialect that it loads while another thread prints a module ends the process (SIGSEGV).
+            text = rename_arguments(located_text(program), names)
     except Exception as exc:
         cache.report_failure("log a miss", exc, settings, program=record.name)
-    write = partial(_write_log, cache, settings, record, program, names)
+    write = partial(_write_log, cache, settings, record, text)
     if settings.explain_misses or settings.raise_errors or log.isEnabledFor(logging.DEBUG):
         # Whether it is said or raised, it is where and when the program compiles.
         write()
@@ -235,13 +239,11 @@ def _write_log(
     cache: CachePolicy,
     settings: Settings,
     record: ProgramRecord,
-    program: LoweredProgram | None,
-    names: Mapping[str, str],
+    text: str,
 ) -> None:
     try:
         record_miss(record)
-        if program is not None and record.components:
-            text = rename_arguments(located_text(program), names)
+        if text:
             remember_program(record.components.get("computation", ""), text)
         kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
         found = cause_in(cache, record, settings) if settings.explain_misses else None
