@@ -18,7 +18,7 @@ def test_metadata():
     shown = json.loads(done.stdout)
     text = shown["readme"]["text"]
     assert "[" not in re.sub(r"`[^`]*`|```.*?```|\[[^]]*\]\((https?://|#)[^)]*\)", "", text, flags=re.DOTALL)
-    assert " questions, messages and how to remove it " in text
+    assert " questions, messages, and how to remove ejcache " in text
     assert "urls" not in shown
     assert {"azure", "s3"} <= set(shown["optional-dependencies"])
     assert "Typing :: Typed" in shown["classifiers"]
