@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TURNS: Final = 10
 _VARIABLE: Final = "SOAK_TURN"
 _SECONDS: Final = "SOAK_SECONDS"
-_EPOCH: Final = dt.date(2026, 11, 20)
 
 
 def turns_of(parts: Iterable[str]) -> dict[str, int]:
@@ -35,7 +34,7 @@ def turns_of(parts: Iterable[str]) -> dict[str, int]:
 
 def turn_on(day: dt.date) -> int:
     """The turn of a day: every ten days it comes again."""
-    return (day - _EPOCH).days % TURNS
+    return day.toordinal() % TURNS
 
 
 def next_day(turn: int, today: dt.date) -> dt.date:
@@ -88,7 +87,7 @@ class SoakTurns:
             return
         left_out = {item for item in soak if self._turns[_part(item.nodeid)] != self._turn}
         chosen = [item for item in items if item not in left_out]
-        order = rotated(sorted({_part(item.nodeid) for item in chosen}), (self._today - _EPOCH).days // TURNS)
+        order = rotated(sorted({_part(item.nodeid) for item in chosen}), self._today.toordinal() // TURNS)
         items[:] = sorted(chosen, key=lambda item: order.index(_part(item.nodeid)))
         config.hook.pytest_deselected(items=list(left_out))
         for item in items:
