@@ -7,8 +7,6 @@ is done here, and `interrupt` runs it as any command: there is one text for each
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
 
 TYPE_CHECKING = False  # each start of a program would wait for `typing`
@@ -26,23 +24,10 @@ def main() -> int:
     arguments = sys.argv[1:]
     status = _run(arguments[1:]) if arguments[:1] == ["run"] else None
     if status is not None:
-        _end(status)
         return status
     from ejcache.cli.interrupt import main as command_line
 
     return command_line()
-
-
-def _end(status: int) -> None:
-    """End this process at once, if nothing waits for its end: Python takes a tenth of a bare start to end in order."""
-    if "threading" in sys.modules or vars(atexit)["_ncallbacks"]():
-        return
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
-        return  # Python says what it says of that
-    os._exit(status)
 
 
 def _run(arguments: Sequence[str]) -> int | None:

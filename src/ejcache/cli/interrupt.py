@@ -46,7 +46,7 @@ class _Watch:
         start_daemon(self._wait, name="ejcache-interrupt")
 
     def stop(self) -> bool:
-        """Leave signals to whoever wants them now; returns whether Ctrl-C has come before."""
+        """Watch for Ctrl-C no longer; returns whether Ctrl-C has come before."""
         self._stopped.set()
         signal.set_wakeup_fd(self._before)
         interrupted = self.was_interrupted()

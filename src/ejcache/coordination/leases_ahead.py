@@ -1,8 +1,8 @@
 """The leases of one key, asked for while its entry is looked up.
 
 Storage that takes a second for each answer would be waited for twice, once for the look-up and once for the lease. So
-both are asked for at once where the look-up will probably find nothing. Whoever compiles then takes the leases; what
-nobody takes is released.
+both are asked for at once where the look-up will probably find nothing. A call that compiles then takes the leases.
+Leases that no call takes are released.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from ejcache.errors import StoreBusyError
+from ejcache.util.threads import answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ class LeasesAhead:
                 ahead._held[id(leases)] = lease
             else:
                 asked: Future[HeldLease | None] = Future()
-                if scheduler.submit(partial(_answer, asked, key, far)):
+                if scheduler.submit(partial(answer, asked, partial(far.acquire, key))):
                     ahead._asked = asked
                     return ahead
         except BaseException:
@@ -98,13 +99,6 @@ class LeasesAhead:
             lease.release()
         if asked is not None:
             asked.add_done_callback(_release)
-
-
-def _answer(asked: Future[HeldLease | None], key: str, leases: Leases) -> None:
-    try:
-        asked.set_result(leases.acquire(key))
-    except Exception as exc:
-        asked.set_exception(exc)
 
 
 def _release(asked: Future[HeldLease | None]) -> None:

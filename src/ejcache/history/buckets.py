@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from ejcache.history.program import argument_types
+from ejcache.history.program import MOST_SIZES, are_alike, argument_types
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 _SHAPES: Final = 3
 """Programs of a function with other sizes from which on sizes to pad to are named."""
-_DIMENSIONS: Final = 2
 _PADDING: Final = 1.3
 """How much larger than the sizes that were seen those to pad to may be, on the average."""
 _APART: Final = 2.0
@@ -69,11 +68,11 @@ def buckets_of(signatures: Iterable[str]) -> Buckets | None:
     They are a pattern if three or more differ in one or two sizes, and in nothing else.
     """
     types = [each for each in map(argument_types, signatures) if each]
-    types = [each for each in types if _alike(each, types[-1])]
+    types = [each for each in types if are_alike(each, types[-1])]
     if len(types) < _SHAPES:
         return None
     columns = _varying(types)
-    if not 1 <= len(set(columns.values())) <= _DIMENSIONS:
+    if not 1 <= len(set(columns.values())) <= MOST_SIZES:
         return None
     (argument, axis), sizes = next(iter(columns.items()))
     seen = tuple(sorted(set(sizes)))
@@ -82,11 +81,6 @@ def buckets_of(signatures: Iterable[str]) -> Buckets | None:
     bounds = seen if all(b >= _APART * a for a, b in itertools.pairwise(seen)) else tuple(buckets(sizes))
     chosen = [min(bound for bound in bounds if bound >= size) for size in sizes]
     return Buckets(argument, axis, seen, bounds, len(types), len(set(chosen)), sum(chosen) / max(1, sum(sizes)) - 1)
-
-
-def _alike(one: Sequence[Type], other: Sequence[Type]) -> bool:
-    """True if arguments differ in sizes only."""
-    return [(each.dtype, len(each.shape)) for each in one] == [(each.dtype, len(each.shape)) for each in other]
 
 
 def _varying(types: Sequence[Sequence[Type]]) -> dict[tuple[int, int], tuple[int, ...]]:

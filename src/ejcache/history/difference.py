@@ -15,7 +15,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ejcache.history.environment import ARROW, Difference
-from ejcache.history.program import argument_types
+from ejcache.history.program import MOST_SIZES, Type, are_alike, argument_types
 from ejcache.history.text import ELIDED, NOWHERE, Argument, Line, Place, ProgramText, SourceFiles
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
@@ -38,8 +38,6 @@ _MEANING: Final = {
     "rng_bit_generator": "random numbers: jax_default_prng_impl, jax.random.key(impl=…)",
 }
 """Operations of which the author wrote something else, and what; they are named first."""
-_SIZES: Final = 2
-"""Sizes that change from call to call, at most: for more, `buckets` names no sizes to pad to."""
 _SHOWN: Final = 5
 _IN_CHANGE: Final = 2
 _COMPARED: Final = 300
@@ -113,9 +111,7 @@ def kind_of_signatures(before: str, after: str) -> str:
     old, new = argument_types(before), argument_types(after)
     if [each.shape for each in old] == [each.shape for each in new]:
         return TYPE if old != new else ARGUMENTS
-    if [(each.dtype, len(each.shape)) for each in old] != [(each.dtype, len(each.shape)) for each in new]:
-        return ARGUMENTS
-    return SHAPE if _sizes_vary([(a.shape, b.shape) for a, b in zip(old, new, strict=True)]) else ARGUMENTS
+    return SHAPE if _sizes_vary(old, new) else ARGUMENTS
 
 
 def does_the_same(before: ProgramText, after: ProgramText) -> bool:
@@ -166,39 +162,34 @@ def _signature_differences(
         more = tuple(f"{a.name} {a.type} {ARROW} {b.type}" for a, b in changed[:6]) if len(changed) > 1 else ()
         a, b = changed[0]
         words = f"{_called(b, what)} changed: {a.type} {ARROW} {b.type}{_and_more(changed)}"
+        types = [_type(pair[0]) for pair in changed], [_type(pair[1]) for pair in changed]
         is_sized = a.type.partition("[")[2] != b.type.partition("[")[2]
-        kind = TYPE if not is_sized else SHAPE if what == "argument" and _are_data(changed) else ARGUMENTS
+        kind = TYPE if not is_sized else SHAPE if what == "argument" and _sizes_vary(*types) else ARGUMENTS
         found.append(Difference(kind, words, b.name, more))
     return found + _attribute_differences(pairs, what, committed)
 
 
-def _are_data(changed: Sequence[tuple[Argument, Argument]]) -> bool:
-    """True if these arguments changed as those do that hold more or fewer data: in their sizes alone."""
-    shapes = [(_dimensions(old.type), _dimensions(new.type)) for old, new in changed]
-    if any(len(a) != len(b) for a, b in shapes) or any(_dtype(old) != _dtype(new) for old, new in changed):
-        return False
-    return _sizes_vary(shapes)
-
-
-def _sizes_vary(shapes: Iterable[tuple[Sequence[int], Sequence[int]]]) -> bool:
-    """True if one or two sizes changed, each along the same axis of all arguments that have it.
+def _sizes_vary(before: Sequence[Type], after: Sequence[Type]) -> bool:
+    """True if one or two sizes changed and nothing else, each along the same axis of all arguments that have it.
 
     A graph has another number of nodes and of edges. The width of a model is along one axis of a layer's weights, and
     along another one of the next layer's.
     """
+    if not are_alike(before, after):
+        return False
     axes: dict[tuple[int, int], set[int]] = {}
-    for before, after in shapes:
+    for old, new in zip(before, after, strict=True):
         found: dict[tuple[int, int], set[int]] = {}
-        for axis, size in enumerate(zip(before, after, strict=True)):
+        for axis, size in enumerate(zip(old.shape, new.shape, strict=True)):
             if size[0] != size[1]:
                 found.setdefault(size, set()).add(axis)
         for size, on in found.items():
             axes[size] = axes.get(size, on) & on
-    return 1 <= len(axes) <= _SIZES and all(axes.values())
+    return 1 <= len(axes) <= MOST_SIZES and all(axes.values())
 
 
-def _dtype(argument: Argument) -> str:
-    return argument.type.partition("[")[0]
+def _type(argument: Argument) -> Type:
+    return Type(_dimensions(argument.type), argument.type.partition("[")[0])
 
 
 def _dimensions(type_: str) -> tuple[int, ...]:

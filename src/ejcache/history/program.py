@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in ([^,]*))?(?:, via (.*))?$")
 _JAX: Final = re.compile(r"/(?:site|dist)-packages/jax/|/jax/_src/")
+MOST_SIZES: Final = 2
+"""Sizes that change from call to call, at most, where sizes to pad to are named."""
 _PHASES: Final = ("traced", "lowered", "keyed", "fetched", "loaded", "compiled", "stored")
 """The phases that a change of the program spares."""
 
@@ -144,3 +146,8 @@ def argument_types(signature: str) -> tuple[Type, ...]:
         Type(tuple(int(size) for size in match[1].split("x") if size.isdigit()), match[2])
         for match in _TENSOR.finditer(arguments)
     )
+
+
+def are_alike(one: Sequence[Type], other: Sequence[Type]) -> bool:
+    """True if arguments differ in sizes only."""
+    return [(each.dtype, len(each.shape)) for each in one] == [(each.dtype, len(each.shape)) for each in other]

@@ -132,7 +132,7 @@ class DaemonPool:
                 alone = self.threads == 0
                 self.idle -= not alone
             if alone:
-                _run(future, function)
+                answer(future, function)
                 return future
         self.tasks.put((future, function))
         return future
@@ -153,7 +153,7 @@ class DaemonPool:
         while (task := self.tasks.get()) is not None:
             future, function = task
             if future.set_running_or_notify_cancel():
-                _run(future, function)
+                answer(future, function)
             del task, future, function
             with self.lock:
                 if self.idle >= 0 and not self._are_kept():  # below 0, tasks wait for a thread that is at work
@@ -170,7 +170,8 @@ def submit(function: Callable[[], T]) -> Future[T]:
     return _calls.submit(function)
 
 
-def _run(future: Future[T], function: Callable[[], T]) -> None:
+def answer(future: Future[T], function: Callable[[], T]) -> None:
+    """Call `function`, and give what it returns or raises to `future`."""
     try:
         result = function()
     except BaseException as exc:
