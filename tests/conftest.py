@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 hypothesis.settings.register_profile(
     "default",
-    max_examples=25,
+    max_examples=12,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

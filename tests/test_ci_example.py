@@ -48,6 +48,7 @@ def run(service, job, workspace, *, run_id, more="", **options):
     return run_job(service, WORKFLOW, job, workspace, run_id=run_id, **options)
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_jobs_of_a_matrix_share_one_cache(tmp_path):
     """Each job asks twice at most, the merge once for each part and once more; the next run compiles nothing.
@@ -98,6 +99,7 @@ def test_what_compiled_before_a_test_failed_is_kept(tmp_path):
     assert service.requests == {"tests1": ["restore"]}
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_pull_request_reads_and_uploads_nothing(tmp_path):
     """So does one of a fork, which has no right to write: its tests begin warm, and its new programs stay with it."""
@@ -118,6 +120,7 @@ def checkout(place, text):
     return place
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_gitlab_keeps_what_compiled_before_a_test_failed(tmp_path):
     """The next pipeline compiles nothing, and its job is as red as its tests."""
@@ -131,6 +134,7 @@ def test_gitlab_keeps_what_compiled_before_a_test_failed(tmp_path):
     assert [" 0 misses" in each.printed for each in jobs] == [False, True]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_buildkite_keeps_what_compiled_before_a_test_failed(tmp_path):
     """The volume forgets what the failed step has written, and the step after it puts the file there."""
@@ -165,12 +169,12 @@ print(cache.stats().hits, cache.stats().misses)
 """
 
 
-def test_entries_of_another_cpu_stay_and_are_not_loaded(run_python, tmp_path):
+def test_entries_of_another_cpu_stay_and_are_not_loaded(run_forked, tmp_path):
     """What a machine with other features stored comes with the file, is no hit here, and goes out with it again."""
     file, here = tmp_path / "cache.tar", tmp_path / "here"
-    run_python(ON_A_CPU, str(tmp_path / "there"), "x86_64 another CPU: avx512f amx_int8")
+    run_forked(ON_A_CPU, str(tmp_path / "there"), "x86_64 another CPU: avx512f amx_int8")
     assert ejcache("push", file, "--dir", tmp_path / "there").status == 0
     assert ejcache("pull", file, "--dir", here, "--json").json["copied_entries"] == 1
-    assert run_python(ON_A_CPU, str(here), "").stdout == "0 1\n"
-    assert run_python(ON_A_CPU, str(here), "").stdout == "1 0\n"
+    assert run_forked(ON_A_CPU, str(here), "").stdout == "0 1\n"
+    assert run_forked(ON_A_CPU, str(here), "").stdout == "1 0\n"
     assert ejcache("push", file, "--dir", here, "--if-changed", "--json").json["copied_entries"] == 2

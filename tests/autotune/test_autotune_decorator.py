@@ -52,7 +52,8 @@ def slow_or_quick(store, **options):
 
     @autotuned(configs=[{"steps": 1000}, {"steps": 4}], name="walk", store=store, tuner=QUICK, **options)
     def walk(x, *, steps):
-        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+        small = x[:8, :8]
+        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ small), small)[0, 0]
 
     return walk
 
@@ -275,16 +276,16 @@ def test_pytrees_and_scalars_are_more_than_a_shape(store):
     assert times.key(X, np.int32(3)) != times.key(X, np.float32(3))
 
 
-def test_functions_with_sets_have_one_key_in_every_process(run_python):
-    """A set among a function's constants is described in one order, whatever the hash seed."""
+def test_functions_with_sets_have_one_key_in_every_process(run_python, capsys):
+    """A set among a function's constants is described in one order, whatever the hash seed, which is random here."""
     program = """
-        from ejcache.autotune.call_key import Describer
-        def f(x, mode="a"):
-            return x if mode in {"causal", "full", "window"} or (mode, 1) in {("a", 1), ("b", 2), ("c", 3)} else -x
-        print(Describer().describe(f)["code"])
-    """
-    said = {run_python(program, env={"PYTHONHASHSEED": str(seed)}).stdout for seed in (1, 2)}
-    assert len(said) == 1
+from ejcache.autotune.call_key import Describer
+def f(x, mode="a"):
+    return x if mode in {"causal", "full", "window"} or (mode, 1) in {("a", 1), ("b", 2), ("c", 3)} else -x
+print(Describer().describe(f)["code"])
+"""
+    exec(program, {})
+    assert run_python(program, env={"PYTHONHASHSEED": "1"}).stdout == capsys.readouterr().out != ""
 
 
 @pytest.mark.parametrize("name", [*recordable_calls(), *other_calls()])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from autotune_helpers import key
+from soak_turns import some
 
 from ejcache.autotune import Tuner
 from ejcache.autotune.measure.integer_uses import Use
@@ -152,7 +153,7 @@ def tried(default, candidate, args):
     return record.candidate("candidate")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, every=5))
 def test_a_candidate_that_is_right_for_these_values_only_fails(kind):
     right, wrong, args = KINDS[kind]
     pairs = zip(jax.tree.leaves(right(*args)), jax.tree.leaves(wrong(*args)), strict=True)
@@ -246,7 +247,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.parametrize("kind", RIGHT)
+@pytest.mark.parametrize("kind", some(RIGHT, every=5))
 def test_a_right_candidate_may_win(kind):
     """Also where it differs from the default for values that the operation is not meant for."""
     found = tried(*RIGHT[kind])

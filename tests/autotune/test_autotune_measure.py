@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import Terminal
+from soak_turns import some
 
 import ejcache
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
@@ -405,7 +406,7 @@ with policy_override(on_miss="autotune"):
 """
 
 
-@pytest.mark.parametrize(("how", "wins"), [("op(jnp.ones(4))", True), ("op.tune(jnp.ones(4))", False)])
+@pytest.mark.parametrize(("how", "wins"), some([("op(jnp.ones(4))", True), ("op.tune(jnp.ones(4))", False)], every=2))
 def test_a_program_without_a_guard_starts_one_process_for_each_candidate(run_forked, tmp_path, how, wins):
     """Such a process imports the program and measures nothing itself; an explicit measurement there is one error."""
     (tmp_path / "program.py").write_text(UNGUARDED.replace("HOW", how))

@@ -229,12 +229,13 @@ for step in range(1_000_000):
 """
 
 
-def test_writers_that_are_killed_lose_nothing(tmp_path):
-    """Ten processes write what they measure of one call on five devices, and are killed; one damaged file costs one."""
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.soak)])
+def test_writers_that_are_killed_lose_nothing(tmp_path, count):
+    """Processes write what they measure of one call on five devices, and are killed; one damaged file costs one."""
     place, helpers = tmp_path / "store", str(Path(__file__).parents[1] / "support")
     command = [sys.executable, "-c", WRITES, str(place)]
     writers = [
-        subprocess.Popen([*command, str(number), helpers], stdout=subprocess.PIPE, text=True) for number in range(10)
+        subprocess.Popen([*command, str(number), helpers], stdout=subprocess.PIPE, text=True) for number in range(count)
     ]
     said = []
     for number, writer in enumerate(writers):

@@ -288,6 +288,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.soak
 def test_calls_are_spread_over_the_devices_of_a_host(run_forked, tmp_path):
     """One process for each device measures; each call is measured once."""
     (tmp_path / "meeting").mkdir()

@@ -14,6 +14,7 @@ from ejcache.autotune.records.store import AutotuneStore, default_store, set_def
 pytestmark = pytest.mark.timeout(120)  # a deadlock is what these tests look for
 
 
+@pytest.mark.soak
 def test_inside_a_choice(tmp_path):
     """A handler may make the very call that it interrupts: both get the stored configuration, neither waits."""
     store = AutotuneStore(str(tmp_path), seeds=(), read_only=True)

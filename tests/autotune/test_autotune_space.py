@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import ejcache
+from soak_turns import some
 
 from ejcache.autotune import AutotuneStore, ConfigurationError, Space, Tuner, TuningPolicy, autotuned, powers_of_two
 from ejcache.autotune.measure.search import Search
@@ -261,7 +262,7 @@ class KilledError(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("killed", range(1, 11))
+@pytest.mark.parametrize("killed", some(range(1, 11), every=4))
 def test_a_search_that_is_killed_gives_the_record_of_one_that_is_not(tmp_path, monkeypatch, killed):
     """Killed at any tenth: the same candidates are measured, the record says no false reason, and no other history."""
     space = Space({"a": range(1, 12), "b": range(1, 12), "c": range(1, 6)}, default={"a": 1, "b": 1, "c": 1})

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forking import Forked
 from helpers import ROOT, SUPPORT, run_program
 from planted import PLANTED
 
@@ -16,7 +17,7 @@ FILES = sorted((ROOT / "tests" / "data" / "planted").glob("*.py"))
 def found_in(place, *titles):
     """The findings about the programs of these titles, by title."""
     driver = [sys.executable, SUPPORT / "planted_driver.py", place, *titles]
-    done = run_program(driver, env={"PYTHONPATH": str(SUPPORT)}, timeout=3600)
+    done = run_program(driver, env={"PYTHONPATH": str(SUPPORT)}, timeout=3600, start=Forked)
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"title"')]
     return {answer["title"]: answer for answer in answers}
 
@@ -31,7 +32,8 @@ def wrong(planted, answer):
 
 
 def test_first_finding_of_each_kind(tmp_path):
-    quick = list({planted.kind: planted for planted in PLANTED}.values())
+    """In plain functions; `make soak` has the other styles."""
+    quick = [planted for planted in PLANTED if planted.style == "plain"]
     answers = found_in(tmp_path / "programs", *(planted.title for planted in quick))
 
     assert len(quick) == 8

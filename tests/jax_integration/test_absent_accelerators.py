@@ -80,6 +80,7 @@ def test_each_program_is_compiled_once_and_never_loaded(absent, target, run_fork
     assert run_forked(verify, "verify", "--dir", str(tmp_path / "cache")).returncode == 0
 
 
+@pytest.mark.soak
 @saved
 @tpu
 def test_a_saved_topology_gives_the_keys_of_the_named_one(absent):
@@ -90,6 +91,7 @@ def test_a_saved_topology_gives_the_keys_of_the_named_one(absent):
     assert absent("copy", "keys", "3")["keys"] == named
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("target", [TARGETS[0], TARGETS[-1]])
 def test_the_host_that_compiles_is_not_in_the_key(absent, target, tmp_path):
     """Another CPU, core count, user, directory, other plug-ins and other packages of NVIDIA's give the same keys."""
@@ -107,6 +109,7 @@ def test_the_host_that_compiles_is_not_in_the_key(absent, target, tmp_path):
     assert absent(target, "keys", "3", env=env, cwd=tmp_path / "there")["keys"] == here
 
 
+@pytest.mark.soak
 @tpu
 def test_what_a_tpu_program_depends_on_is_in_the_key(absent):
     """The chip, the shape of the slice, the chips of a host, and flags of libtpu."""
@@ -146,6 +149,7 @@ def test_a_program_for_a_gpu_in_which_nothing_is_measured_is_plain(absent):
     assert sorted(key.split("-")[2] for key in found["entries"]) == ["cross", "plain"]
 
 
+@pytest.mark.soak
 @tpu
 def test_why_names_a_flag_of_libtpu_that_has_changed(absent, run_forked, tmp_path):
     """Compiled twice with different flags, the second is a miss for `variables`."""
@@ -157,6 +161,7 @@ def test_why_names_a_flag_of_libtpu_that_has_changed(absent, run_forked, tmp_pat
     assert "xla_tpu_scoped_vmem_limit_kib" in said
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("target", [TARGETS[0], TARGETS[-1]])
 def test_a_profile_in_the_options_is_in_the_key(run_forked, tmp_path, target):
     """`compiler_options={"fdo_profile": …}`, without PGLE, for absent devices as for others."""

@@ -14,7 +14,7 @@ TOPOLOGIES = {
         "cpu",
         marks=needs("saved topologies"),
     ),
-    "tpu": pytest.param("tpu", marks=needs("libtpu")),
+    "tpu": pytest.param("tpu", marks=[needs("libtpu"), pytest.mark.soak]),
 }
 
 PROGRAM = """

@@ -260,7 +260,10 @@ def test_a_bad_value_in_the_environment_is_said_once_and_ignored(directory, monk
     assert len([record for record in caplog.records if "EJCACHE_READ_ONLY cannot be" in record.getMessage()]) == 1
 
 
-@pytest.mark.parametrize("where", ["", "ejcache/below", "ejcache/v1", "gs://bucket/a"])
+WHERE = ("ejcache/below", "ejcache/v1", "gs://bucket/a")
+
+
+@pytest.mark.parametrize("where", ["", *(pytest.param(where, marks=pytest.mark.soak) for where in WHERE)])
 def test_the_users_cache_directory_is_this_users_alone(run_forked, clean_environment, bucket, where):
     """Whatever makes it first, and whatever the umask: what is in it is run. Its own parents are as the umask says."""
     above = clean_environment / ".cache"

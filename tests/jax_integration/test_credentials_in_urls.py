@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from soak_turns import some
 
 SECRET = "hunter2"
 
@@ -32,8 +33,11 @@ URLS = [
 ]
 
 
-@pytest.mark.parametrize("how", ["environment", "argument", "local dir"])
-@pytest.mark.parametrize("url", URLS)
+WAYS = ("environment", "argument", "local dir")
+EACH = [(url, how) for url in URLS for how in WAYS]
+
+
+@pytest.mark.parametrize(("url", "how"), some(EACH, every=5))
 def test_no_credential_is_repeated(run_client, tmp_path, clean_environment, url, how):
     """The program runs, and neither its output nor any file it leaves has the credential."""
     report = tmp_path / "report.json"

@@ -143,7 +143,7 @@ FORGED = """
 """
 
 
-@pytest.mark.parametrize("preload", ["0", "1"])
+@pytest.mark.parametrize("preload", ["0", pytest.param("1", marks=pytest.mark.soak)])
 def test_a_forged_executable(run_forked, tmp_path, preload):
     """Its checksum is valid, and XLA ends the process that loads it: two starts die, the third compiles."""
     variables = {"EJCACHE_PRELOAD": preload, "XDG_CACHE_HOME": str(tmp_path / "home")}

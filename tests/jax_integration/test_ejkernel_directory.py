@@ -92,6 +92,7 @@ def test_a_directory_that_the_environment_gives_to_ejkernel(ejkernel, run_forked
     assert SAID not in done.stderr
 
 
+@pytest.mark.soak
 def test_run_overrules_ejkernel(ejkernel, run_forked, tmp_path):
     """`ejcache run --dir` keeps its directory."""
     (tmp_path / "script.py").write_text("from ejkernel.callib._ejit import ejit" + CHECK)

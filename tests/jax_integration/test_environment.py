@@ -111,9 +111,10 @@ SHORT = ("spawn",)
 def test_every_process_hits(way, run_way, write_way, ejcache_run, tmp_path):
     """With a directory in EJCACHE a process stores at its first start; under `ejcache run` it hits, and is counted."""
     directory = str(tmp_path / "cache")
-    first = run_way(way, env={"EJCACHE": directory})
+    start = Forked if way in SHORT else subprocess.Popen
+    first = run_way(way, env={"EJCACHE": directory}, start=start)
     assert first.startswith(f"('{directory}', 0,"), first
-    done, report = ejcache_run(write_way(way))
+    done, report = ejcache_run(write_way(way), start=start)
     url, hits, misses = eval(done.stdout.strip().splitlines()[-1])
     assert (url, hits > 0, misses) == (directory, True, 0)
     assert {name: report[name] for name in ("hits", "misses", "processes", "urls")} == {
@@ -220,7 +221,7 @@ def test_every_process_is_counted_once(end, status, ejcache_run, tmp_path):
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     (tmp_path / "rank.py").write_text(RANK.format(end=end))
     for _ in range(2):
-        done, report = ejcache_run("launcher.py", check=False)
+        done, report = ejcache_run("launcher.py", check=False, start=Forked)
         assert done.returncode == status, done
         counted = [[int(number) for number in line.split()] for line in done.stdout.splitlines()]
         total = [sum(column) for column in zip(*counted, strict=True)]
@@ -229,6 +230,7 @@ def test_every_process_is_counted_once(end, status, ejcache_run, tmp_path):
     assert report["seconds_saved"] > 0
 
 
+@pytest.mark.soak
 @pytest.mark.one_jax
 def test_a_run_within_a_run(ejcache_run, tmp_path):
     """The inner one reports on its own processes, and the outer one on all."""

@@ -36,6 +36,7 @@ else:
 """
 
 
+@pytest.mark.soak
 def test_ten_programs_of_an_earlier_jax(run_forked, tmp_path):
     """Each is compiled once by `warm`, and loaded by the process that calls it."""
     require("flatbuffers")

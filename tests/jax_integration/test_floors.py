@@ -290,6 +290,7 @@ def test_a_job_that_only_reads(bucket, start, compile_one):
     assert requests == ["GET"]
 
 
+@pytest.mark.soak
 def test_programs_on_defaults(bucket, run_client, tmp_path):
     """A program's second start on the host asks the bucket for none of its programs, whatever time each has taken."""
     program = """

@@ -302,7 +302,12 @@ print(json.dumps(said))
 
 
 @pytest.mark.parametrize(
-    ("forbidding", "share"), [("01", False), ("1", False), ("0", True)], ids=["both", "second", "first-of-shared"]
+    ("forbidding", "share"),
+    [
+        pytest.param("01", False, id="both", marks=pytest.mark.soak),
+        pytest.param("1", False, id="second"),
+        pytest.param("0", True, id="first-of-shared", marks=pytest.mark.soak),
+    ],
 )
 def test_ranks_raise_together(forbidding, share, tmp_path):
     """If one rank of a program forbids its compilation, every rank raises at once; hits pass; later they compile."""

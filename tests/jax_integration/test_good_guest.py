@@ -208,12 +208,12 @@ def written_by_finalizers(place: Path, way: str) -> dict[str, str]:
     return everything(place)
 
 
-@pytest.mark.parametrize("ways", [WAYS[-1:], pytest.param(WAYS[:-1], marks=pytest.mark.soak)], ids=" ".join)
-def test_finalizers_at_exit_write_what_they_write_without_ejcache(ways, tmp_path):
+@pytest.mark.soak
+def test_finalizers_at_exit_write_what_they_write_without_ejcache(tmp_path):
     """Cycles with `__del__`, a generator's `finally` and a temporary directory end as the interpreter ends them."""
     plain = written_by_finalizers(tmp_path / "plain", "plain")
     assert sorted(plain) == ["generator", "imports", "json", "logging", "opens", "subprocess"]
-    for way in ways:
+    for way in WAYS:
         assert written_by_finalizers(tmp_path / way, way) == plain, way
 
 
@@ -232,6 +232,7 @@ def test_the_process_is_as_without_ejcache(run_python, tmp_path):
     assert len(plain) > 4
 
 
+@pytest.mark.soak
 def test_dropped_memory_is_freed_as_early_as_without_ejcache(run_python, tmp_path):
     """A cycle that holds 400 MB, dropped before `enable()`; and a debugger finds who refers to an object."""
     plain, ours = (run_python(DROPPED, who, str(tmp_path / "cache")).stdout.split() for who in ("plain", "enable"))

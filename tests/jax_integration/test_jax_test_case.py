@@ -49,6 +49,7 @@ def suite(tmp_path):
     return run
 
 
+@pytest.mark.soak
 def test_pytest_plugin_cold_and_warm(suite, tmp_path):
     """Every test passes as without a cache, and the second run loads what the first one stored."""
     assert suite() == {}

@@ -60,9 +60,10 @@ def test_every_rank_has_the_keys_of_rank_0_and_lives_on_its_entries(processes, t
     assert all_hits(run(processes, lambda rank: str(tmp_path / f"copy{rank}")))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "env",
-    [pytest.param({}, id="each compiles"), pytest.param(TOGETHER, id="shared between hosts", marks=pytest.mark.soak)],
+    [pytest.param({}, id="each compiles"), pytest.param(TOGETHER, id="shared between hosts")],
 )
 def test_permuted_meshes_give_right_values_cold_and_warm(env, tmp_path):
     """One directory for all, with jax_share_binary_between_hosts and without; the second start hits everywhere."""
@@ -73,6 +74,7 @@ def test_permuted_meshes_give_right_values_cold_and_warm(env, tmp_path):
     assert all_hits(warm)
 
 
+@pytest.mark.soak
 def test_what_is_shared_is_bound_to_the_devices_it_was_shared_for(tmp_path):
     """With nothing stored all goes through the sharing, and two meshes of one key get an executable each."""
     for rank in run(2, lambda rank: str(tmp_path), {**TOGETHER, "POD_FLOOR": "1000"}):

@@ -158,6 +158,7 @@ print(json.dumps(sorted(variants)))
 )
 
 
+@pytest.mark.soak
 def test_what_is_shared_without_a_profile_is_no_optimised_executable(tmp_path):
     """With jax_share_binary_between_hosts: the rank that takes it stores it as what the first process compiled."""
     for start, expected in (

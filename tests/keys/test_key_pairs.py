@@ -20,7 +20,7 @@ FORKED = [
     if not any(each.process.python or each.process.rank is not None for each in (pair.one, pair.other))
 ]
 """Pairs of processes that fork from one; the others start anew, or are ranks of a pod."""
-FEW = FORKED[::6]
+FEW = FORKED[::12]
 
 
 @pytest.fixture(scope="module", params=[FEW, pytest.param(PAIRS, marks=pytest.mark.soak)], ids=["few", "all"])

@@ -125,8 +125,8 @@ CHANGES = (
 )
 
 
-@pytest.mark.parametrize("changes", [CHANGES[:2], pytest.param(CHANGES, marks=pytest.mark.soak)], ids=["two", "all"])
-def test_a_change_traces_what_it_concerns(start, tmp_path, changes):
+@pytest.mark.soak
+def test_a_change_traces_what_it_concerns(start, tmp_path):
     """The first start records, the second proves, the third traces nothing, and each change traces its function."""
     flax = tmp_path / "site" / "flax-0.12.0.dist-info"
     flax.mkdir(parents=True)
@@ -135,7 +135,7 @@ def test_a_change_traces_what_it_concerns(start, tmp_path, changes):
     assert values(first) == values(second) == values(third)
     assert "7 functions not traced" not in third["stderr"]
     assert "6 functions not traced" in third["stderr"]
-    for change, traced, value in changes:
+    for change, traced, value in CHANGES:
         changed = start(CHANGE=change)
         assert (changed["traced"], values(changed)[traced]) == ([traced], value)
     wide = start(JAX_ENABLE_X64="1")
@@ -212,6 +212,7 @@ said["callback"] = calls_back(x)
 """
 
 
+@pytest.mark.soak
 def test_what_is_never_reused(start):
     """With the same word the third start traces them, the fourth has what changed, and a sentence says why."""
     start(TRACED)
@@ -254,7 +255,8 @@ said["edited"] = edited(x)
 """
 
 
-@pytest.mark.parametrize("change", ["written", pytest.param("replaced", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("change", ["written", "replaced"])
 def test_a_module_that_is_edited_before_the_first_call(start, change):
     """The process has the old code, and its file the new one: it neither records nor reuses."""
     for _ in range(2):
@@ -282,6 +284,7 @@ if change:
 """
 
 
+@pytest.mark.soak
 def test_a_second_function_that_is_made_late(start):
     """It is said loudly; the record is removed, what was reused is traced, and the name, code and word stay off."""
     for _ in range(2):
@@ -299,13 +302,14 @@ def test_a_second_function_that_is_made_late(start):
 CHANCE = """
 @ejcache.ejit(reuse_lowering="chance")
 def chance(x):
-    traced.append(1)
+    traced.append("chance")
     return x * int.from_bytes(os.urandom(3), "big")
 
 said["chance"] = chance(x)
 """
 
 
+@pytest.mark.soak
 def test_two_traces_that_differ(start, tmp_path):
     """What the word leaves out is found by the proof, and nothing is reused until `clear`."""
     starts = [start(CHANCE) for _ in range(4)]
@@ -319,7 +323,7 @@ def test_two_traces_that_differ(start, tmp_path):
 SIGNATURES = """
 @ejcache.ejit(reuse_lowering="loop", donate_argnums=0)
 def step(state, x):
-    traced.append(1)
+    traced.append("loop")
     for _ in range(400):
         x = jnp.sin(x)
     return {"w": state["w"] + x.sum(), "n": state["n"] + 1}, x
@@ -331,11 +335,13 @@ said["state"] = state
 """
 
 
+@pytest.mark.soak
 def test_calls_of_equal_types(start):
     """The first call has arrays of NumPy, and the next ones arrays of JAX, for which JAX remembers the trace."""
-    assert [start(SIGNATURES, EJCACHE_REUSE_FLOOR=None)["traced"] for _ in range(3)] == [[1], [1], []]
+    assert [start(SIGNATURES, EJCACHE_REUSE_FLOOR=None)["traced"] for _ in range(3)] == [["loop"], ["loop"], []]
 
 
+@pytest.mark.soak
 def test_damage_is_a_miss(start, tmp_path):
     """Without its module, a record is of no use; with its next trace, it is."""
     from ejcache.stores.opening import open_store
@@ -346,9 +352,10 @@ def test_damage_is_a_miss(start, tmp_path):
         for info in list(store.entries()):
             if info.key.startswith("reuse_module"):
                 store.delete(info.key)
-    assert [start()["traced"] for _ in range(2)] == [[1], []]
+    assert [start()["traced"] for _ in range(2)] == [["loop"], []]
 
 
+@pytest.mark.soak
 def test_why_names_what_changed(start, tmp_path):
     """What was recorded is compared with the nearest earlier start."""
 
@@ -364,6 +371,31 @@ def test_why_names_what_changed(start, tmp_path):
     assert "changed the word changed the code of the function, or the source of its module when" in why()
     start()
     assert "was traced and proven, because an earlier start has recorded the same program" in why()
+
+
+def test_four_starts(start):
+    """Recorded, proven, reused, changed: only what may be reused is, and each sentence says why another one is not.
+
+    `make soak` has each of these programs alone, and more changes.
+    """
+    start(PROGRAM + TRACED.replace("def make(k)", "def build(k)").replace("make(2), make(3)", "build(2), build(3)")
+          + CHANCE + SIGNATURES)  # fmt: skip
+    second, third, fourth = start(), start(), start(CHANGE="function")
+    never = ["phase", "exec", "own", "weights", "scalar", "callback", "chance"]
+    assert second["traced"] == [*NAMES, *never, "loop"]
+    assert third["traced"] == never
+    assert fourth["traced"] == ["function", *never]
+    assert values(fourth)["function"] == [0.0, 1.0, 2.0, 3.0] != values(third)["function"] == values(second)["function"]
+    assert [values(each)["own"] for each in (third, fourth)] == [[0.0, 2.0, 4.0, 6.0], [0.0, 3.0, 6.0, 9.0]]
+    assert values(second)["chance"] != values(third)["chance"]
+    assert values(second)["state"] == values(third)["state"]
+    for sentence in (
+        "__main__.own has a word, and is traced: a static argument.k is a K",
+        "__main__.weighted has a word, and is traced: arrays of JAX are baked into its program",
+        "several functions of the name __main__.build.<locals>.step have the same word: give each another word",
+        "two traces of __main__.chance with the same word, code and call gave other programs",
+    ):
+        assert third["stderr"].count(sentence) == 1, sentence
 
 
 def test_errors_of_the_user_are_the_user_s(start):
@@ -389,6 +421,6 @@ def step(x):
 
 said["step"] = step(x)
 """
-    starts = [start(forked) for _ in range(3)]
-    assert [each["traced"] for each in starts] == [[1]] * 3
-    assert "the process was forked before it made a function with a word" in starts[0]["stderr"]
+    said = start(forked)
+    assert said["traced"] == [1]
+    assert "the process was forked before it made a function with a word" in said["stderr"]

@@ -45,14 +45,16 @@ print(json.dumps({"found": found, "client": store.shared.bucket.is_prepared}))
 """
 
 
-EVERY = pytest.mark.parametrize("kind", STORAGES, scope="module", indirect=True)
 FIRST = pytest.mark.parametrize(
     "kind",
     [STORAGES[0], *(pytest.param(name, marks=pytest.mark.soak) for name in STORAGES[1:])],
     scope="module",
     indirect=True,
 )
-"""The host's part in it is the same whatever the storage is; `make test` shows it with one."""
+"""The host's part in it is the same whatever the storage is; `make test` shows it with one.
+
+What each protocol is asked is in test_shared_stores.py.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def counted(storage):
         return store.counters()
 
 
-@EVERY
+@FIRST
 def test_cold_and_warm(run, storage):
     """What one host has stored another one finds; where all is on the host, no client is made."""
     assert run("one", 6, "flush") == {"found": 0, "client": True}
@@ -125,7 +127,7 @@ def test_what_is_not_finished_at_exit_is_sent_by_the_next_run(run, storage):
     assert storage.names("v1/journal/")
 
 
-@EVERY
+@FIRST
 def test_full(run, storage):
     """Without room in the storage, everything is on its host, and arrives there when there is room."""
     if not hasattr(storage.server, "fill"):

@@ -63,10 +63,15 @@ def rotated(parts: list[str], by: int) -> list[str]:
     return parts[first:] + parts[:first]
 
 
-def some(names: Iterable[str], *, every: int) -> list[ParameterSet]:
-    """All names as parameters, of which `make test` uses one in `every`, and `make soak` the others."""
-    soak = pytest.mark.soak
-    return [pytest.param(name, marks=[soak] if number % every else []) for number, name in enumerate(names)]
+def some(names: Iterable[object], *, every: int) -> list[ParameterSet]:
+    """All names as parameters, of which `make test` uses one in `every`, and `make soak` the others.
+
+    A tuple is a row of several parameters.
+    """
+    return [
+        pytest.param(*(name if type(name) is tuple else (name,)), marks=[pytest.mark.soak] if number % every else [])
+        for number, name in enumerate(names)
+    ]
 
 
 class SoakTurns:
