@@ -28,11 +28,15 @@ for cell in done.cells:
 """
 
 
-def test_cells_in_a_kernel(run_python, monkeypatch):
+COMPILED, LOADED = "ejcache: compiled 1 in ", "ejcache: loaded 1, saved "
+
+
+@pytest.mark.parametrize("starts", [[COMPILED], pytest.param([COMPILED, LOADED], marks=pytest.mark.soak)])
+def test_cells_in_a_kernel(run_python, monkeypatch, starts):
     """A cell that compiles or loads is followed by a line that says so; others are not; unloaded, none is."""
     require("notebooks")
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    for what in ("ejcache: compiled 1 in ", "ejcache: loaded 1, saved "):
+    for what in starts:
         cells = run_python(BOOK).stdout.split("--\n")
         assert cells[0] == cells[1] == ""
         assert cells[2].startswith(f"'7.0\\n{what}")

@@ -37,10 +37,9 @@ def test_unknown_name():
         _ = ejcache.enabled
 
 
-@pytest.mark.parametrize("text", ["autotune.AutotuneStore", "autotune.ejkernel.install"])
-def test_submodules_are_reachable(run_python, text):
-    """`import ejcache` is enough to use the submodule that the documentation names."""
-    run_python(f"import ejcache\nassert ejcache.{text} is not None")
+def test_submodules_are_reachable(run_python):
+    """`import ejcache` is enough to use the submodules that the documentation names."""
+    run_python("import ejcache\nejcache.autotune.ejkernel.install, ejcache.autotune.AutotuneStore")
 
 
 def test_how_many_names_there_are():

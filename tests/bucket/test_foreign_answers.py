@@ -12,6 +12,7 @@ from answering import VERSION, answer, serving
 from buckets import gcs_bucket
 from capabilities import require
 from dead_ends import URLS, Trouble, any_request, leads_to
+from soak_turns import some
 
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.bucket.storage_causes import StorageCause
@@ -114,9 +115,13 @@ def kind(request):
     return request.param
 
 
+LARGE = ((endless, "read"), (endless, "walk"), (bomb, "read"), (nested, "walk"), (repeating, "walk"))
+
+
 @pytest.mark.parametrize(
-    ("reply", "operation"),
-    [(endless, "read"), (endless, "walk"), (bomb, "read"), (nested, "walk"), (repeating, "walk")],
+    ("kind", "reply", "operation"),
+    some([(kind, *each) for kind in KINDS for each in LARGE], every=4),
+    indirect=["kind"],
 )
 def test_a_large_answer_is_not_taken(kind, reply, operation, run_client):
     """No more is read than may be there, nothing is decompressed, and one sentence says so."""
@@ -157,17 +162,21 @@ def test_a_redirect_is_not_followed(asked, call, kind):
     assert "a redirect to /elsewhere" in asked(redirect, call, kind)
 
 
+CAUSES = {
+    "dead DNS, answers at once": StorageCause.NO_ADDRESS,
+    "403": None,  # the class says it
+    "portal, a page": StorageCause.PORTAL,
+    "portal, a redirect": StorageCause.PORTAL,
+    "429": StorageCause.THROTTLED,
+    "401": StorageCause.CREDENTIALS,
+    "no network, silent": None,
+}
+
+
 @pytest.mark.parametrize(
-    ("what", "cause"),
-    [
-        ("dead DNS, answers at once", StorageCause.NO_ADDRESS),
-        ("403", None),  # the class says it
-        ("portal, a page", StorageCause.PORTAL),
-        ("portal, a redirect", StorageCause.PORTAL),
-        ("429", StorageCause.THROTTLED),
-        ("401", StorageCause.CREDENTIALS),
-        ("no network, silent", None),
-    ],
+    ("kind", "what", "cause"),
+    some([(kind, *each) for kind in KINDS for each in CAUSES.items()], every=4),
+    indirect=["kind"],
 )
 def test_causes_have_names(what, cause, kind, tmp_path, run_client):
     """What a user can do something about is told apart, whatever the library of a storage calls it."""

@@ -9,6 +9,7 @@ import pytest
 from buckets import DEADLINE, GcsServer, S3Server, gcs_bucket, s3_bucket
 from lossy_proxy import LossyProxy
 from memory_bucket import MemoryBucket
+from soak_turns import some
 
 from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.gcs import GcsBucket
@@ -135,8 +136,13 @@ class TestDeletions:
 
     @pytest.mark.parametrize(
         "answer",
-        [(404, b""), (405, b""), (501, b""), (200, b"<DeleteResult></DeleteResult>"), (200, b"<html>no</html>")],
-        ids=["404", "405", "501", "no parts", "a page"],
+        [
+            pytest.param((404, b""), id="404"),
+            pytest.param((405, b""), id="405", marks=pytest.mark.soak),
+            pytest.param((501, b""), id="501", marks=pytest.mark.soak),
+            pytest.param((200, b"<DeleteResult></DeleteResult>"), id="no parts", marks=pytest.mark.soak),
+            pytest.param((200, b"<html>no</html>"), id="a page"),
+        ],
     )
     def test_without_batches_of_s3(self, proxy, s3, answer):
         """The same for a server with S3's protocol: it is asked once, and then gets one request for each object."""
@@ -169,7 +175,7 @@ class TestStrangeAnswers:
             operation(bucket)
         bucket.close()
 
-    @pytest.mark.parametrize("operation", OPERATIONS)
+    @pytest.mark.parametrize("operation", some(OPERATIONS, every=3))
     def test_a_login_page_instead_of_s3(self, proxy, s3, operation):
         """The same in place of a server with S3's protocol, and no write counts as done."""
         for method in ("GET", "HEAD", "PUT", "POST", "DELETE"):

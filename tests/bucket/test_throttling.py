@@ -210,6 +210,7 @@ def test_throttling_opens_no_breaker(server, bucket, retry_time, monkeypatch):
     assert bucket.breaker.is_open
 
 
+@pytest.mark.soak
 def test_hosts_that_start_together(tmp_path, run_forked):
     """A bucket that serves few requests a second: no host compiles what it holds, and none opens its breaker."""
     hosts, programs = 8, 6

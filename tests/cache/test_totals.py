@@ -35,7 +35,7 @@ sys.exit(main(["stats", "--dir", sys.argv[1], "--json"]))
 """
 
 
-@pytest.mark.parametrize("place", ["local", "mount"])
+@pytest.mark.parametrize("place", ["mount", pytest.param("local", marks=pytest.mark.soak)])
 def test_after_a_hundred_rotations(run_forked, tmp_path, place):
     """Two users of one cache, and then a container with another home: the sums are those that were kept by hand."""
     cache = tmp_path / "cache"

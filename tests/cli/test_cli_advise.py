@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import ejcache
+from forking import Forked
 from helpers import run_program
 
 from ejcache.history.advise import advise as advised
@@ -34,7 +35,7 @@ def script(tmp_path):
 
 
 def advise(*arguments, cwd):
-    return run_program([sys.executable, "-m", "ejcache", "advise", *arguments], cwd=cwd, check=False)
+    return run_program([sys.executable, "-m", "ejcache", "advise", *arguments], cwd=cwd, check=False, start=Forked)
 
 
 def test_of_a_program_that_it_runs(script, tmp_path):

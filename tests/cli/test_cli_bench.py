@@ -78,6 +78,7 @@ def test_no_rounds(bench):
     assert "1 or more" in done.stderr
 
 
+@pytest.mark.soak
 def test_demo_is_warm_the_second_time(tmp_path, capsys):
     """One miss and one store, then one hit and none; the same loss to the bit; the table says so.
 

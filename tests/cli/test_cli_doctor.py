@@ -9,12 +9,14 @@ import pytest
 from answering import answer, serving
 from buckets import S3Server
 from cli_helpers import ejcache, files, fill
+from soak_turns import some
 
 from ejcache.bucket.storage_causes import StorageCause
 from ejcache.maintenance import doctor as doctor_module
 from ejcache.maintenance.doctor import remedy
 
 URL = "gs://bucket/a"
+STALL = {"action": "stall"}
 REMOTE = ["read", "create once", "clock", "latency", "write"]
 
 
@@ -98,7 +100,7 @@ def test_no_network(monkeypatch, impatient):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("what", "fault"),
-    [("GET", {"action": "stall"}), ("POST", {"action": "status", "status": 503}), ("DELETE", {"action": "stall"})],
+    some([("GET", STALL), ("POST", {"action": "status", "status": 503}), ("DELETE", STALL)], every=3),
 )
 def test_trouble_is_not_waited_for(bucket, impatient, what, fault):
     """A bucket that stalls or refuses for ever, in any kind of request, is a failure, soon."""
@@ -142,6 +144,7 @@ def portal(monkeypatch):
         yield
 
 
+@pytest.mark.soak
 def test_each_cause_is_named(bucket, monkeypatch, portal, impatient):
     """Too many requests, no permission, a name that DNS does not know, and a login page are four sentences."""
     impatient()

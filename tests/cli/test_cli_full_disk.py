@@ -7,6 +7,7 @@ import json
 import pytest
 from capabilities import needs
 from small_disk import on_small_disk
+from soak_turns import some
 
 from ejcache.stores.local.layout import RESERVE_BYTES
 
@@ -66,8 +67,10 @@ def run(tmp_path, kind, beside, *command):
     return result
 
 
-@pytest.mark.parametrize("beside", ["alone", "beside"])
-@pytest.mark.parametrize(("kind", "number"), [("files", 60), ("rows", 600)])
+EACH = [(kind, number, beside) for kind, number in (("files", 60), ("rows", 600)) for beside in ("alone", "beside")]
+
+
+@pytest.mark.parametrize(("kind", "number", "beside"), some(EACH, every=3))
 class TestFullDisk:
     """Values in files and in rows of the index, while another process has the cache open or not."""
 

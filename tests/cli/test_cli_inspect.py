@@ -6,6 +6,7 @@ import json
 
 import pytest
 from cli_helpers import ejcache, files, fill, key_text, put
+from soak_turns import some
 
 from ejcache import entry
 from ejcache.stores.local.layout import Layout
@@ -138,7 +139,7 @@ def too_long(lines, columns):
     return [line for line in lines if len(line) > columns and len(line.split()[-1]) < 40]
 
 
-@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("columns", some([60, 80, 200], every=3))
 def test_a_narrow_terminal(cache, columns):
     """Nothing of a table is cut, a key is on one line, and sentences are wrapped between words."""
     with LocalStore(cache) as store:

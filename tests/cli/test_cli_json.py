@@ -25,20 +25,14 @@ def reference():
     return runpy.run_path(str(ROOT / "tools" / "json_reference.py"))
 
 
-@pytest.fixture
-def documents(reference, clean_environment):
-    """What each command prints of a small cache."""
-    return reference["printed"](clean_environment)
+def test_every_document_has_a_schema_and_one_name_is_one_thing(reference, clean_environment):
+    """Of what each command prints of a small cache: all documents have the same schema, in front.
 
-
-def test_every_document_has_a_schema(documents):
-    """All have the same one, in front."""
+    No name has values of two types, but those that have the type of a setting; what hits saved has one name.
+    """
+    documents = reference["printed"](clean_environment)
     assert len(documents) > 20
     assert {next(iter(document.items())) for document in documents.values()} == {("schema", 1)}
-
-
-def test_one_name_is_one_thing(documents, reference):
-    """No name has values of two types, but those that have the type of a setting; what hits saved has one name."""
     kinds = defaultdict(set)
     for document in documents.values():
         for name, kind in named(document, reference["DATA"]):

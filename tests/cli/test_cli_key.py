@@ -29,12 +29,11 @@ def test_one_host_has_one_key(run_python, run_forked, tmp_path):
 @pytest.mark.parametrize(
     ("packages", "variables", "imported"),
     [
-        ((), {"JAX_PLATFORMS": "cpu"}, "False"),
-        (("libtpu", "jax_cuda13_plugin"), {}, "False"),
-        (("libtpu",), {"JAX_FORCE_TPU_INIT": "1"}, "True"),
-        (("libneuronxla",), {}, "True"),
+        pytest.param((), {"JAX_PLATFORMS": "cpu"}, "False", id="variable", marks=pytest.mark.soak),
+        pytest.param(("libtpu", "jax_cuda13_plugin"), {}, "False", id="no-device"),
+        pytest.param(("libtpu",), {"JAX_FORCE_TPU_INIT": "1"}, "True", id="forced", marks=pytest.mark.soak),
+        pytest.param(("libneuronxla",), {}, "True", id="unknown"),
     ],
-    ids=["variable", "no-device", "forced", "unknown"],
 )
 def test_without_an_accelerator_it_does_not_import_jax(run_python, tmp_path, packages, variables, imported):
     """A job in CI asks for it before its tests, and to import JAX takes longer than all other commands of the job.

@@ -11,6 +11,7 @@ import textwrap
 
 import pytest
 from cli_helpers import ejcache
+from forking import Forked
 from helpers import run_program
 
 from ejcache.cli.programs.warm_worker import target_function
@@ -141,10 +142,10 @@ def test_a_function_that_calls_warm(project):
     assert [(p["program"], p["outcome"]) for p in said["programs"]] == [
         ("jit_plain", "compiled"), ("jit__lambda", "compiled"),
     ]  # fmt: skip
-    assert warm("prog.py:programs", "--json").json["hits"] == 2
     assert warm("prog.py:Model.plain", "--shapes", "f32[3]", "--json").json["hits"] == 1
 
 
+@pytest.mark.soak
 def test_what_is_too_quick_is_said(project):
     """What a floor leaves out is not stored, and the line says why."""
     said = ejcache("warm", "prog.py:step", *given(SHAPES[:1]), "--dir", "cache", "--min-compile-seconds", "1000")
@@ -201,12 +202,13 @@ def test_a_script_is_run(project):
         "import sys, jax\njax.jit(lambda x: x * 2)(1.0)\nprint(sys.argv)\nsys.exit(int(sys.argv[2]))"
     )
     command = [sys.executable, "-m", "ejcache", "warm", "--dir", "cache", "--min-compile-seconds", "0", "script.py"]
-    done = run_program([*command, "--json", "4"], cwd=project, check=False)
+    done = run_program([*command, "--json", "4"], cwd=project, check=False, start=Forked)
     assert (done.returncode, done.stdout) == (4, "['script.py', '--json', '4']\n")
     assert "0 hits, 1 miss, 1 stored" in done.stderr
-    assert "1 hit, 0 misses" in run_program([*command, "--steps", "0"], cwd=project).stderr
+    assert "1 hit, 0 misses" in run_program([*command, "--steps", "0"], cwd=project, start=Forked).stderr
 
 
+@pytest.mark.soak
 def test_an_interrupted_command_leaves_no_process_and_continues(project):
     """After Ctrl-C the processes are gone and what was compiled is kept; the same command goes on from there."""
     shapes = given([SHAPES[0], 'f32[4,4] f32[8] mode:="wait"'])

@@ -109,9 +109,9 @@ def blocks() -> list[Block]:
 
 BLOCKS = blocks()
 RUN = [block for block in BLOCKS if not block.text.startswith(SHOWN)]
-LONG = {"anywhere.md", "autotune.md", "places.md"}
+LONG = {"anywhere.md", "autotune.md", "places.md", "shared.md"}
 """Pages whose blocks only `make soak` runs: each is two dozen processes that compile or measure. Their commands have
-tests of their own in test_cli_target.py, test_autotune_cli.py and test_cli_transfer.py."""
+tests of their own in test_cli_target.py, test_autotune_cli.py, test_cli_transfer.py and test_cli_bucket.py."""
 PAGES = [pytest.param(page, marks=[pytest.mark.soak] * (page in LONG)) for page in sorted({each.page for each in RUN})]
 
 
@@ -292,6 +292,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.soak
 def test_why_a_learning_rate_was_compiled_anew(shell, tmp_path):
     """`why` answers what docs/causes.md shows, but for the time."""
     for text in (WHY, WHY.replace("0.001", "0.01")):

@@ -106,6 +106,7 @@ def test_commands_on_a_local_cache(run, tmp_path):
     assert {path.name for path in set(ROOT.iterdir()) - before if path.suffix == ".html"} == set()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("bucket")
 def test_commands_on_a_bucket(run):
     """So do those on a bucket, in their order."""
