@@ -92,7 +92,7 @@ def test_every_command_has_a_line():
     assert set(LINES) == set(COMMANDS)
 
 
-LONG = {"bench", "demo"}
+LONG = {"advise", "bench", "demo", "target", "tune"}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,7 @@ def test_a_module_in_the_working_directory_has_to_be_named_by_its_file(hostile, 
     assert not (hostile / "__pycache__").exists()
 
 
+@pytest.mark.soak
 def test_a_candidate_in_a_process_of_its_own_imports_nothing_from_the_working_directory(hostile, script):
     """The screening process has the path of the program, without the working directory."""
     code = script.read_text().replace('version="1"', 'version="1", tuner=ejcache.autotune.Tuner(isolate=True)')
@@ -163,6 +164,7 @@ def test_a_recorded_type_that_imports_a_module_is_not_made(hostile, script, tmp_
     assert "--module" in json.loads(done.stdout)["tuned_calls"][0]["problem"]
 
 
+@pytest.mark.soak
 def test_types_that_the_operation_annotates_are_made(script):
     """A dataclass of another module, also as a field of another one."""
     script.with_name("shapes.py").write_text(

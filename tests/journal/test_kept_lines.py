@@ -134,7 +134,7 @@ def test_a_past_day_is_merged():
 def test_many_lines_are_several_objects():
     """A merged object stays below the size that readers take."""
     objects = MemoryBucket()
-    for number in range(60):
+    for number in range(30):
         leave(objects, number, programs=1_500)
     known = records(objects)
     run_pass(objects, None)
