@@ -124,7 +124,6 @@ _ONE_PYTHON = (
     "test_bench.py",
     "test_examples.py",
     "test_one_of_each.py",
-    "typing",
 )
 """Files and directories of tests that take long and are about JAX, XLA, servers, file systems or our own source: mark
 `one_python`."""
@@ -172,7 +171,6 @@ _ONE_JAX = (
     "test_import_cost.py",
     "test_one_of_each.py",
     "test_package.py",
-    "typing",
 )
 """Files and directories of tests that never ask which JAX compiles: mark `one_jax`."""
 

@@ -19,6 +19,7 @@ from syntax import dotted, parsed
 
 from ejcache import entry
 from ejcache.keys.key import CacheKey
+from ejcache.stores.opening import open_store
 
 PACKAGE = ROOT / "src" / "ejcache"
 
@@ -308,10 +309,15 @@ def import_circles(graph: dict[str, set[str]]) -> list[set[str]]:
     return [set(group) for group in sorted(groups, key=sorted)]
 
 
+@cache
+def graph_of_the_package() -> dict[str, set[str]]:
+    return import_graph(modules())
+
+
 def test_every_module_is_named_by_another_one():
     """By an import, or by a text that is imported or started later: what nothing names is dead, whatever tests it."""
     sources = modules()
-    graph = import_graph(sources)
+    graph = graph_of_the_package()
     named = set().union(*graph.values())
     others = {path.relative_to(PACKAGE.parent).as_posix(): path.read_text() for path in PACKAGE.parent.rglob("*.py")}
     for path in sources:
@@ -325,7 +331,7 @@ def test_every_module_is_named_by_another_one():
 
 def test_no_modules_import_each_other():
     """There is no import circle, lazy imports and those for type checkers included."""
-    assert import_circles(import_graph(modules())) == []
+    assert import_circles(graph_of_the_package()) == []
 
 
 def test_circles_are_found():
@@ -341,33 +347,27 @@ def test_circles_are_found():
 
 
 def test_the_core_imports_no_room_above_it(run_python, tmp_path):
-    """A start with a hit, and commands about the cache, run without tuning and reports, which rows of tables name."""
+    """Commands about the cache run without tuning and reports, which rows of tables name.
+
+    So does a start with a hit: test_import_cost.py.
+    """
+    with open_store(tmp_path / "cache") as store:
+        store.put("k", b"value")
     code = """
         import sys
-        import jax
-        import ejcache
-
-        cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
-        jax.jit(lambda x: x + 1)(1.0)
-        print(cache.stats().hits > 0)
-        cache.flush()
         from ejcache.cli.main import main
 
         assert main(["ls", "--dir", sys.argv[1]]) == main(["stats", "--dir", sys.argv[1]]) == main(["config"]) == 0
         print([name for name in sys.modules if name.startswith(("ejcache.autotune", "ejcache.reports"))])
     """
-    said = [run_python(code, str(tmp_path / "cache")).stdout.splitlines() for _ in range(2)]
-    assert [(lines[0], lines[-1]) for lines in said] == [("False", "[]"), ("True", "[]")]
+    assert run_python(code, str(tmp_path / "cache")).stdout.splitlines()[-1] == "[]"
 
 
 def test_one_module_imports_diskcache():
     """The local index has one seam, not several."""
-    importers = [
-        path
-        for path, source in modules().items()
-        if any(name.split(".")[0] == "diskcache" for _, name in imported_names(parsed(source), path))
+    assert [path for path, source in modules().items() if re.search(r"\b(?:import|from) diskcache\b", source)] == [
+        "stores/local/tables.py"
     ]
-    assert len(importers) <= 1
 
 
 def test_package_imports_nothing_at_once():

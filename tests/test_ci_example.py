@@ -80,6 +80,7 @@ def test_jobs_of_a_matrix_share_one_cache(tmp_path):
     assert service.requests["merge"] == ["download", "upload"]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_what_compiled_before_a_test_failed_is_kept(tmp_path):
     """The job that fails uploads its part, the merge takes it, and the next run compiles nothing.
@@ -99,7 +100,6 @@ def test_what_compiled_before_a_test_failed_is_kept(tmp_path):
     assert service.requests == {"tests1": ["restore"]}
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_pull_request_reads_and_uploads_nothing(tmp_path):
     """So does one of a fork, which has no right to write: its tests begin warm, and its new programs stay with it."""

@@ -46,7 +46,9 @@ def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
     assert run_program([sys.executable, "-c", chosen], cwd=tmp_path, env=elsewhere, start=Forked).stdout == "seed\n"
 
 
-@pytest.mark.parametrize("user", [None, 1234], ids=["of-the-builder", "of-another-user"])
+@pytest.mark.parametrize(
+    "user", [pytest.param(None, id="of-the-builder", marks=pytest.mark.soak), pytest.param(1234, id="of-another-user")]
+)
 def test_image_that_starts_warm(open_place, user):
     """What the Dockerfile runs makes the server's programs hits in a cache that is only read, for whoever runs it.
 
@@ -76,6 +78,7 @@ def test_image_that_starts_warm(open_place, user):
     assert int(re.search(r"(\d+) hits?", done.stdout)[1]) >= 3, done
 
 
+@pytest.mark.soak
 def test_two_hosts_and_one_bucket(tmp_path):
     """The second host loads all that the first one has compiled."""
     first, second = run_program([sys.executable, EXAMPLES / "one_bucket.py"], cwd=tmp_path).stdout.splitlines()

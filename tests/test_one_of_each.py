@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 from helpers import ROOT
-from syntax import dotted, parsed
+from syntax import defined, dotted, parsed
 
 PACKAGE = ROOT / "src" / "ejcache"
 
@@ -97,14 +97,7 @@ def test_facility_is_used_at_its_levels(facility):
 )
 def test_mechanism_is_defined_once(pattern, home):
     """There is one circuit breaker, one warn-once, one atomic write, one eviction pass and one scheduler."""
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    homes = [
-        path
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and re.search(pattern, node.name)
-    ]
-    assert homes == [home]
+    assert [path for path, tree in trees().items() for name in defined(tree) if re.search(pattern, name)] == [home]
 
 
 def test_named_tuples_are_made_quickly():

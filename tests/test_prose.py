@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syntax import defined, parsed
 
 import ejcache
 import ejcache.autotune
@@ -21,7 +22,7 @@ PACKAGE = ROOT / "src" / "ejcache"
 @cache
 def trees() -> dict[str, ast.Module]:
     """The syntax trees of the package, by their paths below it."""
-    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    return {path.relative_to(PACKAGE).as_posix(): parsed(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 VERBS = """
@@ -46,10 +47,10 @@ def test_docstrings_begin_with_a_verb():
         for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and not any("property" in ast.unparse(each) for each in node.decorator_list)
         and (text := ast.get_docstring(node))
         and not text.startswith("True if")
         and text.split()[0].rstrip(",:;.") not in verbs
+        and not any("property" in ast.unparse(each) for each in node.decorator_list)
     ]
     assert found == []
 
@@ -68,16 +69,10 @@ def test_docstrings_begin_with_a_verb():
 )
 def test_a_word_means_one_thing(pattern, homes):
     """A word of the table in CONTRIBUTING.md is in names of functions and classes only where it means what it says."""
-    kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    found = {
-        path
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, kinds) and re.search(pattern, node.name)
-    }
-    assert found == homes
+    assert {path for path, tree in trees().items() for name in defined(tree) if re.search(pattern, name)} == homes
 
 
+@cache
 def docstrings() -> list[tuple[str, str]]:
     """Every docstring of the package with the path of its module, and two pages for those who change it."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

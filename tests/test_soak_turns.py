@@ -75,7 +75,7 @@ def test_a_part_keeps_its_turn_when_others_come():
     ("raise KeyboardInterrupt", "", "left out after 0 s, "),
     ("pass", "0", "left out after 0 s, "),
 ])  # fmt: skip
-def test_the_last_lines_say_how_each_part_went(run_python, tmp_path, body, seconds, says):
+def test_the_last_lines_say_how_each_part_went(run_forked, tmp_path, body, seconds, says):
     """One that was interrupted is left out, as one for which no time is left; one of another turn says its day."""
     text = "import pytest\npytestmark = pytest.mark.soak\ndef test_it(): pass\ndef test_b(): "
     turns = turns_of(f"test_{number}.py" for number in range(9))
@@ -89,6 +89,6 @@ def test_the_last_lines_say_how_each_part_went(run_python, tmp_path, body, secon
     )
     program = "import pytest, sys; sys.exit(pytest.main(['-p', 'no:cacheprovider', '-m', 'soak']))"
     env = {"PYTHONPATH": str(ROOT / "tests" / "support"), "SOAK_TURN": str(turns[part]), "SOAK_SECONDS": seconds}
-    lines = run_python(program, env=env, check=False).stdout.splitlines()
+    lines = run_forked(program, env=env, check=False).stdout.splitlines()
     found = [line.rpartition("next on ")[0] for line in lines if "next on 2" in line]
     assert found == [f"{part}: {says}", f"{other}: "]

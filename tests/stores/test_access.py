@@ -36,7 +36,7 @@ from ejcache.util import directory_access
 from ejcache.util.directory_access import Access
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust.md"
-UMASKS = ((0o002, 0o077), pytest.param((0o000, 0o027), marks=pytest.mark.soak))
+UMASKS = (0o002, 0o077, 0o000, 0o027)
 ROOT, YOU, OTHER, TEAM = 0, 54321, 54322, 54300
 KEYS = [f"jit_f{number}" for number in range(17)]
 VALUE = os.urandom(20_000)
@@ -170,12 +170,19 @@ def prepare(directory, row, owner):
     os.chown(directory.parent, owner, TEAM)
 
 
+def each_row():
+    """Each row, in a place and under a umask that take turns, and for `make soak` all of them."""
+    for number, row in enumerate(rows()):
+        name = f"{row.owner}-{row.mode and oct(row.mode)}-{row.setting}{row.shared}"
+        kinds = ("local", "mount")
+        quick, umask = kinds[number % 2], UMASKS[number // 2 % 2]
+        yield pytest.param(row, quick, (umask,), id=f"{name}-{quick}-{umask:03o}")
+        for kind in kinds:
+            yield pytest.param(row, kind, UMASKS, id=f"{name}-{kind}", marks=pytest.mark.soak)
+
+
 @needs_root
-@pytest.mark.parametrize("umasks", UMASKS, ids=["usual", "rare"])
-@pytest.mark.parametrize("kind", ["local", "mount"])
-@pytest.mark.parametrize(
-    "row", list(rows()), ids=lambda row: f"{row.owner}-{row.mode and oct(row.mode)}-{row.setting}{row.shared}"
-)
+@pytest.mark.parametrize(("row", "kind", "umasks"), list(each_row()))
 def test_every_row(place, row, kind, umasks):
     """You use the directory as the row says: doctor agrees, and where sharing is meant there are 17 of 17 hits."""
     owner = {"you": YOU, "another user": OTHER, "root": ROOT}[row.owner]

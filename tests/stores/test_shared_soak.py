@@ -11,6 +11,7 @@ import textwrap
 
 import pytest
 from buckets import GcsServerProcess
+from forking import ForkedWithClients
 
 FAULTS = (
     {"action": "status", "status": 503, "probability": 0.02},
@@ -146,10 +147,10 @@ PROGRAM = """
 """
 
 
-def soak(tmp_path, *, processes, operations, timeout):
+def soak(tmp_path, *, processes, operations, timeout, start):
     with GcsServerProcess("--seed", "4") as server:
         server.control(faults=[dict(fault) for fault in FAULTS])
-        program = subprocess.Popen(
+        program = start(
             [sys.executable, "-c", textwrap.dedent(PROGRAM), str(processes), str(operations), str(tmp_path)],
             env=os.environ | {"STORAGE_EMULATOR_HOST": server.url},
             stdin=subprocess.PIPE,
@@ -168,8 +169,10 @@ def soak(tmp_path, *, processes, operations, timeout):
     return ended, json.loads(printed), len(requests), faults
 
 
-def check(tmp_path, *, processes, operations, timeout=500):
-    ended, said, requests, faults = soak(tmp_path, processes=processes, operations=operations, timeout=timeout)
+def check(tmp_path, *, processes, operations, timeout=500, start=subprocess.Popen):
+    ended, said, requests, faults = soak(
+        tmp_path, processes=processes, operations=operations, timeout=timeout, start=start
+    )
     print(said, requests, dict(faults))
     assert ended == [0] * processes
     assert said["raised"] == []
@@ -188,7 +191,7 @@ def check(tmp_path, *, processes, operations, timeout=500):
 @pytest.mark.timeout(600)
 def test_overlapping_keys_and_faults(tmp_path):
     """Four processes: nothing is lost or wrong, each entry is made by one, and no program sees an exception."""
-    check(tmp_path, processes=4, operations=300)
+    check(tmp_path, processes=4, operations=200, start=ForkedWithClients)
 
 
 @pytest.mark.soak

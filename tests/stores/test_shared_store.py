@@ -126,6 +126,7 @@ class TestUrls:
 
 
 class TestS3:
+    @pytest.mark.soak
     def test_hot_path_and_conditions(self):
         """On S3, too, creation is exclusive, versions are compared, batches delete, and a missing bucket is named."""
         require("s3")

@@ -164,7 +164,7 @@ class ProcessTests(StoreTests):
             with ThreadPoolExecutor(1) as pool:
                 busy = pool.submit(keep_busy)
                 try:
-                    for n in range(5):
+                    for n in range(2):
                         assert in_fork(partial(put_and_get, f"child-{n}")) == (True, b"c")
                 finally:
                     stop.set()

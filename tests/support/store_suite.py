@@ -92,7 +92,7 @@ class Suite(ABC):
     """`max_size` holds whenever a `put` returns, by evicting the least recently used and no more than needed."""
     recency: ClassVar[bool] = True
     """A use that is noted shows at once in `EntryInfo.last_used`."""
-    largest: ClassVar[int] = 100_000_000
+    largest: ClassVar[int] = 20_000_000
     """The largest value to try, in bytes."""
     odd_keys: ClassVar[tuple[str, ...]] = ()
     """The keys to try in place of all `ODD_KEYS`, where each costs requests to a slow server."""
@@ -285,7 +285,7 @@ class BasicTests(Suite):
         assert store.put("k", value) is True
         found = store.get("k")
         assert found is not None
-        # Compared apart from the assertion: a difference of 100 MB is nothing to print.
+        # Compared apart from the assertion: a difference of megabytes is nothing to print.
         same = found == value
         assert same
         assert store.size() == self.largest
@@ -714,6 +714,6 @@ def _perform(suite: type[Suite], path: Path, *calls: Call) -> list[Any]:
 class StoreTests(BasicTests, BoundTests, SharingTests):
     """Every test of the contract; a subclass overrides `open`, and sets what its store cannot do.
 
-    The tests take a few seconds on a local store, start one more process once per session, and write about 200 MB below
+    The tests take a few seconds on a local store, start one more process once per session, and write about 100 MB below
     `tmp_path`.
     """

@@ -12,6 +12,13 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
+@cache
+def defined(tree: ast.Module) -> tuple[str, ...]:
+    """The names of the functions and classes of a module, those within others, too."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return tuple(node.name for node in ast.walk(tree) if isinstance(node, kinds))
+
+
 def dotted(node: ast.AST) -> str:
     """`a.b.c` of an expression that is nothing but names; empty for any other, which `ast.unparse` would spell out."""
     parts = []

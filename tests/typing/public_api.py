@@ -1,4 +1,4 @@
-"""Checked by mypy in tests/typing/test_typing.py: what a type checker knows about the public API. Never run."""
+"""Checked by `make types`: what a type checker knows about the public API. Never run."""
 
 from __future__ import annotations
 
