@@ -149,7 +149,7 @@ def test_a_wrong_gradient_does_not_win_where_the_caller_differentiates(store, ki
 
 
 @pytest.mark.parametrize("way", some(WAYS, every=5))
-@pytest.mark.parametrize("kind", some(RIGHT, every=6))
+@pytest.mark.parametrize("kind", some(RIGHT, every=10))
 def test_a_right_gradient_wins_where_the_caller_differentiates(store, kind, way):
     op = operation(store, RIGHT[kind])
     WAYS[way](op)

@@ -326,6 +326,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.soak
 def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_forked, tmp_path):
     """A new process measures the rest of the call."""
     (tmp_path / "train.py").write_text(ENDING)

@@ -62,11 +62,12 @@ def test_the_other_host_is_another_one(command, other):
 
 
 @saved
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("devices", "x64", "flag_there", "flag_here"),
     [
         pytest.param(1, "0", FAST_MATH, "", id="one device"),
-        pytest.param(8, "1", "", FAST_MATH, id="eight devices", marks=pytest.mark.soak),
+        pytest.param(8, "1", "", FAST_MATH, id="eight devices"),
     ],
 )
 def test_what_was_compiled_for_a_saved_target_is_a_hit_there(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
+from forking import Forked
 from helpers import SUPPORT, run_program
 from why_pairs import MISLEADING, PAIRS
 
 LINES = 20
 
 
-def measured(place, *titles):
+def measured(place, *titles, start=subprocess.Popen):
     """The answers about the pairs of these titles; all of them without titles."""
     driver = [sys.executable, SUPPORT / "why_driver.py", place, *titles]
-    finished = run_program(driver, env={"PYTHONPATH": str(SUPPORT), "COLUMNS": None}, timeout=3600)
+    finished = run_program(driver, env={"PYTHONPATH": str(SUPPORT), "COLUMNS": None}, timeout=3600, start=start)
     answers = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"title"')]
     return {answer["title"]: answer for answer in answers}
 
@@ -38,7 +40,7 @@ def unnamed(pair, answer):
 def test_typical_changes_are_named(tmp_path):
     """One of each kind that differs most: a constant, a type, code, a traced number, a placement."""
     quick = [pair for pair in PAIRS if pair.quick and not pair.is_alone][::6]
-    answers = measured(tmp_path / "pairs", *(pair.title for pair in quick))
+    answers = measured(tmp_path / "pairs", *(pair.title for pair in quick), start=Forked)
 
     assert len(quick) >= 4
     assert {pair.title: why for pair in quick if (why := unnamed(pair, answers[pair.title]))} == {}

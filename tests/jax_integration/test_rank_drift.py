@@ -75,8 +75,8 @@ def run(tmp_path, kind, *, processes=2, cached=True):
     ("kind", "words"),
     [
         ("constant", ["the components that differ are computation;", "dense<2.0", "dense<3.0", "is `"]),
-        ("flag", ["variables", "the environment variable XLA_FLAGS", "--xla_cpu_max_isa=AVX2"]),
-        ("version", ["the components that differ are jaxlib;", "0.99.0"]),
+        pytest.param("flag", ["variables", "the environment variable XLA_FLAGS", "AVX2"], marks=pytest.mark.soak),
+        pytest.param("version", ["the components that differ are jaxlib;", "0.99.0"], marks=pytest.mark.soak),
     ],
 )
 def test_ranks_that_compile_different_programs(tmp_path, kind, words):
@@ -92,7 +92,7 @@ def test_ranks_that_compile_different_programs(tmp_path, kind, words):
             assert rank.stats["misses_by_reason"].get("disagreed", 0) >= 1
 
 
-@pytest.mark.parametrize("kind", ["only 0", "only 1"])
+@pytest.mark.parametrize("kind", ["only 0", pytest.param("only 1", marks=pytest.mark.soak)])
 def test_one_rank_without_ejcache(tmp_path, kind):
     """The other does not wait for it, and says once which rank it is."""
     ranks, said = run(tmp_path, kind)
@@ -103,6 +103,7 @@ def test_one_rank_without_ejcache(tmp_path, kind):
     assert "ejcache" not in ranks[other].stderr
 
 
+@pytest.mark.soak
 def test_ranks_that_run_two_programs_on_purpose(tmp_path):
     """Other devices, other programs: all hit on the second start, and nobody warns."""
     for hits in (0, 1):

@@ -25,7 +25,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("where", ["directory", "bucket"])
+@pytest.mark.parametrize("where", [pytest.param("directory", marks=pytest.mark.soak), "bucket"])
 def test_starts_after_a_recall(where, bucket, run_client, tmp_path):
     """The copies of a host are misses from its next start; what is stored then is loaded again, ahead as before."""
     url = "gs://bucket/a" if where == "bucket" else str(tmp_path / "cache")

@@ -53,10 +53,12 @@ def test_a_bucket_that_only_asks_to_slow_down(tmp_path):
 @pytest.mark.parametrize(
     ("status", "message", "first", "sentence"),
     [
-        (403, "no access", 5, "may not read|may not write"),  # one asks whether the cache is turned off
-        (404, "The specified bucket does not exist", 2, "there is no bucket"),
+        # One asks whether the cache is turned off.
+        pytest.param(403, "no access", 5, "may not read|may not write", id="403"),
+        pytest.param(
+            404, "The specified bucket does not exist", 2, "there is no bucket", id="no bucket", marks=pytest.mark.soak
+        ),
     ],
-    ids=["403", "no bucket"],
 )
 def test_a_bucket_that_refuses_everything(tmp_path, status, message, first, sentence):
     """It is asked a few times by the first start of a host, once by each later one, and each says so in one line."""
@@ -90,12 +92,11 @@ def filled(bucket_of_eight):
 @pytest.mark.parametrize(
     "fault",
     [
-        {"action": "status", "status": 500},
-        {"action": "status", "status": 429},
-        {"action": "stall"},
-        {"action": "reset"},
+        pytest.param({"action": "status", "status": 500}, id="500"),
+        pytest.param({"action": "status", "status": 429}, id="429", marks=pytest.mark.soak),
+        pytest.param({"action": "stall"}, id="silent", marks=pytest.mark.soak),
+        pytest.param({"action": "reset"}, id="cut", marks=pytest.mark.soak),
     ],
-    ids=["500", "429", "silent", "cut"],
 )
 def test_one_object_that_keeps_failing(tmp_path, filled, fault):
     """A fresh host loses that one program, and has hits for the seven others."""

@@ -27,7 +27,9 @@ def test_this_jax_is_as_expected():
             "del compilation_cache._UNSUPPORTED_RUNTIMES", "_UNSUPPORTED_RUNTIMES is gone", id="name-gone", marks=SOAK
         ),
         pytest.param("sys.modules['jax._src.lib.mlir'] = None", "mlir", id="module-gone", marks=SOAK),
-        pytest.param("del config.config_states['jax_compilation_cache_max_size']", "max_size is gone", id="flag-gone"),
+        pytest.param(
+            "del config.config_states['jax_compilation_cache_max_size']", "max_size is gone", id="flag-gone", marks=SOAK
+        ),
     ],
 )
 def test_an_unknown_jax_keeps_its_own_cache(change, words, run_python, tmp_path):

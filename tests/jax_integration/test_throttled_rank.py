@@ -41,7 +41,7 @@ FAULTS = {
 
 
 EACH = list(itertools.product(FAULTS, (0, 1)))
-FEW = [("429", 0), ("slow", 1)]
+FEW = [("429", 0)]
 
 
 @pytest.mark.parametrize(
