@@ -367,3 +367,18 @@ def bucket(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> GcsServer:
     server.reset()
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
     return server
+
+
+@pytest.fixture(scope="session")
+def answering_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What answers as this Python does when `ejcache doctor` asks it for JAX, and imports nothing for it."""
+    program = tmp_path_factory.mktemp("python") / "python"
+    program.write_text("#!/bin/sh\necho 0.12.0\necho full\necho JAX 0.12.0 is built as expected\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.fixture
+def doctor_is_told(answering_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A doctor in this process is told about JAX, without a process that imports it for two seconds."""
+    monkeypatch.setattr(sys, "executable", answering_python)

@@ -42,6 +42,7 @@ def test_a_public_bucket_of_google(bucket, monkeypatch):
     assert "jit_f" in ejcache("ls", "--dir", "gs://bucket/a?anonymous").out
 
 
+@pytest.mark.usefixtures("doctor_is_told")
 def test_doctor_does_not_write_to_a_public_bucket(bucket):
     """It is read only because its URL says so: nothing is created there, and no right to write is asked for."""
     said = ejcache("doctor", "gs://bucket/a?anonymous", "--json").json

@@ -322,6 +322,7 @@ def test_clear(bucket, cache):
     assert {"v1/policy.json", "b/v1/entries/aa/other"} <= names_left(bucket)
 
 
+@pytest.mark.usefixtures("doctor_is_told")
 def test_files_of_jax_stay(bucket, cache):
     """No removal, sweep or eviction touches what JAX's own cache has in the bucket; a doctor counts it."""
     plain_jax(bucket, "jit_a", "jit_b")

@@ -23,19 +23,9 @@ REMOTE = ["read", "create once", "clock", "latency", "write"]
 PYTHON = sys.executable
 
 
-@pytest.fixture(scope="module")
-def answering_python(tmp_path_factory):
-    """What answers as this Python does when it is asked for JAX, and imports nothing for it."""
-    program = tmp_path_factory.mktemp("python") / "python"
-    program.write_text("#!/bin/sh\necho 0.12.0\necho full\necho JAX 0.12.0 is built as expected\n")
-    program.chmod(0o755)
-    return str(program)
-
-
 @pytest.fixture(autouse=True)
-def _patient(monkeypatch, answering_python):
+def _patient(monkeypatch, doctor_is_told):
     """A doctor to whom a busy machine is no finding, and who is told about JAX without importing it."""
-    monkeypatch.setattr(sys, "executable", answering_python)
     for limit in ("SECONDS", "OPERATION_SECONDS", "FAR_SECONDS", "SLOW_DISK_SECONDS"):
         monkeypatch.setattr(doctor_module, limit, 60.0)
     monkeypatch.setattr(doctor_module, "JAX_SECONDS", 240.0)
@@ -253,7 +243,6 @@ def test_a_bucket_that_is_far_away(bucket, monkeypatch):
 
 def test_s3(monkeypatch):
     """The same is tried on S3."""
-    monkeypatch.setattr(sys, "executable", PYTHON)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")

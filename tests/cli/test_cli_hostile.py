@@ -130,6 +130,7 @@ def test_tuned_records_write_nothing_to_the_terminal(tmp_path):
             assert is_clean(said), (command, said)
 
 
+@pytest.mark.usefixtures("doctor_is_told")
 @pytest.mark.parametrize("url", ["s3://AKIA:hunter2@b/p", "sftp://alice:hunter2@host/p", "gs://b/p?token=hunter2"])
 def test_secrets_are_never_printed(monkeypatch, url):
     """A URL with a credential is refused by every command without repeating the credential."""

@@ -139,6 +139,7 @@ def too_long(lines, columns):
     return [line for line in lines if len(line) > columns and len(line.split()[-1]) < 40]
 
 
+@pytest.mark.usefixtures("doctor_is_told")
 @pytest.mark.parametrize("columns", some([60, 80, 200], every=3))
 def test_a_narrow_terminal(cache, columns):
     """Nothing of a table is cut, a key is on one line, and sentences are wrapped between words."""

@@ -10,6 +10,7 @@ from ejcache.stores.opening import open_bucket
 from ejcache.util.writer import user_and_host
 
 URL = "gs://bucket/a"
+pytestmark = pytest.mark.usefixtures("doctor_is_told")
 
 
 @pytest.fixture(params=["directory", "bucket"])

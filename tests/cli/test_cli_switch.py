@@ -8,6 +8,7 @@ import pytest
 from cli_helpers import ejcache, fill
 
 URL = "gs://bucket/a"
+pytestmark = pytest.mark.usefixtures("doctor_is_told")
 
 
 @pytest.fixture(params=["directory", "bucket"])
