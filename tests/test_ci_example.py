@@ -9,6 +9,7 @@ import pytest
 import yaml
 from cli_helpers import ejcache
 from helpers import ROOT
+from other_host import pretend_other_host
 
 sys.path.insert(0, str(ROOT / "tools"))
 
@@ -157,11 +158,8 @@ def test_no_name_of_an_archive_is_of_a_machine_that_may_be_another_one():
     assert "$" not in gitlab["prefix"]
 
 
-ON_A_CPU = """
+PROGRAM = """
 import sys
-import ejcache.keys.toolchain as environment
-if sys.argv[2]:
-    environment.cpu_features = lambda: sys.argv[2]
 import jax, ejcache
 cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
 jax.jit(lambda x: x * 3.5 + 1)(2.0)
@@ -172,9 +170,10 @@ print(cache.stats().hits, cache.stats().misses)
 def test_entries_of_another_cpu_stay_and_are_not_loaded(run_forked, tmp_path):
     """What a machine with other features stored comes with the file, is no hit here, and goes out with it again."""
     file, here = tmp_path / "cache.tar", tmp_path / "here"
-    run_forked(ON_A_CPU, str(tmp_path / "there"), "x86_64 another CPU: avx512f amx_int8")
+    pretend_other_host(tmp_path / "elsewhere")
+    run_forked(PROGRAM, str(tmp_path / "there"), env={"PYTHONPATH": str(tmp_path / "elsewhere")})
     assert ejcache("push", file, "--dir", tmp_path / "there").status == 0
     assert ejcache("pull", file, "--dir", here, "--json").json["copied_entries"] == 1
-    assert run_forked(ON_A_CPU, str(here), "").stdout == "0 1\n"
-    assert run_forked(ON_A_CPU, str(here), "").stdout == "1 0\n"
+    assert run_forked(PROGRAM, str(here)).stdout == "0 1\n"
+    assert run_forked(PROGRAM, str(here)).stdout == "1 0\n"
     assert ejcache("push", file, "--dir", here, "--if-changed", "--json").json["copied_entries"] == 2
