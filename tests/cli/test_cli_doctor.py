@@ -241,12 +241,14 @@ def test_a_bucket_that_is_far_away(bucket, monkeypatch):
     assert verdicts(doctor(URL)) == {"latency": "warning"}
 
 
-def test_s3(monkeypatch):
+def test_s3(monkeypatch, answering_python):
     """The same is tried on S3."""
+    monkeypatch.setattr(sys, "executable", PYTHON)  # which the server needs
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with S3Server() as server:
+        monkeypatch.setattr(sys, "executable", answering_python)
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         assert verdicts(doctor("s3://bucket/a")) == {}
         assert verdicts(doctor("s3://elsewhere/a", status=1)) == {"read": "failed"}
