@@ -18,17 +18,18 @@ from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StoreRefusedError, StoreUnavailableError
 
 PROGRAM = """
-import atexit, sys
+import atexit, os, sys
 atexit.register(lambda: print(sorted({"gcsfs", "aiohttp"} & set(sys.modules))))
 from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.settings.resolve import resolve
 
 store = open_cache_store(sys.argv[1], resolve())
-for n in range(100):
+size = 2_000_000 if "large" in sys.argv else 100
+for n in range(3 if "large" in sys.argv else 100):
     key = f"jit_f{n}-cpu-plain-{n:064x}"
     if store.get(key) is None:
-        store.put(key, entry.encode(entry.Header(key=key), b"x" * 100))
+        store.put(key, entry.encode(entry.Header(key=key), os.urandom(size)))
     else:
         store.note_used(key)
 store.add_counters({"hits": 1})
@@ -45,15 +46,26 @@ def unconfigured(monkeypatch, tmp_path):
 
 
 def test_a_new_host_hits_without_gcsfs(bucket, run_python, tmp_path):
-    """A hundred hits, their journal and the end of the program import neither gcsfs nor aiohttp."""
+    """A hundred small uploads, a hundred hits, their journal and the end import neither gcsfs nor aiohttp."""
     url = f"gs://bucket/{tmp_path.name}"
     first = run_python(PROGRAM, url, "flush", env={"EJCACHE_LOCAL_DIR": str(tmp_path / "one")})
-    assert first.stdout == "['aiohttp', 'gcsfs']\n"
+    assert (first.stdout, first.stderr) == ("[]\n", "")
     before = set(bucket.objects())
+    assert sum("/entries/" in name for name in before) == 100
     hits = run_python(PROGRAM, url, env={"EJCACHE_LOCAL_DIR": str(tmp_path / "two")})
     assert (hits.stdout, hits.stderr) == ("[]\n", "")
     (journal,) = set(bucket.objects()) - before
     assert "/entries/" not in journal
+
+
+def test_large_entries_are_uploaded_by_gcsfs(bucket, run_python, tmp_path):
+    """Also those that a program had yet to upload when it ended, which cannot make another client then."""
+    for when in ("flush", "at the end"):
+        place = f"{tmp_path.name}-{when[0]}"
+        env = {"EJCACHE_LOCAL_DIR": str(tmp_path / place)}
+        done = run_python(PROGRAM, f"gs://bucket/{place}", "large", when, env=env)
+        assert (done.stdout, done.stderr) == ("['aiohttp', 'gcsfs']\n", "")
+        assert sum(name.startswith(place) and "/entries/" in name for name in bucket.objects()) == 3
 
 
 @pytest.mark.parametrize(

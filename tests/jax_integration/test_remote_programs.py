@@ -148,6 +148,39 @@ def test_leases_that_are_asked_for_ahead(server, tmp_path):
     assert len(entries(server)) == 5
 
 
+FIRST_LEASE = """
+import threading
+from ejcache.coordination.shared_leases import StoreLeases
+from ejcache.jax_integration import activate
+from ejcache.jax_integration.lookup import EntryLoader
+from ejcache.stores.shared.store import SharedStore
+
+looks, leased = threading.Event(), threading.Event()
+
+def before(event, owner, name, which):
+    original = getattr(owner, name)
+    def wrapped(*args):
+        if which(*args):
+            event.set() if event is not None else None
+        return original(*args)
+    setattr(owner, name, wrapped)
+
+before(looks, EntryLoader, "find", lambda *_: True)
+before(leased, StoreLeases, "acquire", lambda *_: True)
+before(None, activate, "open_cache_store", lambda *_: looks.wait(60))
+before(None, SharedStore, "get", lambda _, key: key.startswith("jit_") and (leased.wait(60) or sys.exit("no lease")))
+"""
+
+
+def test_the_first_lease_is_asked_for_ahead(server, tmp_path):
+    """Where the profile of earlier runs was missed slowly, also if the program looked before the store was open."""
+    server.reset()
+    slow = "TieredStore.__init__.__kwdefaults__['slow_seconds'] = 0.0\n"
+    lines = f"{FIRST_LEASE}from ejcache.stores.tiered.store import TieredStore\n{slow}compute([2])\n"
+    cold = run(server, tmp_path / "one", lines, EJCACHE_PRELOAD="1")
+    assert (cold["misses"], cold["stores"], cold["errors"]) == (1, 1, 0)
+
+
 def test_a_killed_programs_uploads(server, tmp_path):
     """What a killed program had yet to publish is published by the next one on that host."""
     server.reset()

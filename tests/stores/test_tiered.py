@@ -502,7 +502,7 @@ class SlowToMake(MemoryBucket):
         self.breaker.use_note(note, seconds=60.0)
         self.is_made = threading.Event()
 
-    def prepare(self, *, wait=0.0, changes=False):
+    def prepare(self, *, wait=0.0, fully=False):
         if wait:
             self.is_made.set()
 

@@ -18,10 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.bucket.breaker import CircuitBreaker, breaker_for
-from ejcache.bucket.object_names import ENTRIES, is_plausible_entry, max_size, may_hold_up
+from ejcache.bucket.object_names import is_plausible_entry, max_size, may_hold_up
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import NoPermissionError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.lifecycle import Closing, is_ending
+from ejcache.util.lifecycle import Closing
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ ABSENT: Final = "absent"
 _MOST_PAGES: Final = 100_000
 """Of one listing: a hundred million objects."""
 _BATCH: Final = 100
-_LIGHT_BYTES: Final = 64 << 10
+_LIGHT_BYTES: Final = 1 << 20
 _REREADS: Final = 3
 
 
@@ -70,13 +70,9 @@ class BlobInfo:
     version: str
 
 
-def is_light(name: str, size: int) -> bool:
-    """Return true for a small object that needs no large client: one that is no entry, or any where the program is
-    ending.
-
-    A program that has compiled nothing worth publishing has only the small client, and writes its run profile at exit.
-    """
-    return size <= _LIGHT_BYTES and (not name.startswith(ENTRIES) or is_ending())
+def is_light(size: float) -> bool:
+    """Return true for an upload of so many bytes that needs no large client."""
+    return size <= _LIGHT_BYTES
 
 
 class Bucket(Closing):
@@ -137,22 +133,22 @@ class Bucket(Closing):
             self.delete(name)
         return None if info is None else info.created
 
-    def prepare(self, *, wait: float = 0.0, changes: bool = False) -> None:
+    def prepare(self, *, wait: float = 0.0, fully: bool = False) -> None:
         """Begin in the background what the first request needs, such as the import of a client's library.
 
         Args:
             wait: seconds to wait for it.
-            changes: what uploads of entries, listings and deletions need, too.
+            fully: also what large uploads, listings and deletions of many objects need.
         """
 
     @property
     def is_prepared(self) -> bool:
-        """True if a small request needs nothing that takes long to make."""
+        """True if a read or a small change needs nothing that takes long to make."""
         return True
 
     @property
-    def is_prepared_for_changes(self) -> bool:
-        """True if an upload of an entry, a listing or a deletion needs nothing that takes long to make."""
+    def is_fully_prepared(self) -> bool:
+        """True if a large upload or a listing needs nothing that takes long to make."""
         return self.is_prepared
 
     def read(self, name: str, *, length: int | None = None) -> Blob | None:
@@ -269,7 +265,7 @@ class Bucket(Closing):
             return written
 
         try:
-            light = is_light(name, len(data))
+            light = is_light(len(data))
             return self._change(f"writing {self.url}/{name}", attempt, size=len(data), light=light)
         except StoreReadOnlyError as exc:
             if version == ABSENT and self.one_identity:
@@ -283,7 +279,7 @@ class Bucket(Closing):
             # If the answer to an earlier try was lost, that try has most likely deleted it.
             return self._delete(name, version, timeout) or (lost and self._stat(name, timeout) is None)
 
-        return self._change(f"deleting {self.url}/{name}", attempt, light=is_light(name, 0))
+        return self._change(f"deleting {self.url}/{name}", attempt, light=True)
 
     def delete_many(self, wanted: Iterable[tuple[str, str | None]]) -> Iterator[str]:
         """Delete many objects, each under its condition as `delete` does, in as few requests as the storage allows.

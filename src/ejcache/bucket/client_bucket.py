@@ -95,12 +95,12 @@ class ClientBucket(Bucket):
         self._lock = threading.RLock()
         self._made = self._closer = None
 
-    def prepare(self, *, wait: float = 0.0, changes: bool = False) -> None:  # noqa: ARG002  # one client does all
+    def prepare(self, *, wait: float = 0.0, fully: bool = False) -> None:  # noqa: ARG002  # one client does all
         """Begin to import the client's library and to look for credentials, unless the program is ending.
 
         Args:
             wait: seconds to wait for both.
-            changes: one client does all.
+            fully: one client does all.
         """
         wait_for(self._start(), wait)
 

@@ -1,7 +1,7 @@
 """A bucket of Google Cloud Storage: small requests by plain HTTPS (`gcs_https.py`), the others through gcsfs.
 
 What a start reads and writes does not import gcsfs, which takes most of a second of computing: that is done in another
-thread for the first upload of an entry, listing or deletion.
+thread for the first upload of a large entry, listing or deletion of many objects.
 
 gcsfs provides the credentials, the session and the address, from `gcsfs.core.GCSFileSystem`: its default class first
 asks the gRPC control API for the bucket's layout, which takes a minute where that cannot be reached. The requests are
@@ -101,10 +101,10 @@ class GcsBucket(ClientBucket):
         super().after_fork_in_child()
         self._light = None
 
-    def prepare(self, *, wait: float = 0.0, changes: bool = False) -> None:
-        """Begin to make the client of small requests, or with `changes` both, and wait so many seconds for the last."""
+    def prepare(self, *, wait: float = 0.0, fully: bool = False) -> None:
+        """Begin to make the client of small requests, or with `fully` both, and wait so many seconds for the last."""
         making = self._start_light()
-        if changes:
+        if fully:
             super().prepare(wait=wait)
         else:
             wait_for(making, wait)
@@ -112,11 +112,11 @@ class GcsBucket(ClientBucket):
     @property
     def is_prepared(self) -> bool:
         """True if this process has begun to make a client."""
-        return self._light is not None or self.is_prepared_for_changes
+        return self._light is not None or self.is_fully_prepared
 
     @property
-    def is_prepared_for_changes(self) -> bool:
-        """True if this process has begun to make the client of uploads, listings and deletions."""
+    def is_fully_prepared(self) -> bool:
+        """True if this process has begun to make the client of large uploads and listings."""
         return super().is_prepared
 
     def close(self) -> None:
@@ -362,7 +362,7 @@ class GcsBucket(ClientBucket):
             headers={"Content-Type": f"multipart/related; boundary={boundary}"},
             data=(head.encode(), data, f"\r\n--{boundary}--\r\n".encode()),
             writing=True,
-            light=is_light(name, len(data)),
+            light=is_light(len(data)),
         )
         if answer.status == 412:
             return None
@@ -373,8 +373,7 @@ class GcsBucket(ClientBucket):
 
     def _delete(self, name: str, version: str | None, timeout: float) -> bool:
         params = {} if version is None else {"ifGenerationMatch": version}
-        light = is_light(name, 0)
-        answer = self._request("DELETE", self._object(name), params, timeout, writing=True, light=light)
+        answer = self._request("DELETE", self._object(name), params, timeout, writing=True, light=True)
         with self._understood(answer):
             if answer.status < 300 and answer.body:
                 raise ValueError("an answer to a deletion has no body")

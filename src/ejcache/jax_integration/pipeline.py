@@ -227,7 +227,8 @@ class Compiler:
             return None, None
         if compilation.cache.tiers is not None:
             compilation.is_local_only = self._quick.is_quick(compilation) and not is_forbidden()
-            compilation.beside = partial(_ask_ahead, compilation, placement)
+        # Also if nobody knows the tiers yet: another thread may still be opening the store.
+        compilation.beside = partial(_ask_ahead, compilation, placement)
         compilation.begin_lookup()
         found = self._entries.find(compilation, placement)
         if compilation.is_multi_process:

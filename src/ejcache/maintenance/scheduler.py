@@ -72,10 +72,16 @@ class MaintenanceScheduler:
         self._before = before
         self._clock = clock
         self._chance = chance
+        self._chance_at_exit = chance()
         self._watch = LivenessDetector(clock=clock)
         self._stored_before = stored()
         self._snapshot: str | None = None
         self._due = clock() + self._interval()
+
+    @property
+    def exit_bytes(self) -> float:
+        """The bytes that this process has to store before it may make a pass at exit."""
+        return self._chance_at_exit * _LEAST_BYTES
 
     def run_if_due(self) -> EvictionReport | None:
         """Make a pass if one is due; call this every minute. Never raises a `StoreError`."""
@@ -98,12 +104,11 @@ class MaintenanceScheduler:
 
     def run_at_exit(self) -> EvictionReport | None:
         """Make a pass at exit, with this process's probability; None without one. Never raises a `StoreError`."""
-        chance = self._chance()
-        if chance >= (self._stored() - self._stored_before) / _LEAST_BYTES:
+        if self.exit_bytes >= self._stored() - self._stored_before:
             return None  # whatever the policy is, so that the storage need not be asked for it
         try:
             policy = self._policy()
-            return self._run(policy) if chance < self._share_stored(policy) else None
+            return self._run(policy) if self._chance_at_exit < self._share_stored(policy) else None
         except StoreError as exc:
             log.debug("no eviction pass at exit: %s", exc)
             return None
@@ -177,6 +182,8 @@ def attach(
         chance=chance,
     )
 
+    shared.lists_after = scheduler.exit_bytes
+
     if usage.are_unsent_uses_due():
         shared.bucket.prepare()
 
@@ -188,7 +195,7 @@ def attach(
     def finish() -> None:
         if shared.bucket.is_prepared and store.patience() > 0:
             usage.take_unsent_uses()
-            if shared.bucket.is_prepared_for_changes:
+            if shared.bucket.is_fully_prepared:
                 scheduler.run_at_exit()
 
     store.worker.every(_CHECK_SECONDS, check)

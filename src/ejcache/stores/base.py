@@ -174,8 +174,8 @@ class Store(Closing):
 
     # What most stores have no use for.
 
-    def prepare(self, *, wait: float = 0.0) -> None:
-        """Begin in the background what the first request needs, and wait for it so many seconds."""
+    def prepare(self, *, size: float, wait: float = 0.0) -> None:
+        """Begin in the background what it needs to store an entry of so many bytes; wait for it so many seconds."""
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002
         """Get those of these entries that are read quickly together."""

@@ -323,14 +323,14 @@ class TieredStore(Store):
             self._shared.count("refused")
             return self._write_local(key, data, how, worth)
         # Otherwise the end of a short program would wait for the client that the upload needs.
-        self.shared.prepare()
+        self.shared.prepare(size=len(data))
         self._notes.note_published(key)
         self._uploads.announce(key, how)
         try:
             created = self._write_local(key, data, how, worth)
         except StoreError as exc:
             log.debug("%s goes to the shared tier only: %s", key, exc)
-            if self._uploads.add(key, how, data, worth=worth):
+            if self._uploads.add(key, how, data, size=len(data), worth=worth):
                 return True
             self._uploads.withdraw(key)
             raise
@@ -338,7 +338,7 @@ class TieredStore(Store):
             self._uploads.withdraw(key)
             raise
         if created:
-            self._uploads.add(key, how, worth=worth)
+            self._uploads.add(key, how, size=len(data), worth=worth)
         else:
             self._uploads.withdraw(key)
         return created
