@@ -32,6 +32,26 @@ def test_tasks_run_beside_each_other(worker):
     assert worker.waiting == 0
 
 
+def test_the_last_task_of_a_program_has_a_thread(monkeypatch):
+    """With one to spare, what is submitted when no thread can be started any more does not wait for what is running."""
+    for spare in (True, False):
+        worker = Scheduler(threads=4, spare=spare)
+        ran, running, gate = threading.Event(), threading.Event(), threading.Event()
+        worker.submit(ran.set)
+        assert ran.wait(60)
+        worker.submit(lambda running=running, gate=gate: (running.set(), gate.wait(60)))
+        assert running.wait(60)
+        with monkeypatch.context() as patch:
+            patch.setattr("ejcache.util.scheduler.start_daemon", lambda *_, **__: False)
+            last = threading.Event()
+            worker.submit(last.set)
+            if spare:
+                assert last.wait(60)
+            gate.set()
+            assert last.wait(60)
+        worker.stop()
+
+
 def test_a_failing_task_is_logged(worker, caplog):
     """An exception of a task is logged, and the next task runs."""
 

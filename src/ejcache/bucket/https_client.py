@@ -30,6 +30,8 @@ _CONNECTIONS: Final = 64
 _PIECE: Final = 1 << 18
 _LATER: Final = 1.0
 """Seconds after the deadline of a request at which its thread gives it up by itself."""
+_SPARE: Final = 4
+"""Idle threads that a process which writes has for its end: it then uploads, and releases leases, at the same time."""
 _sending: Final = threading.local()
 
 
@@ -124,7 +126,7 @@ class HttpsClient:
         """
         target = f"{self._path}/{path}{'?' if params else ''}{urlencode(params)}"
         exchange = _Exchange(method, target, dict(headers), body, seconds=seconds + body_seconds)
-        future = submit(partial(self._make, exchange, most))
+        future = submit(partial(self._make, exchange, most), spare=0 if method == "GET" else _SPARE)
         try:
             try:
                 return future.result(seconds)

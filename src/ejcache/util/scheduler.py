@@ -51,6 +51,8 @@ class Scheduler:
         name: of the threads.
         early: tasks that `later` planned run at once when idle threads are ended.
         most_tasks: so many submitted tasks may wait.
+        spare: have one thread more than tasks, from the second task on: a program that is ending can start none, and
+            what it submits then would wait for what is running.
     """
 
     def __init__(
@@ -61,12 +63,14 @@ class Scheduler:
         name: str = "ejcache-background",
         early: bool = False,
         most_tasks: int = _MOST_TASKS,
+        spare: bool = False,
     ) -> None:
         self._max_threads = threads
         self.clock = clock
         self._name = name
         self._early = early
         self._most_tasks = most_tasks
+        self._spare = spare
         self._timed: list[_TimedTask] = []
         self._looks_at = 0.0
         self.after_fork_in_child()
@@ -97,7 +101,7 @@ class Scheduler:
             if len(self._tasks) >= self._most_tasks:
                 return False
             self._tasks.append(task)
-            self._start(len(self._tasks) + self._running + self._timed_running)
+            self._start(len(self._tasks) + self._running + self._timed_running + self._spare)
             self._changed.notify()
         return True
 

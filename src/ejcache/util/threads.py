@@ -114,10 +114,15 @@ class DaemonPool:
         self.threads = 0
         self.idle = 0
 
-    def submit(self, function: Callable[[], T]) -> Future[T]:
+    def submit(self, function: Callable[[], T], *, spare: int = 0) -> Future[T]:
         """Run `function` in a thread that does not keep the program from ending.
 
         Where no thread can be started, an existing thread runs it; without one, this thread does.
+
+        Args:
+            function: to be run.
+            spare: so many threads are to be idle beside it, for what is submitted when a program ends, which can start
+                none.
         """
         future: Future[T] = Future()
         with self.lock:
@@ -135,7 +140,23 @@ class DaemonPool:
                 answer(future, function)
                 return future
         self.tasks.put((future, function))
+        while self.idle < spare and self._add_idle():
+            pass
         return future
+
+    def _add_idle(self) -> bool:
+        """Start a thread that waits for a task; False if there is none."""
+        with self.lock:
+            if self.threads >= _MAX_THREADS or not self._are_kept():
+                return False
+            self.threads += 1
+            self.idle += 1
+        if start_daemon(self._work, name="ejcache-call"):
+            return True
+        with self.lock:
+            self.threads -= 1
+            self.idle -= 1
+        return False
 
     def end_idle(self) -> None:
         """End the threads that wait for a task, unless they are kept."""
@@ -165,9 +186,9 @@ class DaemonPool:
 _calls: Final = DaemonPool()
 
 
-def submit(function: Callable[[], T]) -> Future[T]:
+def submit(function: Callable[[], T], *, spare: int = 0) -> Future[T]:
     """Run `function` in a thread that does not keep the program from ending (`DaemonPool.submit`)."""
-    return _calls.submit(function)
+    return _calls.submit(function, spare=spare)
 
 
 def answer(future: Future[T], function: Callable[[], T]) -> None:
