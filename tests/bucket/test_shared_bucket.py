@@ -421,15 +421,17 @@ class TestEnd:
             from ejcache.errors import StoreNotAskedError
             from ejcache.stores.opening import open_store
 
+            large = bytes(2 << 20)  # goes through the client that has connections of its own
+
             def end():
-                print(store.put("late", b"x"))
+                print(store.put("late", large))
                 try:
                     closed.put("k", b"x")
                 except StoreNotAskedError as exc:
                     print(exc)
 
             store, closed = open_store("gs://bucket/p"), open_store("gs://bucket/closed")
-            store.put("early", b"x")
+            store.put("early", large)
             store.add_counters({"hits": 2})
             atexit.register(end)  # before what closes the clients
             store.bucket._run_on_loop(lambda fs: fs.session.close(), 60)  # the next request looks the host's name up
