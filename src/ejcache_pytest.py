@@ -187,8 +187,8 @@ class _CachedRun:
         """Say what the cache saved, and which tests compiled longest."""
         if not self._processes:
             return
-        from ejcache.cache.counters import Stats
         from ejcache.cache.exit_report import report_line
+        from ejcache.cache.stats import Stats
 
         terminalreporter.write_line(report_line(Stats.of(self._totals), sorted(self._urls), processes=self._processes))
         ordered = sorted(((seconds, test) for test, (seconds, _) in self._tests.items() if seconds > 0), reverse=True)

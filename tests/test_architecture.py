@@ -115,6 +115,7 @@ INNER_LEVELS = {
         "guard": 8,
     },
     "stores": {
+        "abilities": -1,
         "base": 0,
         "location": 0,
         "network_filesystems": 1,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.operation import autotuned
     from ejcache.autotune.records.store import AutotuneStore
     from ejcache.cache.compilation_cache import CompilationCache
-    from ejcache.cache.counters import Stats
+    from ejcache.cache.stats import Stats
     from ejcache.errors import (
         CompileForbiddenError,
         EjcacheError,
@@ -92,7 +92,7 @@ _MODULES: Final = {
     "autotune.records.store": ("AutotuneStore",),
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
     "cache.compilation_cache": ("CompilationCache",),
-    "cache.counters": ("Stats",),
+    "cache.stats": ("Stats",),
     "journal.recorder": ("on_event",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.base import Bucket
     from ejcache.cache.compilation_cache import CompilationCache
-    from ejcache.cache.counters import Stats
+    from ejcache.cache.stats import Stats
     from ejcache.history.causes import Cause
     from ejcache.history.known_entries import KnownEntries
     from ejcache.journal.line import ProgramRecord
@@ -58,7 +58,7 @@ def stats(dir: Url | None = None, *, whole_store: bool = False) -> Stats:
         NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be read.
     """
-    from ejcache.cache.counters import Stats
+    from ejcache.cache.stats import Stats
 
     cache = _active()
     if dir is None and not whole_store:

@@ -9,7 +9,7 @@ from ejcache.jax_integration.progress import show_progress
 
 if TYPE_CHECKING:
     from ejcache.cache.compilation_cache import CompilationCache
-    from ejcache.cache.counters import Stats
+    from ejcache.cache.stats import Stats
 
 _EVENTS: Final = ("pre_run_cell", "post_run_cell")
 

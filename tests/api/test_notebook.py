@@ -9,6 +9,7 @@ from capabilities import require
 
 import ejcache
 from ejcache.cache.counters import CacheTally, Miss, Skip
+from ejcache.cache.stats import Stats
 from ejcache.history.causes import Cause
 
 BOOK = """
@@ -54,7 +55,7 @@ def test_statistics_as_text_and_as_a_table():
     tally.add(hits=3, seconds_saved=1.25, compile_seconds=0.5, stores=1, **{"miss_<b>": 1})
     tally.miss(Miss.ABSENT)
     tally.skip(Skip.QUICK)
-    stats = tally.stats()
+    stats = Stats.of(tally.totals())
     assert str(stats) == "saved 1.2 of 1.8 s of compiling: 3 hits, 1 miss, 1 stored"
     html = stats._repr_html_()
     assert html.startswith("<table><tr><th>saved</th><td>1.2 of 1.8 s</td></tr>")
@@ -67,7 +68,7 @@ def test_what_a_cell_shows_is_short():
     tally = CacheTally()
     for reason in Miss:
         tally.miss(reason)
-    assert repr(tally.stats()).startswith("<Stats: saved 0.0 of 0.0 s of compiling: 0 hits, ")
+    assert repr(Stats.of(tally.totals())).startswith("<Stats: saved 0.0 of 0.0 s of compiling: 0 hits, ")
     assert repr(Cause("jit_f", sentence="it is new", diff="a\n" * 1_000)) == (
         "<Cause: jit_f was compiled because it is new>"
     )

@@ -12,6 +12,7 @@ import pytest
 from ejcache.cache import counters as statistics
 from ejcache.cache.counters import CacheTally, Miss, Skip
 from ejcache.cache.exit_report import report_line
+from ejcache.cache.stats import Stats
 
 
 def test_the_line():
@@ -19,16 +20,18 @@ def test_the_line():
     tally = CacheTally()
     tally.add(hits=12, seconds_saved=41.25, compile_seconds=1.75, stores=2)
     tally.miss(Miss.ABSENT)
-    assert report_line(tally.stats(), ["/c"]) == "ejcache: saved 41.2 of 43.0 s: 12 hits, 1 miss, 2 stored (/c)"
+    assert (
+        report_line(stats_of(tally), ["/c"]) == "ejcache: saved 41.2 of 43.0 s: 12 hits, 1 miss, 2 stored (/c)"
+    )
     tally.miss(Miss.CORRUPT)
     tally.skip(Skip.QUICK)
     tally.add(errors=1)
-    assert report_line(tally.stats(), ["/c", "/d"]) == (
+    assert report_line(stats_of(tally), ["/c", "/d"]) == (
         "ejcache: saved 41.2 of 43.0 s: 12 hits, 2 misses (1 absent, 1 corrupt), 2 stored, 1 not stored (1 quick), "
         "1 error (/c, /d)"
     )
     tally.add(left_out_seconds=2.5)
-    assert report_line(tally.stats(), ["/c"], processes=3).splitlines()[1] == (
+    assert report_line(stats_of(tally), ["/c"], processes=3).splitlines()[1] == (
         "ejcache: programs that compile quickly took 2.5 s in all; min_compile_seconds=0 stores them, too"
     )
 
@@ -37,10 +40,10 @@ def test_the_line_says_what_is_on_this_host_only():
     """Of what a cache in a bucket has stored, some entries are below its floor, and some uploads are not finished."""
     tally = CacheTally()
     tally.add(stores=9, kept_here=8, shared_uploads=2)
-    assert "9 stored, 8 of them on this host only (gs://b)" in report_line(tally.stats(), ["gs://b"])
+    assert "9 stored, 8 of them on this host only (gs://b)" in report_line(stats_of(tally), ["gs://b"])
     tally.add(shared_spooled=2, shared_uploads_lost=1, shared_refused=3)
     assert "host only, 3 uploads refused, 2 uploads left to the next start, 1 upload lost (gs" in report_line(
-        tally.stats(), ["gs://b"]
+        stats_of(tally), ["gs://b"]
     )
 
 
@@ -48,9 +51,10 @@ PROGRAM = """
 import os, sys
 from ejcache.cache import exit_report as reporting
 from ejcache.cache.counters import CacheTally
+from ejcache.cache.stats import Stats
 class Cache:
     def __init__(self, url): self.url, self.tally = url, CacheTally()
-    def stats(self): return self.tally.stats()
+    def stats(self): return self.stats_of(tally)
 for url in ("/a", "/b"):
     cache = Cache(url)
     cache.tally.add(hits=2)
@@ -128,7 +132,7 @@ def test_counting_in_a_signal_handler():
         # Where the interpreter runs handlers: at the start of a Python function, and after a C function.
         if event in {"call", "c_return"} and frame.f_code.co_filename == statistics.__file__:
             sys.setprofile(None)
-            tally.add(**{f"handler{tally.stats().amounts.get('handlers', 0) % 5}": 1, "handlers": 1})
+            tally.add(**{f"handler{stats_of(tally).amounts.get('handlers', 0) % 5}": 1, "handlers": 1})
             taken.update(tally.take_pending())
             sys.setprofile(handler)
 
@@ -145,7 +149,7 @@ def test_counting_in_a_signal_handler():
     thread.start()
     thread.join(240.0)
     assert not thread.is_alive()
-    amounts = tally.stats().amounts
+    amounts = stats_of(tally).amounts
     assert amounts["here"] == 5
     assert amounts["handlers"] > 20
     assert sum(amounts[f"handler{n}"] for n in range(5)) == amounts["handlers"]

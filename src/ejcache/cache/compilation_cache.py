@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
-    from ejcache.cache.counters import Stats
     from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.stats import Stats
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo
 

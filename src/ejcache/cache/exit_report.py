@@ -15,8 +15,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ejcache.cache.counters import Miss, Stats
+from ejcache.cache.counters import Miss
 from ejcache.cache.report_destination import absolute_destination, is_off, line_without_a_cache
+from ejcache.cache.stats import Stats
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.parsers import REPORT_JSON, REPORT_LINE
 from ejcache.util.files import write_atomically

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.cache.counters import CacheTally, Miss, Skip, Stats
+from ejcache.cache.counters import CacheTally, Miss, Skip
 from ejcache.errors import (
     EntryCorruptError,
     EntryError,
@@ -41,11 +41,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.bucket.breaker import CircuitBreaker
+    from ejcache.cache.stats import Stats
     from ejcache.cache.switch import CacheSwitch
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.maintenance.recalls import Recalls
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import Store, TwoTiers
+    from ejcache.stores.abilities import TwoTiers
+    from ejcache.stores.base import Store
     from ejcache.util.time_budget import Budget
 
 _TEXT_BYTES: Final = 4_000_000
@@ -516,11 +518,15 @@ class CachePolicy:
 
     def stats(self) -> Stats:
         """Return the counters of this process."""
+        from ejcache.cache.stats import Stats
+
         self._count_tiers()
-        return self.tally.stats()
+        return Stats.of(self.tally.totals())
 
     def store_stats(self, settings: Settings) -> Stats:
         """Return the counters of all processes since the store was made."""
+        from ejcache.cache.stats import Stats
+
         self.flush()
         store = self.opened(settings)
         try:

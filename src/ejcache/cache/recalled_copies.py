@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError, StoreError
 from ejcache.maintenance.recalling import remove_recalled
-from ejcache.stores.base import Clearable
+from ejcache.stores.abilities import Clearable
 from ejcache.util.files import make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log

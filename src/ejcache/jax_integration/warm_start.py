@@ -25,7 +25,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.cache.counters import Stats
+    from ejcache.cache.stats import Stats
     from ejcache.jax_integration.devices.targets import DeviceTarget
 
 

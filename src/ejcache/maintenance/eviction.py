@@ -34,7 +34,8 @@ from ejcache.journal.snapshot import Folded
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
-from ejcache.stores.base import Clearable, EntryInfo
+from ejcache.stores.abilities import Clearable
+from ejcache.stores.base import EntryInfo
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.lifecycle import Closing
 

@@ -9,24 +9,22 @@ A store is shared by threads and processes. The rules that every backend and eve
 * with `max_size > 0`, the bytes of all entries are at most `max_size` when a local `put` or `replace` returns: the
   least recently used entries are evicted, never the one just written.
 
-What only some stores can do is an optional Protocol, after `Store`. A store supports one by having its methods; who
-wants it asks with `isinstance`.
+What only some stores can do is in `abilities`.
 """
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Final, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Final, cast
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.util.lifecycle import Closing
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ejcache.util.time_budget import Budget
+    from ejcache.stores.abilities import TwoTiers
 
 
 UNLIMITED: Final = -1
@@ -76,6 +74,8 @@ class Store(Closing):
     """The bytes of all entries are at most this; -1 for no limit."""
     read_only: bool = False
     """Writes raise `StoreReadOnlyError`, and reads leave no trace."""
+    has_two_tiers: bool = False
+    """It has what `abilities.TwoTiers` names; `two_tiers` asks for it."""
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
@@ -198,77 +198,6 @@ class Store(Closing):
         return 0
 
 
-@runtime_checkable
-class Clearable(Protocol):
-    """A store that removes all its entries in one step."""
-
-    def clear(self) -> None:
-        """Remove every entry; counters stay."""
-
-
-@runtime_checkable
-class TwoTiers(Protocol):
-    """A store of this host over one that hosts share, to which it uploads in the background."""
-
-    def get_verified(
-        self,
-        key: str,
-        *,
-        local_only: bool = False,
-        budget: Callable[[], Budget] | None = None,
-        beside: Callable[[], object] | None = None,
-    ) -> tuple[bytes | None, object]:
-        """Get as `Store.get` does, with what the verification of exactly these bytes returned; None if there was none.
-
-        Args:
-            key: of the entry.
-            local_only: do not ask the shared tier.
-            budget: what the shared tier is waited for is taken from it.
-            beside: called before the shared tier is asked, if its last answer was slow, and that there is no entry:
-                what is needed after such an answer can be done meanwhile.
-        """
-
-    def put_here(self, key: str, data: bytes, *, worth: float | None = None, replacing: bool = False) -> bool:
-        """Create the entry, or replace it, on this host only; False if there was one already. Raises as `Store.put`."""
-
-    def drop_copy(self, key: str, data: bytes) -> bool:
-        """Remove this host's copy of the entry if it still is exactly `data`; False if it is not."""
-
-    def note_used_here(self, key: str, worth: float | None = None) -> None:
-        """Note that the entry was used now, and tell the shared tier nothing."""
-
-    def note_local(self, key: str, number: float) -> None:
-        """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""
-
-    def local_note(self, key: str) -> float | None:
-        """Return the number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
-
-    def has_local(self, key: str) -> bool:
-        """True if this host has the entry, so that `get_verified` makes no request."""
-
-    def patience(self) -> float:
-        """Return the seconds that it is worth waiting for the shared tier: none while it is not asked."""
-
-    def prefetch(
-        self, keys: Iterable[str], *, requests: int, wanted: Callable[[str], bool]
-    ) -> Iterator[tuple[str, bool]]:
-        """Bring entries to this host by concurrent requests; yields each key, and whether its entry is here."""
-
-    def flush(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is left to upload; False if something is."""
-
-    def take_tier_counters(self) -> dict[str, float]:
-        """Return the counters of each tier since the last call."""
-
-    def when_closing(self, callback: Callable[[], object]) -> None:
-        """Call `callback` whenever the store is closed, before its tiers are."""
-
-
 def two_tiers(store: Store) -> TwoTiers | None:
     """Return `store` if it has two tiers, otherwise None; `isinstance` takes as long as reading an entry's row."""
-    return cast("TwoTiers", store) if _has_two_tiers(type(store)) else None
-
-
-@functools.cache
-def _has_two_tiers(kind: type[Store]) -> bool:
-    return issubclass(kind, TwoTiers)
+    return cast("TwoTiers", store) if store.has_two_tiers else None

@@ -10,7 +10,6 @@ Also `smaller_stack`, for what they cannot compute.
 from __future__ import annotations
 
 import os
-import resource
 import threading
 import weakref
 from _queue import SimpleQueue  # `queue` makes sixty objects around it
@@ -60,8 +59,8 @@ def start_daemon(target: Callable[..., object], *args: object, name: str) -> boo
 
 
 def _may_have_few_threads() -> bool:
-    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    return limit != resource.RLIM_INFINITY and limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
+    limit = os.sysconf("SC_CHILD_MAX")  # that of `RLIMIT_NPROC`, without a module of its own; -1 for none
+    return 0 <= limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
 
 
 class IdleThreads:
@@ -206,6 +205,8 @@ def smaller_stack() -> int | None:
 
     Python can change the size only for all threads of the process, so ours have the program's.
     """
+    import resource  # preload alone asks
+
     limit, size = resource.getrlimit(resource.RLIMIT_STACK)[0], threading.stack_size()
     if limit == resource.RLIM_INFINITY:
         return size or _UNLIMITED_STACK

@@ -60,6 +60,9 @@ else:
         def __getnewargs__(self) -> tuple[Any, ...]:
             return tuple(self)
 
+    _BASES = (_Tuple,)
+    """One for all classes, as the getters are."""
+
     class _Maker(type):
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
             if not bases:
@@ -72,7 +75,7 @@ else:
             getters = dict(zip(fields, _getters, strict=False))
             return type(
                 name,
-                (_Tuple,),
+                _BASES,
                 {
                     "__slots__": (),
                     "__module__": body["__module__"],

@@ -16,7 +16,7 @@ from ejcache.util.units import format_age, format_size, plural
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.cache.counters import Stats
+    from ejcache.cache.stats import Stats
     from ejcache.cli.chosen_cache import OpenCache
 
 
@@ -32,7 +32,7 @@ def stats(
     --reset. With --tuned, the tuned records are counted by layer, operation, device and source, and the documents that
     could not be read.
     """
-    from ejcache.cache.counters import Stats
+    from ejcache.cache.stats import Stats
 
     if tuned:
         from ejcache.cli.tuned.listing import count_records

@@ -42,21 +42,21 @@ class FlagReader:
         self._directory = FlagValue(self._initial[_DIRECTORY], Origin.ENVIRONMENT)
         self._directory = self.read(_DIRECTORY) or self._directory
         self._lock = threading.RLock()
-        self._hooks: dict[str, Any] = {}
+        self._hooks: dict[str, functools.partial[None]] = {}
 
     def watch(self) -> None:
         """Notice calls of `jax.config.update` from now on."""
+        note = self._note
         for flag, state in self._states.items():
-            previous = state._update_global_hook
-            state._update_global_hook = hook = functools.partial(self._note, flag, previous)
-            self._hooks[flag] = previous, hook
+            self._hooks[flag] = functools.partial(note, flag, state._update_global_hook)
+            state._update_global_hook = self._hooks[flag]
 
     def unwatch(self) -> None:
         """Stop watching."""
-        for flag, (previous, hook) in self._hooks.items():
+        for flag, hook in self._hooks.items():
             state = self._states[flag]
             if state._update_global_hook is hook:
-                state._update_global_hook = previous
+                _, state._update_global_hook = hook.args
         self._hooks.clear()
 
     def _note(self, flag: str, previous: Callable[[Any], None] | None, value: Any) -> None:

@@ -76,6 +76,8 @@ class TieredStore(Store):
         verify_upload: is called as `verify` is, before each upload; StoreError means that it is tried again later.
     """
 
+    has_two_tiers = True
+
     def __init__(
         self,
         local: Store,
