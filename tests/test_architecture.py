@@ -126,6 +126,7 @@ INNER_LEVELS = {
         "tiered": 2,
         "tier_directory": 2,
         "opening": 3,
+        "contents": 4,
         "documents": 4,
     },
 }

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
-from ejcache.keys.key import is_side_key
+from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.resolve import settings_in_use
 from ejcache.util.units import parse_age, parse_limit
 
@@ -273,7 +273,7 @@ def _open_entries(url: str, stack: contextlib.ExitStack) -> KnownEntries | Excep
 @contextlib.contextmanager
 def _open_store_at(url: Url | None, *, write: bool = False) -> Iterator[_OpenedCache]:
     from ejcache.maintenance.eviction import ScannedStore
-    from ejcache.stores.opening import inspect_location
+    from ejcache.stores.contents import inspect_location
     from ejcache.stores.shared.store import SharedStore
 
     settings = current_settings()

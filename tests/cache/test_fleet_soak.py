@@ -33,6 +33,7 @@ WORKER = """
     from ejcache import entry
     from ejcache.cache.opening import open_cache_store, open_switch
     from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.writing import EntryWriter
     from ejcache.settings.resolve import resolve
 
     url, rounds = sys.argv[1], int(sys.argv[2])
@@ -57,7 +58,7 @@ WORKER = """
             else:
                 made = uuid.uuid4().hex
                 new = entry.Header(key=key, name=key[:5], compile_seconds=9.0)
-                skip = policy.write(new, made.encode(), settings).skip
+                skip = EntryWriter(policy).write(new, made.encode(), settings).skip
                 said["stored"] = "" if skip is not None else made
             print(json.dumps(said), flush=True)
     policy.flush(60)

@@ -7,6 +7,7 @@ import time
 from ejcache import entry
 from ejcache.cache.counters import Miss
 from ejcache.cache.policy import CachePolicy
+from ejcache.cache.writing import EntryWriter
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
@@ -32,7 +33,7 @@ def test_the_first_counts_of_a_process_are_written_behind_the_program(tmp_path, 
     )
     policy = CachePolicy(str(tmp_path), open_store=lambda: LocalStore(tmp_path))
     header = entry.Header(key="key")
-    policy.write(header, b"bytes", resolve())
+    EntryWriter(policy).write(header, b"bytes", resolve())
     policy.count_hit(header, load_seconds=0.0)
     assert written == []
     policy.close()

@@ -14,7 +14,7 @@ from helpers import ROOT, SUPPORT
 from ejcache import entry
 from ejcache.journal.line import HIT, STORED
 from ejcache.journal.recorder import read_starts
-from ejcache.keys.key import is_side_key
+from ejcache.keys.side_keys import is_side_key
 from ejcache.stores.local.store import LocalStore
 
 sys.path.insert(0, str(ROOT / "tools"))

@@ -15,14 +15,16 @@ from ejcache.cache.exit_report import report_line
 from ejcache.cache.stats import Stats
 
 
+def stats_of(tally):
+    return Stats.of(tally.totals())
+
+
 def test_the_line():
     """Hits, misses and why, what was stored and what not and why, and the time saved."""
     tally = CacheTally()
     tally.add(hits=12, seconds_saved=41.25, compile_seconds=1.75, stores=2)
     tally.miss(Miss.ABSENT)
-    assert (
-        report_line(stats_of(tally), ["/c"]) == "ejcache: saved 41.2 of 43.0 s: 12 hits, 1 miss, 2 stored (/c)"
-    )
+    assert report_line(stats_of(tally), ["/c"]) == "ejcache: saved 41.2 of 43.0 s: 12 hits, 1 miss, 2 stored (/c)"
     tally.miss(Miss.CORRUPT)
     tally.skip(Skip.QUICK)
     tally.add(errors=1)
@@ -54,7 +56,7 @@ from ejcache.cache.counters import CacheTally
 from ejcache.cache.stats import Stats
 class Cache:
     def __init__(self, url): self.url, self.tally = url, CacheTally()
-    def stats(self): return self.stats_of(tally)
+    def stats(self): return Stats.of(self.tally.totals())
 for url in ("/a", "/b"):
     cache = Cache(url)
     cache.tally.add(hits=2)
@@ -124,7 +126,7 @@ def test_counting_in_a_signal_handler():
     taken = Counter()
     calls = [
         lambda: tally.add(here=1, hits=1),
-        tally.stats,
+        tally.totals,
         lambda: taken.update(tally.take_pending()),
     ]
 

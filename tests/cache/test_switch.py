@@ -15,6 +15,7 @@ from ejcache.cache.opening import open_cache_store, open_switch
 from ejcache.cache.policy import CachePolicy
 from ejcache.cache.recalled_copies import RecalledCopies
 from ejcache.cache.switch import FRESH_SECONDS, CacheSwitch
+from ejcache.cache.writing import EntryWriter
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance.recalls import Recalls, Rule
 from ejcache.maintenance.stored_policy import encode_policy, switch_of
@@ -182,7 +183,7 @@ def test_a_cache_that_is_off_is_neither_read_nor_written(where, tmp_path, bucket
     url = f"gs://bucket/{tmp_path.name}" if where == "bucket" else str(tmp_path / "cache")
     policy, settings = policy_at(url)
     header = entry.Header(key=KEY, name="jit_f", compile_seconds=9.0)
-    assert policy.write(header, b"x" * 100, settings).skip is None
+    assert EntryWriter(policy).write(header, b"x" * 100, settings).skip is None
     assert policy.read(KEY, settings).entry is not None
     policy.flush(60)
     policy.close()
@@ -199,7 +200,7 @@ def test_a_cache_that_is_off_is_neither_read_nor_written(where, tmp_path, bucket
             found = policy.read(KEY, settings)
             assert (found.entry, found.miss) == (None, Miss.DISABLED)
             other = header._replace(key=KEY.replace("jit_f", "jit_g"))
-            assert policy.write(other, b"x", settings).skip is Skip.DISABLED
+            assert EntryWriter(policy).write(other, b"x", settings).skip is Skip.DISABLED
         assert policy.contains(KEY, settings) is False
         assert policy.single_flight(settings) is None
         assert policy.opened(settings) is None
@@ -266,7 +267,7 @@ def processes(request, tmp_path, bucket, monkeypatch):
 
 def store(process, header=HEADER, raw=b"x" * 100):
     policy, settings = process
-    assert policy.write(header, raw, settings).skip is None
+    assert EntryWriter(policy).write(header, raw, settings).skip is None
     assert policy.flush(60)
 
 
@@ -338,7 +339,7 @@ def test_pending_uploads_bring_nothing_back(tmp_path, bucket, monkeypatch):
     tiers = policy.opened(settings)
     with monkeypatch.context() as held:
         held.setattr(tiers.worker, "submit", lambda _: False)
-        assert policy.write(HEADER, b"x", settings).skip is None
+        assert EntryWriter(policy).write(HEADER, b"x", settings).skip is None
     with open_bucket(url) as objects:
         objects.write("v1/journal/x", b"")  # there is a cache
     assert ejcache("recall", "--dir", url, "--all", "--yes").status == 0

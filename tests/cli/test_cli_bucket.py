@@ -12,7 +12,7 @@ from cli_helpers import ejcache, key_text, put
 from ejcache.bucket.object_names import entry_name
 from ejcache.history.log import record_miss
 from ejcache.journal.line import ProgramRecord
-from ejcache.keys.key import parse_key
+from ejcache.keys.parsing import parse_key
 from ejcache.maintenance.stored_policy import POLICY
 from ejcache.stores.opening import open_store
 

@@ -10,7 +10,8 @@ from cli_helpers import Terminal, ejcache, fill, key_text, plain_jax, put
 
 from ejcache import prune
 from ejcache.cli import output
-from ejcache.keys.key import module_text_key, parse_key
+from ejcache.keys.parsing import parse_key
+from ejcache.keys.side_keys import module_text_key
 from ejcache.stores.local.store import LocalStore
 
 

@@ -32,7 +32,7 @@ from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.object_names import entry_name
 from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import encode_journal
-from ejcache.keys.key import module_text_key
+from ejcache.keys.side_keys import module_text_key
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
 

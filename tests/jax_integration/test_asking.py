@@ -9,7 +9,7 @@ from capabilities import needs
 
 import ejcache
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.keys.key import is_side_key
+from ejcache.keys.side_keys import is_side_key
 
 
 @pytest.fixture

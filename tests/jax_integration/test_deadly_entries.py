@@ -14,7 +14,7 @@ from helpers import ROOT
 import ejcache
 from ejcache import entry
 from ejcache.jax_integration.load_journal import LoadJournal
-from ejcache.keys.key import is_side_key
+from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.directories import state_directory
 
 sys.path.insert(0, str(ROOT / "tools"))

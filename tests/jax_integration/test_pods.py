@@ -13,7 +13,8 @@ from helpers import ROOT
 
 import ejcache
 from ejcache import entry
-from ejcache.keys.key import is_side_key, parse_key
+from ejcache.keys.parsing import parse_key
+from ejcache.keys.side_keys import is_side_key
 
 sys.path.insert(0, str(ROOT / "tools"))
 

@@ -9,6 +9,7 @@ import pytest
 from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
+from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration.preload import background_loader
 from ejcache.jax_integration.preload.background_loader import EntryReader
 from ejcache.jax_integration.preload.run_profile import ProgramUse
@@ -24,7 +25,7 @@ def policy(tmp_path):
     url, settings = str(tmp_path / "cache"), resolve()
     policy = CachePolicy(url, open_store=lambda: open_cache_store(url, settings))
     for key in KEYS:
-        assert policy.write(entry.Header(key=key), PAYLOAD, settings).skip is None
+        assert EntryWriter(policy).write(entry.Header(key=key), PAYLOAD, settings).skip is None
     yield policy
     policy.close()
 

@@ -22,7 +22,9 @@ from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.devices import absent as elsewhere
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys import key as keys
-from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key
+from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING
+from ejcache.keys.parsing import evicted_before, parse_key
+from ejcache.keys.side_keys import is_side_key
 
 sys.path.insert(0, str(ROOT / "tools"))
 

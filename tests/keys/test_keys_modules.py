@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
 
+from ejcache.jax_integration.lowering.kernels import strip_mosaic_config
 from ejcache.jax_integration.lowering.module_digest import digest_module, module_text
-from ejcache.keys.canonical_modules import base_name, content_name, function_order, strip_mosaic_config
+from ejcache.keys.canonical_modules import base_name, content_name, function_order
 
 MAIN = """
 module @jit_f attributes {{mhlo.num_partitions = 1 : i32}} {{

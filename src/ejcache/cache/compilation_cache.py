@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ejcache import entry
 from ejcache.cache.counters import Miss
 from ejcache.errors import UsageError
-from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.util.store_keys import check_key
 
@@ -109,7 +108,9 @@ class CompilationCache:
             entry.encode(header, b"", level=0)
         except ValueError as exc:
             raise UsageError(str(exc)) from exc
-        return self._policy.write(header, value, self._settings()).skip is None
+        from ejcache.cache.writing import EntryWriter
+
+        return EntryWriter(self._policy).write(header, value, self._settings()).skip is None
 
     def contains(self, key: str) -> bool:
         """True if there is an entry under `key`; it is neither read nor counted."""
@@ -123,6 +124,8 @@ class CompilationCache:
         Raises:
             StoreError: the store cannot be listed.
         """
+        from ejcache.keys.side_keys import is_side_key
+
         store = self._policy.opened(self._settings())
         if store is not None:
             yield from (info for info in store.entries() if not is_side_key(info.key))

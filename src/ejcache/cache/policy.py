@@ -1,4 +1,4 @@
-"""How entries are read and written: what is looked up, what is stored, what is counted, and what happens to failures.
+"""How entries are read: what is looked up, what is counted, and what happens to failures; `writing` has the other half.
 
 Nothing in here fails a program. A failure of the storage is counted, logged once for each kind of operation, and
 becomes a miss; only `jax_raise_persistent_cache_errors` lets the error through.
@@ -6,7 +6,6 @@ becomes a miss; only `jax_raise_persistent_cache_errors` lets the error through.
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import threading
 import time
@@ -23,14 +22,11 @@ from ejcache.errors import (
     StoreBusyError,
     StoreError,
     StoreForbiddenError,
-    StoreReadOnlyError,
-    StoreTooSmallError,
     StoreUnavailableError,
     UsageError,
 )
 from ejcache.journal.recorder import recorder
-from ejcache.keys.key import module_text_key, parse_any_key
-from ejcache.stores.base import LEAST_WORTH, two_tiers, worth_of_use
+from ejcache.stores.base import LEAST_WORTH, two_tiers
 from ejcache.stores.location import display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
@@ -50,7 +46,6 @@ if TYPE_CHECKING:
     from ejcache.stores.base import Store
     from ejcache.util.time_budget import Budget
 
-_TEXT_BYTES: Final = 4_000_000
 _NAMED: Final = 10
 """Recalled programs that a sentence names."""
 _FLUSH_SECONDS: Final = 2.0
@@ -62,13 +57,6 @@ class Lookup(NamedTuple):
 
     entry: entry.Entry | None
     miss: Miss | None = None
-
-
-class WriteResult(NamedTuple):
-    """The result of a write: why no entry was created, or None, and the bytes of the entry; 0 if none was made."""
-
-    skip: Skip | None
-    size: int = 0
 
 
 class CachePolicy:
@@ -87,6 +75,8 @@ class CachePolicy:
 
     Attributes:
         tiers: the store, once it is open, if it has two tiers.
+        switch: knows whether the cache is turned off; None before the store is open, and where nobody can turn it off.
+        used: the keys of the programs that this process runs.
     """
 
     def __init__(
@@ -102,9 +92,9 @@ class CachePolicy:
         self._open_store = open_store
         self._open_single_flight = open_single_flight
         self._open_switch = open_switch
-        self._switch: CacheSwitch | None = None
+        self.switch: CacheSwitch | None = None
         self._known: dict[str, tuple[float, str, int, bytes]] = {}
-        self._used: set[str] = set()
+        self.used: set[str] = set()
         self._taken_back: frozenset[str] = frozenset()
         self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
@@ -148,11 +138,11 @@ class CachePolicy:
         store = self._store or self._opened(settings)
         if store is None:
             return Lookup(None, Miss.ERROR)
-        if self._switch is not None and self._switch.is_off():
+        if self.switch is not None and self.switch.is_off():
             return Lookup(None, Miss.DISABLED)
         damaged: list[bytes] = []
         looked = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget, beside=beside)
-        if looked.miss is Miss.RECALLED or (damaged and self._may_write(store, settings)):
+        if looked.miss is Miss.RECALLED or (damaged and may_write(store, settings)):
             # That one is gone. Another tier may have a good one, or another host wrote one.
             again = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
             if again.entry is not None:
@@ -179,7 +169,7 @@ class CachePolicy:
             else:
                 data, verified, local_only = store.get(key), None, False
         except StoreError as exc:
-            self.report_failure("read an entry", exc, settings, program=parse_any_key(key).name)
+            self.report_failure("read an entry", exc, settings, key=key)
             return Lookup(None, Miss.ERROR)
         if data is None:
             return Lookup(None, Miss.QUICK if local_only else Miss.ABSENT)
@@ -204,7 +194,7 @@ class CachePolicy:
 
     def admits(self, header: entry.Header, data: bytes) -> bool:
         """True if the entry is not recalled. Then it is remembered, because it may be recalled later."""
-        switch = self._switch
+        switch = self.switch
         if switch is not None:
             if switch.is_recalled(header, data):
                 return False
@@ -217,11 +207,12 @@ class CachePolicy:
 
     def _note_recalls(self, recalls: Recalls) -> None:
         """Say once which programs of this process are recalled now."""
+        from ejcache.keys.parsing import parse_any_key
         from ejcache.maintenance.recalls import Stamp
 
         known = self._known.copy()
         self._taken_back = frozenset(key for key, stamp in known.items() if recalls.includes(Stamp(*stamp)))
-        names = sorted({parse_any_key(key).name for key in self._taken_back & self._used})
+        names = sorted({parse_any_key(key).name for key in self._taken_back & self.used})
         if names:
             self.warn(
                 f"recalled:{recalls.number}",
@@ -229,21 +220,16 @@ class CachePolicy:
                 f"{', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}",
             )
 
-    def _remove_recalled(self, store: Store, key: str, data: bytes, settings: Settings) -> None:
-        """Remove what is recalled, so that the next write takes its place, or this host's copy of it."""
-        try:
-            if self._may_write(store, settings):
-                store.quarantine(key, data, wrong=True)
-            elif self.tiers is not None:
-                self.tiers.drop_copy(key, data)
-        except StoreError as exc:
-            log.debug("ejcache: what was recalled under %s could not be removed: %s", key, exc)
-
     def is_noted_as_quick(self, key: str, settings: Settings) -> bool:
         """True if this host has noted that the program compiles too quickly for shared storage to be asked for it."""
         below = settings.floors.ask
         noted = self.tiers.local_note(key) if below > 0 and self.tiers is not None else None
         return noted is not None and noted < below
+
+    def is_local_only(self, compile_seconds: float, settings: Settings) -> bool:
+        """True if what compiled in so many seconds is stored on this host only, though the cache is shared."""
+        store = self.opened(settings) if 0.0 < compile_seconds < settings.floors.publish else None
+        return store is not None and two_tiers(store) is not None
 
     def contains(self, key: str, settings: Settings) -> bool:
         """True if there is an entry under `key`; it is neither read nor counted."""
@@ -253,7 +239,7 @@ class CachePolicy:
         try:
             return store.contains(key)
         except StoreError as exc:
-            self.report_failure("look for an entry", exc, settings, program=parse_any_key(key).name)
+            self.report_failure("look for an entry", exc, settings, key=key)
             return False
 
     def single_flight(self, settings: Settings) -> SingleFlight | None:
@@ -263,144 +249,11 @@ class CachePolicy:
         """
         with self._lock:
             store = self._store
-            if store is None or settings.recompile_force or self._is_off():
+            if store is None or settings.recompile_force or self.is_off():
                 return None
             if self._single_flight is None or self._single_flight[0] is not store:
                 self._single_flight = store, self._open_single_flight(store)
             return self._single_flight[1]
-
-    # -- writing -------------------------------------------------------------------------------------------------------
-
-    def write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool = False) -> WriteResult:
-        """Store `raw` under `header.key` if the settings allow it, and count the result; see `store`."""
-        skip, seconds = self.why_not_stored(header.compile_seconds, settings), header.compile_seconds
-        if skip is not None:
-            self.leave_out(header.key, skip, seconds, settings)
-            return WriteResult(skip)
-        local_only = self.is_local_only(seconds, settings)
-        return self.store(header, raw, settings, local_only=local_only, replacing=replacing)
-
-    def store(
-        self, header: entry.Header, raw: bytes, settings: Settings, *, local_only: bool, replacing: bool = False
-    ) -> WriteResult:
-        """Store what `why_not_stored` does not leave out, and count the result.
-
-        Args:
-            header: sizes, codec and creation time are filled in here.
-            raw: the serialised executable.
-            settings: the limits that hold.
-            local_only: what `is_local_only` says of it.
-            replacing: replace an entry that is of no use on this host.
-        """
-        written = self._store_entry(header, raw, settings, local_only=local_only, replacing=replacing)
-        if written.skip is not None:
-            self.leave_out(header.key, written.skip, header.compile_seconds, settings)
-        else:
-            self.tally.add(stores=1)
-            self._flush_if_due()
-        return written
-
-    def _store_entry(
-        self, header: entry.Header, raw: bytes, settings: Settings, *, local_only: bool, replacing: bool
-    ) -> WriteResult:
-        store = self.opened(settings)
-        if store is None:
-            return WriteResult(Skip.ERROR)
-        signed = self._signed(header)
-        data = entry.encode(signed, raw)
-        if len(data) < settings.min_entry_size:
-            return WriteResult(Skip.SMALL)
-        replacing = replacing or settings.recompile_force
-        skip = self._create(store, header, data, settings, local_only=local_only, replacing=replacing)
-        if skip is None:
-            self.admits(signed, data)
-            self._used.add(signed.key)
-        return WriteResult(skip, len(data))
-
-    def _create(
-        self, store: Store, header: entry.Header, data: bytes, settings: Settings, *, local_only: bool, replacing: bool
-    ) -> Skip | None:
-        try:
-            if not self._put(store, header, data, local_only=local_only, replacing=replacing):
-                return Skip.DUPLICATE
-        except StoreTooSmallError as exc:
-            from ejcache.util.units import format_size
-
-            self.warn(
-                f"large:{header.name}",
-                f"an executable of {format_size(len(data))} ({header.name or header.key}) is larger than "
-                f"{settings['max_size'].source} allows ({format_size(store.max_size)}) and is not stored: {exc}",
-            )
-            return Skip.LARGE
-        except StoreReadOnlyError:
-            return Skip.READ_ONLY
-        except StoreError as exc:
-            self.report_failure("write an entry", exc, settings, program=header.name)
-            return Skip.ERROR
-        self.tally.add(bytes_written=len(data))
-        return None
-
-    def _put(self, store: Store, header: entry.Header, data: bytes, *, local_only: bool, replacing: bool) -> bool:
-        """Create or replace an entry, on this host only if it is below the floor of what others get."""
-        key, seconds = header.key, header.compile_seconds
-        worth, created = worth_of_use(seconds), True
-        if local_only and (tiers := two_tiers(store)) is not None:
-            created = tiers.put_here(key, data, worth=worth, replacing=replacing)
-            tiers.note_local(key, seconds)
-            if created:
-                self.tally.add(kept_here=1, kept_here_seconds=seconds)
-        elif replacing:
-            store.replace(key, data, worth=worth)
-        else:
-            created = store.put(key, data, worth=worth)
-        return created
-
-    def _signed(self, header: entry.Header) -> entry.Header:
-        """Return the header with what says when, by whom, and after which recall its entry was stored."""
-        from ejcache.util.writer import this_writer  # hits store nothing
-
-        recall = 0 if self._switch is None else self._switch.number
-        return header._replace(created=time.time(), writer=this_writer(), recall=recall)
-
-    def is_local_only(self, compile_seconds: float, settings: Settings) -> bool:
-        """True if what compiled in so many seconds is stored on this host only, though the cache is shared."""
-        store = self.opened(settings) if 0.0 < compile_seconds < settings.floors.publish else None
-        return store is not None and two_tiers(store) is not None
-
-    def why_not_stored(self, compile_seconds: float, settings: Settings) -> Skip | None:
-        """Say why no executable that compiled in `compile_seconds` is stored, or None if its size decides. Not counted.
-
-        0.0 seconds means that the time is not known; then the minimum compile time does not apply.
-        """
-        if settings.disabled_reason or self._is_off():
-            return Skip.DISABLED
-        if settings.read_only:
-            return Skip.READ_ONLY
-        if 0.0 < compile_seconds < settings.floors.keep:
-            return Skip.QUICK
-        return None
-
-    def write_text(self, text: str, settings: Settings, *, program: str = "") -> str:
-        """Store a module's text beside the entries; returns its digest, or "" if it was not stored.
-
-        The text explains later misses. It is worth little space: at most 4 MB, and a hundredth of the size limit.
-        """
-        store = self.opened(settings)
-        raw = text.encode()
-        if store is None or store.read_only or len(raw) > _TEXT_BYTES:
-            return ""
-        digest = hashlib.sha256(raw).hexdigest()
-        key = module_text_key(digest)
-        try:
-            # `contains` is not called first: with a local tier that would be a request while the program waits.
-            data = entry.encode(entry.Header(key=key, kind="module_text", created=time.time()), raw)
-            if 0 < store.max_size < 100 * len(data):
-                return ""
-            store.put(key, data, worth=LEAST_WORTH)
-        except StoreError as exc:
-            self.report_failure("write an entry", exc, settings, program=program)
-            return ""
-        return digest
 
     def read_beside(self, key: str, kind: str, settings: Settings, *, max_size: int) -> bytes | None:
         """Read what `write_beside` stored; None if there is none, or it is damaged, too large or of another kind.
@@ -415,14 +268,14 @@ class CachePolicy:
             StoreError: the storage failed.
         """
         store = self._store or self._opened(settings)
-        if store is None or (self._switch is not None and self._switch.was_off):
+        if store is None or (self.switch is not None and self.switch.was_off):
             return None
         data = store.get(key)  # meanwhile, the answer to whether the cache is off may come
-        if data is None or self._is_off():
+        if data is None or self.is_off():
             return None
         try:
             header = entry.verify(data, key=key, kind=kind)
-            if self._switch is not None and self._switch.is_recalled(header, data):
+            if self.switch is not None and self.switch.is_recalled(header, data):
                 return None
             store.note_used(key, LEAST_WORTH)
             return entry.decode(data, verified=header).raw if header.raw_size <= max_size else None
@@ -431,41 +284,13 @@ class CachePolicy:
             log.debug("ejcache: %s cannot be read: %s", key, exc)
             return None
 
-    def write_beside(self, header: entry.Header, raw: bytes, settings: Settings) -> bool:
-        """Store a profile or a record beside the entries, replacing an older one of that key; False if it was not.
-
-        Minimum sizes and hit and miss counters do not apply: it is small and is not an executable.
-        """
-        store = self.opened(settings)
-        if store is None or not self._may_write(store, settings) or settings.disabled_reason:
-            return False
-        try:
-            data = entry.encode(self._signed(header), raw)
-            store.replace(header.key, data, worth=LEAST_WORTH)
-        except StoreError as exc:
-            self.report_failure("write an entry", exc, settings, program=header.name)
-            return False
-        return True
-
     # -- damage --------------------------------------------------------------------------------------------------------
-
-    def quarantine(self, key: str, settings: Settings) -> None:
-        """Quarantine an entry that is proven wrong: it is no longer read, and a copy is kept if there is room."""
-        store = self.opened(settings)
-        if store is None or not self._may_write(store, settings):
-            return
-        try:
-            data = store.peek(key)
-            if data is not None:
-                store.quarantine(key, data, wrong=True)
-        except StoreError as exc:
-            self.report_failure("quarantine an entry", exc, settings)
 
     def _quarantine_damaged(self, store: Store, key: str, data: bytes, exc: EntryError, settings: Settings) -> None:
         self.tally.add(corrupt=1)
-        may_write, is_gone = self._may_write(store, settings), False
+        writes, is_gone = may_write(store, settings), False
         try:
-            is_gone = may_write and store.quarantine(key, data)
+            is_gone = writes and store.quarantine(key, data)
         except StoreError as failure:
             self.report_failure("quarantine an entry", failure, settings)
         # An entry that is left there may be intact: then its bytes were damaged on their way here.
@@ -473,48 +298,44 @@ class CachePolicy:
         text = f"a damaged entry in {self.url} is not used{replaced}: {key}: {exc}"
         recorder.add_trouble("use a damaged entry", text)
         self.warn("corrupt", text)
-        if may_write and settings.raise_errors:
+        if writes and settings.raise_errors:
             raise exc
+
+    def _remove_recalled(self, store: Store, key: str, data: bytes, settings: Settings) -> None:
+        """Remove what is recalled, so that the next write takes its place, or this host's copy of it."""
+        try:
+            if may_write(store, settings):
+                store.quarantine(key, data, wrong=True)
+            elif self.tiers is not None:
+                self.tiers.drop_copy(key, data)
+        except StoreError as exc:
+            log.debug("ejcache: what was recalled under %s could not be removed: %s", key, exc)
 
     # -- counting ------------------------------------------------------------------------------------------------------
 
     def count_hit(self, header: entry.Header, *, load_seconds: float) -> None:
         """Count a hit on an entry that took `load_seconds` to read and load."""
-        self._used.add(header.key)
+        self.used.add(header.key)
         self.tally.add(hits=1, load_seconds=load_seconds, seconds_saved=max(0.0, header.compile_seconds - load_seconds))
         if not self._flush_is_planned:
-            self._flush_if_due()
+            self.flush_if_due()
 
     def count_miss(self, reason: Miss, *, compile_seconds: float = 0.0) -> None:
         """Count a miss, and the seconds that it cost to compile."""
         self.tally.miss(reason)
         if compile_seconds:
             self.tally.add(compile_seconds=compile_seconds)
-        self._flush_if_due()
+        self.flush_if_due()
 
     def count_skip(self, reason: Skip) -> None:
         """Count a compilation that was not stored, or not looked up, for this reason."""
         self.tally.skip(reason)
-        self._flush_if_due()
-
-    def leave_out(self, key: str, reason: Skip, compile_seconds: float, settings: Settings) -> None:
-        """Count a compilation that is not stored, and note on this host if that is because it was quick."""
-        self.tally.skip(reason)
-        if reason in (Skip.QUICK, Skip.SMALL):
-            self.tally.add(left_out=1, left_out_seconds=compile_seconds)
-        floors = settings.floors
-        # A process that may not write waits for another one to publish executables above the floor.
-        below = {Skip.QUICK: floors.ask, Skip.READ_ONLY: min(floors.keep, floors.ask)}.get(reason, 0.0)
-        store = self.opened(settings) if 0.0 < compile_seconds < below else None
-        tiers = two_tiers(store) if store is not None else None
-        if tiers is not None:
-            tiers.note_local(key, compile_seconds)
-        self._flush_if_due()
+        self.flush_if_due()
 
     def count_check(self, result: str) -> None:
         """Count a stored executable that was compared with a fresh one, and the result."""
         self.tally.add(**{"checks": 1, f"check_{result}": 1})
-        self._flush_if_due()
+        self.flush_if_due()
 
     def stats(self) -> Stats:
         """Return the counters of this process."""
@@ -573,7 +394,7 @@ class CachePolicy:
         if tiers is not None:
             self.tally.add(**tiers.take_tier_counters())
 
-    def _flush_if_due(self) -> None:
+    def flush_if_due(self) -> None:
         """Write the counters now, or in the background as soon as they are due."""
         left = self._flushed_at + self._flush_seconds - time.monotonic()
         if left > 0 and (self._flush_is_planned or short_tasks.later(left, partial(_flush_later, weakref.ref(self)))):
@@ -605,10 +426,11 @@ class CachePolicy:
                 such as that of preload, has found that out.
         """
         store = self._store or self._opened(settings)
-        return None if awaits_switch and self._is_off() else store
+        return None if awaits_switch and self.is_off() else store
 
-    def _is_off(self) -> bool:
-        return self._switch is not None and self._switch.is_off()
+    def is_off(self) -> bool:
+        """True if the cache is turned off for all."""
+        return self.switch is not None and self.switch.is_off()
 
     def _opened(self, settings: Settings) -> Store | None:
         store = self._store
@@ -625,9 +447,9 @@ class CachePolicy:
                 store = self._open_store()
                 self._note_place(store.url)
                 self.tiers = two_tiers(store)
-                self._switch = self._open_switch(store)
-                if self._switch is not None:
-                    self._switch.when_recalled = self._note_recalls
+                self.switch = self._open_switch(store)
+                if self.switch is not None:
+                    self.switch.when_recalled = self._note_recalls
                 self._store = store
                 self._opening = self._failed_opening = None
                 if (tiers := self.tiers) is not None:
@@ -653,13 +475,12 @@ class CachePolicy:
             self._opening = CircuitBreaker(failures=1)
         self._opening.fail()
 
-    def _may_write(self, store: Store, settings: Settings) -> bool:
-        return not (settings.read_only or store.read_only)
-
     # -- failures ------------------------------------------------------------------------------------------------------
 
-    def report_failure(self, doing: str, exc: Exception, settings: Settings, *, program: str = "") -> None:
-        """Count an error, and log it the first time that `doing` fails.
+    def report_failure(
+        self, doing: str, exc: Exception, settings: Settings, *, program: str = "", key: str = ""
+    ) -> None:
+        """Count an error, and log it the first time that `doing` fails, with the program, or what its key says of it.
 
         Raises:
             Exception: `exc` itself, if the setting `raise_errors` asks for that.
@@ -667,6 +488,10 @@ class CachePolicy:
         self.tally.add(errors=1)
         if settings.raise_errors:
             raise exc
+        if key:
+            from ejcache.keys.parsing import parse_any_key
+
+            program = parse_any_key(key).name
         of_program = f" for {program!r}" if program else ""
         text = (
             f"could not {doing} in {self.url}{of_program}; the program goes on without it: {type(exc).__name__}: {exc}"
@@ -688,6 +513,11 @@ class CachePolicy:
     def warn(self, kind: str, message: str) -> None:
         """Log a warning the first time that something of this `kind` happens with this cache, at DEBUG after that."""
         warn_once((kind, self.url), "ejcache: %s", message)
+
+
+def may_write(store: Store, settings: Settings) -> bool:
+    """True if neither the settings nor the store forbid to write."""
+    return not (settings.read_only or store.read_only)
 
 
 def _flush_later(reference: weakref.ref[CachePolicy]) -> None:

@@ -18,7 +18,8 @@ from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings, open_cache
 from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
-from ejcache.keys.key import is_side_key, parse_any_key
+from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.transfer import TransferResult, put_with_worth, transfer

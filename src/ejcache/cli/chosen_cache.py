@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
+    from ejcache.stores.contents import CacheContents
     from ejcache.stores.location import Location
-    from ejcache.stores.opening import CacheContents
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool
         NotAStoreError: there is no cache.
         StoreError: the cache cannot be opened.
     """
-    from ejcache.stores.opening import inspect_location
+    from ejcache.stores.contents import inspect_location
 
     settings = command_settings(directory)
     try:

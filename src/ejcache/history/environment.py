@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from ejcache.keys.key import PGLE, PLAIN, PROFILING, parse_key
+from ejcache.keys.key import PGLE, PLAIN, PROFILING
+from ejcache.keys.parsing import parse_key
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration.seam import patch as seam
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def check(
     cache.count_check(result.value)
     if result is not Comparison.DIFFERENT:
         return
-    cache.quarantine(stored.key, settings)
+    EntryWriter(cache).quarantine(stored.key, settings)
     cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
     raise seam.verification_error(stored.key, stored.raw, _if_given(seam.serialize_executable, fresh) or b"")
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache import entry
+from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration.compilation_state import Profile
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.lowering.module_digest import digest_module
@@ -28,7 +29,8 @@ from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
 from ejcache.keys.compile_options import canonical_options
-from ejcache.keys.key import PLAIN, PROFILING, profile_key
+from ejcache.keys.key import PLAIN, PROFILING
+from ejcache.keys.side_keys import profile_key
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def write_beside(compilation: Compilation, profile: Profile) -> None:
         profile_digest=profile.digest,
         extra=profile.fields(),
     )
-    compilation.cache.write_beside(header, profile.data, compilation.settings)
+    EntryWriter(compilation.cache).write_beside(header, profile.data, compilation.settings)
 
 
 def _is_news(compilation: Compilation) -> bool:

@@ -41,7 +41,7 @@ from ejcache.jax_integration.seam.coordination_service import coordination_clien
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.journal.line import HIT, Process, ProgramRecord
 from ejcache.journal.recorder import recorder
-from ejcache.keys.key import CROSS, PGLE, parse_any_key
+from ejcache.keys.key import CROSS, PGLE
 from ejcache.settings.parsers import Origin
 from ejcache.stores.location import display_value
 from ejcache.util.log import log, warn_once
@@ -603,6 +603,7 @@ def _holds_callbacks(program: LoweredProgram) -> bool:
 def _program_in_words(key: str) -> str:
     """Return `jit_train_step (92 s last time)`: for lines that are logged while a compilation takes long."""
     from ejcache.history.log import last_compile_seconds  # only lines about long waits need it
+    from ejcache.keys.parsing import parse_any_key
 
     name = parse_any_key(key).name
     took = last_compile_seconds(name)

@@ -18,7 +18,7 @@ from jaxlib.mlir import ir
 
 from ejcache import entry
 from ejcache.cache.counters import Skip
-from ejcache.cache.policy import CachePolicy, WriteResult
+from ejcache.cache.writing import EntryWriter, WriteResult
 from ejcache.errors import CompileForbiddenError
 from ejcache.history.causes import why_not_found, why_not_stored
 from ejcache.history.definitions import rename_details, shorten_details
@@ -41,6 +41,7 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation_state import Compilation
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.settings.table import Settings
@@ -82,10 +83,11 @@ class Publisher:
             Warning: JAX's warning about a write under `expect_pgle`, if the program makes warnings errors.
         """
         cache, settings = compilation.cache, compilation.settings
+        writer = EntryWriter(cache)
         record = _record(compilation, program, reason=compilation.miss, seconds=compile_seconds)
-        skip = cache.why_not_stored(compile_seconds, settings)
+        skip = writer.why_not_stored(compile_seconds, settings)
         if skip is not None:
-            cache.leave_out(_stored_key(compilation, program), skip, compile_seconds, settings)
+            writer.leave_out(_stored_key(compilation, program), skip, compile_seconds, settings)
         else:
             began = time.monotonic()
             try:
@@ -94,7 +96,7 @@ class Publisher:
                 if compile_seconds >= max(TEXT_SECONDS, settings.floors.publish):
                     # The text goes first: nothing may be written after the entry that could evict it.
                     text = module_text(program.module)
-                    record = record._replace(module=cache.write_text(text, settings, program=program.name))
+                    record = record._replace(module=writer.write_text(text, settings, program=program.name))
                 skip, size = self._write(compilation, program, record, raw)
                 record = record._replace(size=size)
             except Exception as exc:
@@ -190,15 +192,16 @@ class Publisher:
             extra=extra,
         )
         # Each host of the program needs one of its own; also in place of a copy that ends processes.
+        writer = EntryWriter(cache)
         stays = compilation.stays_here = cache.is_local_only(record.compile_seconds, settings)
         if compilation.publisher == 0 or compilation.is_suspected or stays:
             is_useless = where in compilation.unloadable or compilation.is_suspected
-            return cache.store(header, raw, settings, local_only=stays, replacing=is_useless)
+            return writer.store(header, raw, settings, local_only=stays, replacing=is_useless)
         if compilation.publisher == 1:
 
             def publish() -> None:
                 if not cache.contains(header.key, settings):
-                    cache.write(header, raw, settings)
+                    writer.write(header, raw, settings)
 
             self._scheduler.later(_SUCCESSION_SECONDS, publish)
         cache.count_skip(Skip.OTHER_RANK)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.cache.counters import Miss
+from ejcache.cache.writing import EntryWriter
 from ejcache.entry import Header
 from ejcache.jax_integration.lowering.platform_toolchain import (
     cpu_identity,
@@ -25,7 +26,8 @@ from ejcache.jax_integration.lowering.platform_toolchain import (
     read_libraries_ahead,
 )
 from ejcache.jax_integration.seam import file_cache
-from ejcache.keys.key import parse_any_key, thin_key
+from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.thin_keys import thin_key
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.parsers import FlagValue, Origin, jax_reading
 from ejcache.settings.table import SETTINGS
@@ -138,7 +140,7 @@ class ThinForm:
             jaxlib=_jaxlib_version(),
         )
         policy.tally.add(compile_seconds=seconds)
-        policy.write(header, value, settings, replacing=is_useless)
+        EntryWriter(policy).write(header, value, settings, replacing=is_useless)
 
 
 class _Store:

@@ -10,7 +10,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ejcache.cache.opening import find_xla_caches, open_xla_documents
+from ejcache.cache.xla_places import find_xla_caches, open_xla_documents
 from ejcache.errors import StoreError, UsageError
 from ejcache.jax_integration.lowering.key import compiler_environment
 from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, OwnDirectory
@@ -18,7 +18,7 @@ from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, OwnDirect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.cache.opening import XlaCacheLocation
+    from ejcache.cache.xla_places import XlaCacheLocation
     from ejcache.jax_integration.xla_caches import Mirror
     from ejcache.settings.table import Settings
 

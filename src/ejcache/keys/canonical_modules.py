@@ -8,16 +8,12 @@ function's identity.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import re
-from typing import TYPE_CHECKING, Any, Final
-
-from ejcache.errors import MALFORMED
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
 
 _NUMBERED: Final = r"(.+?)_\d+"
@@ -68,22 +64,3 @@ def function_order(references: Mapping[str, Iterable[str]]) -> list[str] | None:
                 if name in references:
                     order.append(name)
     return order
-
-
-def strip_mosaic_config(config: str, strip: Callable[[bytes], bytes | None]) -> str:
-    """Return the `backend_config` of a `tpu_custom_call` without debug locations; unchanged if it has another form.
-
-    Args:
-        config: JSON text; `custom_call_config.body` is a kernel in base64, `custom_call_config.debug_locations` holds
-            its locations where JAX has taken them out of it (0.11 and newer).
-        strip: a kernel without its debug locations, or None if it cannot be read.
-    """
-    try:
-        parsed: Any = json.loads(config)
-        call = parsed["custom_call_config"]
-        body = base64.b64decode(call["body"], validate=True)
-    except MALFORMED:
-        return config
-    if call.pop("debug_locations", None) is None and (stripped := strip(body)) is not None:
-        call["body"] = base64.b64encode(stripped).decode()
-    return json.dumps(parsed, separators=(",", ":"), sort_keys=True)

@@ -24,7 +24,6 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.store_keys import is_key
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -48,37 +47,11 @@ ENVIRONMENT_COMPONENTS: Final = frozenset({"format", "namespace", "jaxlib", "pla
 Flags and the host's CPU are not among them: an entry of another host, or of a job with other flags, is not outdated.
 """
 
-_REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sorted(AUTOTUNED)))
-"""In the keys of entries that replace others."""
 
-_MODULE_TEXT: Final = "module_text-"
-_PROFILE: Final = "pgle_profile-"
-_RUN_PROFILE: Final = "run_profile-"
-_REUSE_RECORD: Final = "reuse_record-"
-_REUSE_MODULE: Final = "reuse_module-"
-_LOGICAL_DIGITS: Final = 40
-_ENVIRONMENT_DIGITS: Final = 24
-# Not compiled here: a hit does without it.
-_TEXT: Final = (
-    rf"(?P<name>[A-Za-z0-9_.]{{1,96}})-(?P<platform>[a-z0-9_]+)-(?P<variant>{PLAIN}|{PROFILING}|{PGLE}|{CROSS})"
-    rf"-(?P<logical>[0-9a-f]{{{_LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})"
-)
+LOGICAL_DIGITS: Final = 40
+ENVIRONMENT_DIGITS: Final = 24
 
-_THIN: Final = "-thin-"
-_JAX_KEY: Final = rf"(?P<name>.+)-[0-9a-f]{{64}}(?:{_THIN}[0-9a-f]{{{_ENVIRONMENT_DIGITS}}})?"
-"""The module's name and a SHA-256 digest: `jax._src.cache_key.get` in JAX 0.4.38 to 0.12."""
-_LONGEST_JAX_KEY: Final = 600
-"""Bytes; a longer one, or one that no store can hold, is known by its digest."""
-
-
-class KeyParts(NamedTuple):
-    """The parts of a key's text."""
-
-    name: str
-    platform: str
-    variant: str
-    logical: str
-    environment: str
+THIN: Final = "-thin-"
 
 
 class CacheKey(NamedTuple):
@@ -110,7 +83,7 @@ class CacheKey(NamedTuple):
         """Digest of the program, its options and devices; the variants of a program share it."""
         # The readable text shortens and replaces characters, so the true names count here.
         group = {name: digest for name, digest in self.components.items() if name not in ENVIRONMENT_COMPONENTS}
-        return _remember((*group.items(), ("name", self.name), ("platform", self.platform)), _LOGICAL_DIGITS)
+        return _remember((*group.items(), ("name", self.name), ("platform", self.platform)), LOGICAL_DIGITS)
 
     def of_variant(self, variant: str) -> CacheKey:
         """Return the key of another variant of this program."""
@@ -120,7 +93,7 @@ class CacheKey(NamedTuple):
     def environment(self) -> str:
         """Digest of the tool chain."""
         group = {name: digest for name, digest in self.components.items() if name in ENVIRONMENT_COMPONENTS}
-        return _remember(tuple(group.items()), _ENVIRONMENT_DIGITS)
+        return _remember(tuple(group.items()), ENVIRONMENT_DIGITS)
 
     @property
     def text(self) -> str:
@@ -139,130 +112,13 @@ def listed_name(name: str) -> str:
     return name[:96]
 
 
-def thin_key(jax_key: str, environment: str) -> str:
-    """Return the text of the key of an entry that the thin form keeps.
-
-    Args:
-        jax_key: what JAX asks for.
-        environment: digest (hex) of what that lacks.
-    """
-    named = jax_key
-    if len(jax_key.encode("utf-8", "surrogatepass")) > _LONGEST_JAX_KEY or not is_key(jax_key):
-        digest = hashlib.sha256(jax_key.encode("utf-8", "surrogatepass")).hexdigest()
-        named = f"{listed_name(jax_key)}-{digest}"
-    return f"{named}{_THIN}{environment[:_ENVIRONMENT_DIGITS]}"
-
-
-def is_thin_key(key: str) -> bool:
-    """True if the thin form keeps an entry under `key`, which has no components."""
-    return re.fullmatch(rf".+{_THIN}[0-9a-f]{{{_ENVIRONMENT_DIGITS}}}", key) is not None
-
-
-def module_text_key(digest: str) -> str:
-    """Return the key of a module's text, which is stored beside the entries under its digest; no hit ever reads it."""
-    return f"{_MODULE_TEXT}{digest}"
-
-
-def profile_key(key: CacheKey) -> str:
-    """Return the key of a program's profile, the same for every tool chain that may compile the program anew.
-
-    The namespace counts, because a new one makes what was stored before unreachable; versions do not count.
-    """
-    salt = {"namespace": key.components.get("namespace", "")}
-    return f"{_PROFILE}{key.logical}-{_digest(salt, _ENVIRONMENT_DIGITS)}"
-
-
-def run_profile_key(*identity: str) -> str:
-    """Return the key of a run profile, which names what a program uses.
-
-    Args:
-        identity: what tells the program and its tool chain from others.
-    """
-    return f"{_RUN_PROFILE}{_digest({str(place): part for place, part in enumerate(identity)}, _LOGICAL_DIGITS)}"
-
-
-def reuse_record_key(name: str, digest: str) -> str:
-    """Return the key of what restarts may reuse of a function.
-
-    Args:
-        name: of the function, for listings.
-        digest: of what the record answers.
-    """
-    return f"{_REUSE_RECORD}{listed_name(name)}-{digest[:_LOGICAL_DIGITS]}"
-
-
-def reuse_module_key(digest: str) -> str:
-    """Return the key of a lowered module that restarts reuse, by the digest of its bytes."""
-    return f"{_REUSE_MODULE}{digest[:_LOGICAL_DIGITS]}"
-
-
-def is_side_key(key: str) -> bool:
-    """True if `key` is that of a side object: a text, a profile, a run profile, or a part of a reuse record."""
-    return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE, _REUSE_RECORD, _REUSE_MODULE))
-
-
-def is_text_key(key: str) -> bool:
-    """True if `key` is the key of a program's text."""
-    return key.startswith(_MODULE_TEXT)
-
-
-def is_profile_key(key: str) -> bool:
-    """True if `key` is the key of a profile."""
-    return key.startswith(_PROFILE)
-
-
-def is_made_by_pgle(key: str) -> bool:
-    """True if `key` is the key of a profile, or of an executable that was compiled with one."""
-    return is_profile_key(key) or parse_any_key(key).variant == PGLE
-
-
-def profiled_program(key: str) -> str:
-    """Return the logical key of the program whose profile `key` is the key of; empty for any other key."""
-    return key.removeprefix(_PROFILE).partition("-")[0] if is_profile_key(key) else ""
-
-
-def evicted_before(key: str) -> tuple[str, ...]:
-    """Return the keys of entries that are to be evicted before the one of `key`.
-
-    An optimised executable serves every program that would use the other variants, and it took profiling to make. What
-    was compiled without its devices is not used once there is another.
-    """
-    if not any(beginning in key for beginning in _REPLACING):
-        return ()
-    parts = parse_key(key)
-    if parts is None or parts.variant not in {PGLE, PLAIN}:
-        return ()
-    before, after = f"{parts.name}-{parts.platform}-", f"-{parts.logical}-{parts.environment}"
-    worse = (CROSS, PROFILING, PLAIN) if parts.variant == PGLE else (CROSS,)
-    return tuple(f"{before}{variant}{after}" for variant in worse)
-
-
-def parse_key(text: str) -> KeyParts | None:
-    """Parse the text of a key; None if it is not the text of a `CacheKey` (a caller's own key, say)."""
-    match = re.fullmatch(_TEXT, text)
-    return KeyParts(**match.groupdict()) if match else None
-
-
-def parse_any_key(key: str) -> KeyParts:
-    """Parse the text of any key, whether ejcache, JAX or a caller made it; parts that it does not say are empty.
-
-    A `~` and what follows it tell hosts apart that cannot load each other's executables; they belong to no part. A key
-    of plain JAX, or of the thin form, says only a name, and any other key is its own name.
-    """
-    own = parse_key(key.partition("~")[0])
-    if own is not None:
-        return own
-    match = re.fullmatch(_JAX_KEY, key)
-    return KeyParts(name=match["name"] if match else key, platform="", variant="", logical="", environment="")
-
-
 @functools.lru_cache(maxsize=32)
 def _remember(group: tuple[tuple[str, str], ...], digits: int) -> str:
     # The programs of a process share their environment, and the steps of a compilation its logical key.
-    return _digest(dict(group), digits)
+    return digest_of(dict(group), digits)
 
 
-def _digest(group: Mapping[str, str], digits: int) -> str:
+def digest_of(group: Mapping[str, str], digits: int) -> str:
     parts: list[bytes] = []
     for pair in sorted(group.items()):
         for part in pair:

@@ -25,10 +25,10 @@ from ejcache.bucket.object_names import process_name
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.bucket.storage_causes import StorageCause
 from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
+from ejcache.stores.contents import is_of_plain_jax
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
-from ejcache.stores.opening import is_of_plain_jax
 from ejcache.util.directory_access import decide_access
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.units import plural

@@ -31,7 +31,7 @@ from ejcache.journal.fold import JournalListing, compact
 from ejcache.journal.kept_lines import merge_start_records
 from ejcache.journal.objects import JOURNALS, is_records_name
 from ejcache.journal.snapshot import Folded
-from ejcache.keys.key import is_side_key
+from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.abilities import Clearable

@@ -32,7 +32,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import SettingError
-from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
+from ejcache.keys.parsing import evicted_before, is_made_by_pgle, parse_any_key
+from ejcache.keys.side_keys import is_side_key, profiled_program
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.stores.base import EntryInfo
 from ejcache.util.lifecycle import Closing

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.errors import EntryError
-from ejcache.keys.key import is_text_key
+from ejcache.keys.side_keys import is_text_key
 from ejcache.maintenance.recalls import Recalls, Rule, Stamp, digests_of
 from ejcache.maintenance.stored_policy import change_recalls
 from ejcache.stores.shared.store import SharedStore

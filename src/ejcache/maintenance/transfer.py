@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.errors import EntryError, EntryVersionError, InvalidKeyError, StoreError, StoreReadOnlyError
-from ejcache.keys.key import is_side_key, parse_any_key
+from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.maintenance.worth import worth_of_bytes

@@ -21,7 +21,7 @@ from ejcache.jax_integration.lowering.module_digest import digest_is_known, dige
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.keys.key import reuse_module_key, reuse_record_key
+from ejcache.keys.side_keys import reuse_module_key, reuse_record_key
 from ejcache.reuse.call import call_texts
 from ejcache.reuse.functions import know
 from ejcache.reuse.log import note

@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache import entry
+from ejcache.cache.writing import EntryWriter
 from ejcache.errors import MALFORMED
 from ejcache.jax_integration.lowering.module_digest import ModuleDigest
-from ejcache.keys.key import reuse_module_key
+from ejcache.keys.side_keys import reuse_module_key
 from ejcache.settings.environment import fixed_hash_seed
 from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
@@ -179,7 +180,7 @@ def read_record(key: str, policy: CachePolicy, settings: Settings) -> ReuseRecor
 def write_record(key: str, record: ReuseRecord | TurnedOff, policy: CachePolicy, settings: Settings) -> bool:
     """Replace the record under a key; False if it was not stored."""
     header = entry.Header(key=key, kind=RECORD_KIND, name="reuse", jax=jax.__version__)
-    return policy.write_beside(header, encode_record(record), settings)
+    return EntryWriter(policy).write_beside(header, encode_record(record), settings)
 
 
 def remove_record(key: str, policy: CachePolicy, settings: Settings) -> None:
@@ -197,7 +198,7 @@ def write_module(module: bytes, policy: CachePolicy, settings: Settings) -> str:
     """Store the bytes of a module, and return their digest; empty if they were not stored."""
     digest = hashlib.sha256(module).hexdigest()
     header = entry.Header(key=reuse_module_key(digest), kind=MODULE_KIND, name="reuse", jax=jax.__version__)
-    return digest if policy.write_beside(header, module, settings) else ""
+    return digest if EntryWriter(policy).write_beside(header, module, settings) else ""
 
 
 def read_module(digest: str, policy: CachePolicy, settings: Settings) -> bytes | None:

@@ -14,7 +14,8 @@ from ejcache.cli.confirmation import confirm
 from ejcache.cli.listing import ListedEntry
 from ejcache.cli.options import Dir, DryRun, Json, Name, OlderThan, Tuned, Yes, age, count, flag, option, size
 from ejcache.errors import NotAStoreError, UsageError
-from ejcache.keys.key import is_side_key, parse_any_key
+from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.side_keys import is_side_key
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:

@@ -216,7 +216,7 @@ def _carry(
 
 def _keys_at(url: str, settings: Settings) -> Iterator[str]:
     """Yield the keys at a location that may not exist yet; nothing is created."""
-    from ejcache.stores.opening import inspect_location
+    from ejcache.stores.contents import inspect_location
 
     with contextlib.suppress(NotAStoreError):
         contents = inspect_location(url, settings=settings)

@@ -14,7 +14,7 @@ from ejcache.cli.options import Dir, Json, Key, Tuned
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
 from ejcache.history.text import spell_types
-from ejcache.keys.key import parse_any_key
+from ejcache.keys.parsing import parse_any_key
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:

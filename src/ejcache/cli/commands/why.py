@@ -213,7 +213,8 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
 
 def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
     """Return the newest entry that `what` names, in the form of the miss after which some host stored it."""
-    from ejcache.keys.key import is_thin_key, listed_name
+    from ejcache.keys.key import listed_name
+    from ejcache.keys.thin_keys import is_thin_key
 
     known = None
     with contextlib.suppress(NotAStoreError):

@@ -42,7 +42,7 @@ from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.keys.compile_options import without_cache_paths
-from ejcache.keys.key import run_profile_key
+from ejcache.keys.side_keys import run_profile_key
 from ejcache.stores.base import two_tiers, worth_of_use
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
@@ -445,7 +445,9 @@ class Preloader:
                 now = merge(now, name, uses)
             if any(differs(self._stored, now, name) for name in used):
                 header = entry.Header(key=self._profile_key, kind=RUN_PROFILE_KIND, jax=jax.__version__)
-                if policy.write_beside(header, encode_profile(now), self._profile_settings):
+                from ejcache.cache.writing import EntryWriter  # a run like the last one writes nothing
+
+                if EntryWriter(policy).write_beside(header, encode_profile(now), self._profile_settings):
                     self._stored = now
         except Exception as exc:
             log.debug("ejcache: the run profile was not written: %s", exc)

@@ -1,0 +1,70 @@
+"""Where XLA's own caches are, and the documents in which all processes share them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ejcache.stores.location import Location, LocationKind
+from ejcache.stores.network_filesystems import detect_shared_storage
+from ejcache.stores.opening import open_bucket, usable_location
+from ejcache.util.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from ejcache.bucket.base import Bucket
+    from ejcache.settings.table import Settings
+    from ejcache.stores.documents import Documents
+
+_XLA_SECONDS: Final = 5.0
+"""The first compilation waits for XLA's own caches, from storage that is down for at most this long."""
+
+
+class XlaCacheLocation(NamedTuple):
+    """Where XLA's own caches are.
+
+    Attributes:
+        location: of the cache.
+        shared: hosts share it.
+        root: a local directory, which may be reached through links.
+        below: the directory below it for what each process has of its own; it may not exist yet.
+    """
+
+    location: Location
+    shared: bool
+    root: Path
+    below: str
+
+
+def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation | None:
+    """Find the place of XLA's own caches for the cache at `url`; None if there is no local disk for them.
+
+    Raises:
+        UsageError: `url` names no store.
+    """
+    location = usable_location(Location.parse(url), settings)
+    if location.kind is LocationKind.MEMORY:
+        return None
+    shared = detect_shared_storage(location)
+    if not shared and not settings.read_only:
+        return XlaCacheLocation(location, shared, Path(location.path), "v1/xla-processes")
+    from ejcache.stores.tier_directory import find_local_tier
+
+    place = find_local_tier(location, settings)
+    return None if place is None else XlaCacheLocation(location, shared, place, "xla")
+
+
+def open_xla_documents(place: XlaCacheLocation, settings: Settings) -> Documents:
+    """Open what all processes share of XLA's own caches.
+
+    Raises:
+        UsageError: the cache is at a URL that names no store.
+    """
+    from ejcache.bucket.files import FileBucket
+    from ejcache.stores.documents import Documents
+
+    bucket: Bucket
+    if place.shared:
+        bucket = open_bucket(place.location, settings=settings, deadline=_XLA_SECONDS)
+    else:
+        bucket = FileBucket(place.location.path, local=True, documents=True)
+    return Documents(bucket, read_only=settings.read_only)
