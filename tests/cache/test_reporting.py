@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 
-from ejcache.cache import counters as statistics
 from ejcache.cache.counters import CacheTally, Miss, Skip
 from ejcache.cache.exit_report import report_line
 from ejcache.cache.stats import Stats
+from ejcache.util import tally as tallies
 
 
 def stats_of(tally):
@@ -132,7 +132,7 @@ def test_counting_in_a_signal_handler():
 
     def handler(frame, event, argument):
         # Where the interpreter runs handlers: at the start of a Python function, and after a C function.
-        if event in {"call", "c_return"} and frame.f_code.co_filename == statistics.__file__:
+        if event in {"call", "c_return"} and frame.f_code.co_filename == tallies.__file__:
             sys.setprofile(None)
             tally.add(**{f"handler{stats_of(tally).amounts.get('handlers', 0) % 5}": 1, "handlers": 1})
             taken.update(tally.take_pending())

@@ -245,7 +245,7 @@ class Processes:
         for note in self._path.rglob("scratch/policy"):
             note.unlink()
         for policy in self.opened:
-            switch = policy._switch
+            switch = policy.switch
             switch._looked_at = float("-inf")
             switch.look()
             switch.is_off()

@@ -13,7 +13,8 @@ from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.cache.opening import find_xla_caches, open_cache_store, open_xla_documents
+from ejcache.cache.opening import open_cache_store
+from ejcache.cache.xla_places import find_xla_caches, open_xla_documents
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore
