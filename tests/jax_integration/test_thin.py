@@ -396,12 +396,13 @@ def test_two_processes_and_one_that_is_killed(start, tmp_path, run_forked):
         import os, signal
         from ejcache.cache.counters import Miss
         from ejcache.cache.policy import CachePolicy, Lookup
+        from ejcache.cache.writing import EntryWriter
         CachePolicy.read = lambda *_, **__: Lookup(None, Miss.ABSENT)  # it stores, even if the other was quicker
-        write = CachePolicy.write
+        write = EntryWriter.write
         def then_die(*arguments, **named):
             write(*arguments, **named)
             os.kill(os.getpid(), signal.SIGKILL)
-        CachePolicy.write = then_die
+        EntryWriter.write = then_die
     """
     text = textwrap.dedent(PROGRAM.format(change=NEXT + textwrap.dedent(killed)))
     with ThreadPoolExecutor(2) as pool:
