@@ -34,7 +34,7 @@ def test_tasks_run_beside_each_other(worker):
 
 def test_the_last_task_of_a_program_has_a_thread(monkeypatch):
     """With one to spare, what is submitted when no thread can be started any more does not wait for what is running."""
-    for spare in (True, False):
+    for spare in (1, 0):
         worker = Scheduler(threads=4, spare=spare)
         ran, running, gate = threading.Event(), threading.Event(), threading.Event()
         worker.submit(ran.set)

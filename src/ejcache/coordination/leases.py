@@ -37,7 +37,7 @@ QUIET_SECONDS: Final = 1.0
 """A new lease is not written again for so long: buckets refuse more than one write a second to an object.
 A host that waits looks for the entry itself meanwhile (`single_flight`)."""
 
-lease_scheduler: Final = Scheduler(threads=4, name="ejcache-leases")
+lease_scheduler: Final = Scheduler(threads=4, name="ejcache-leases", spare=2)
 """Asks for leases ahead, renews and releases those of this process. Not for anything else: heartbeats must not wait
 behind uploads. Several threads: storage may take a second for each answer."""
 

@@ -51,7 +51,7 @@ class Scheduler:
         name: of the threads.
         early: tasks that `later` planned run at once when idle threads are ended.
         most_tasks: so many submitted tasks may wait.
-        spare: have one thread more than tasks, from the second task on: a program that is ending can start none, and
+        spare: so many threads more than tasks, from the second task on: a program that is ending can start none, and
             what it submits then would wait for what is running.
     """
 
@@ -63,7 +63,7 @@ class Scheduler:
         name: str = "ejcache-background",
         early: bool = False,
         most_tasks: int = _MOST_TASKS,
-        spare: bool = False,
+        spare: int = 0,
     ) -> None:
         self._max_threads = threads
         self.clock = clock
@@ -101,7 +101,7 @@ class Scheduler:
             if len(self._tasks) >= self._most_tasks:
                 return False
             self._tasks.append(task)
-            self._start(len(self._tasks) + self._running + self._timed_running + self._spare)
+            self._start(len(self._tasks) + self._running + self._timed_running)
             self._changed.notify()
         return True
 
@@ -204,7 +204,8 @@ class Scheduler:
     def _start(self, wanted: int) -> bool:
         """Have another thread if fewer than `wanted` run; False if there is none. With the lock held."""
         self._stopping = False
-        if self._threads < min(self._max_threads, max(1, wanted)):
+        spare = self._spare if self._threads else 0
+        if self._threads < min(self._max_threads, max(1, wanted) + spare):
             self._threads += 1
             if not start_daemon(_serve, weakref.ref(self), name=self._name):
                 self._threads -= 1

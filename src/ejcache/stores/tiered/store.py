@@ -96,7 +96,7 @@ class TieredStore(Store):
         self.max_size = shared.max_size
         self.read_only = read_only
         self._only_reads = shared.read_only  # as was asked for: that the storage refuses writes is found out later
-        self.worker = worker or Scheduler(threads=_UPLOADS, spare=True)
+        self.worker = worker or Scheduler(threads=_UPLOADS, spare=1)
         self.verify = self.verify_upload = verify
         self._drain_seconds = drain_seconds
         self._slow_seconds = slow_seconds
