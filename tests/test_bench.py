@@ -24,6 +24,7 @@ def run_bench(run_forked):
     return run
 
 
+@pytest.mark.soak
 def test_put_as_json(run_bench):
     """A quick run of one case prints one JSON document: the machine, times of every contestant, and ratios."""
     document = json.loads(run_bench("--quick", "--only", "put", "--json").stdout)

@@ -20,6 +20,7 @@ SCRIPTS = [path for path in sorted(EXAMPLES.rglob("*")) if path.suffix in {".sh"
 SCRIPTS.append(EXAMPLES / "docker" / "Dockerfile")
 
 
+@pytest.mark.soak
 def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
     """Both programs train; the kernel's record, pushed into its package, answers where nothing may be measured."""
     package = tmp_path / "site" / "tuned_kernel"

@@ -94,7 +94,7 @@ def test_cold_and_warm(suite, tmp_path):
 
     # A variable goes before a line that names no cache, and so does one that is off.
     (tmp_path / "pytest.ini").write_text("[pytest]\nejcache = 1\naddopts = -n 2 --dist loadgroup\n")
-    assert "ejcache: " not in suite("-k", "alone", EJCACHE="0").stdout
+    assert "ejcache: " not in suite("-k", "alone", "-n", "0", EJCACHE="0").stdout
     warm = suite("-k", "not alone and not unprepared", EJCACHE=f"{tmp_path}/kept/")
     assert "3 passed" in warm.stdout, warm
     hits, misses = re.search(line.format("(?: in 2 processes)?"), warm.stdout).groups()

@@ -102,7 +102,9 @@ def server():
         yield server
 
 
-@pytest.mark.parametrize("hosts", [4, 2], ids=["four hosts", "two hosts of two"])
+@pytest.mark.parametrize(
+    "hosts", [pytest.param(4, id="four hosts", marks=pytest.mark.soak), pytest.param(2, id="two hosts of two")]
+)
 def test_four_processes_over_a_bucket(server, tmp_path, hosts):
     """Four processes that start cold together compile and publish each program once in total."""
     processes = [Process(server, tmp_path / f"host-{n % hosts}", 5, 600.0) for n in range(4)]

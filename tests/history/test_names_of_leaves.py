@@ -76,7 +76,7 @@ def linen_program():
     yield lambda: forward(variables, x), lambda: forward(half, x), "argument variables['params']['bias'] changed"
 
 
-@pytest.mark.parametrize("program", [equinox_program, nnx_program, linen_program])
+@pytest.mark.parametrize("program", [equinox_program, pytest.param(nnx_program, marks=pytest.mark.soak), linen_program])
 def test_the_path_in_the_users_object(program, tmp_path):
     """Why and what to do name the leaf as the user's function calls it."""
     for number, (before, after, words) in enumerate(program()):

@@ -38,11 +38,11 @@ def unnamed(pair, answer):
 
 
 def test_typical_changes_are_named(tmp_path):
-    """One of each kind that differs most: a constant, a type, code, a traced number, a placement."""
-    quick = [pair for pair in PAIRS if pair.quick and not pair.is_alone][::6]
+    """Of a constant, and of two other kinds."""
+    quick = [pair for pair in PAIRS if pair.quick and not pair.is_alone][::9]
     answers = measured(tmp_path / "pairs", *(pair.title for pair in quick), start=Forked)
 
-    assert len(quick) >= 4
+    assert len(quick) >= 3
     assert {pair.title: why for pair in quick if (why := unnamed(pair, answers[pair.title]))} == {}
 
 

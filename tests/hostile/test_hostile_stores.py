@@ -353,7 +353,7 @@ def test_bucket(name, worker, outside, tmp_path):
     check(answer, outside, tmp_path)
 
 
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("name", some(LOCAL, every=4))
 def test_local_store(name, worker, outside, tmp_path):
     """A cache of one host."""
     where, what = LOCAL[name]
@@ -366,7 +366,7 @@ def test_local_store(name, worker, outside, tmp_path):
     check(worker.use(**task(tmp_path, cache)), outside, tmp_path)
 
 
-@pytest.mark.parametrize("name", ARCHIVES)
+@pytest.mark.parametrize("name", some(ARCHIVES, every=4))
 def test_archive(name, worker, outside, tmp_path):
     """A file that somebody gave."""
     file = tmp_path / "hostile.tar"
@@ -374,7 +374,7 @@ def test_archive(name, worker, outside, tmp_path):
     check(worker.use(**task(tmp_path, file, "archive")), outside, tmp_path)
 
 
-@pytest.mark.parametrize("name", TUNED)
+@pytest.mark.parametrize("name", some(TUNED, every=4))
 def test_tuned_records(name, worker, outside, tmp_path):
     """Tuned records that others share."""
     store = AutotuneStore(str(tmp_path / "tuned"))

@@ -99,7 +99,7 @@ class Storm:
 
 
 @pytest.mark.parametrize(("hosts", "kills"), [
-    (4, 10),
+    (3, 5),
     pytest.param(24, 300, marks=pytest.mark.soak),
     pytest.param(64, 300, marks=pytest.mark.soak),
 ])  # fmt: skip

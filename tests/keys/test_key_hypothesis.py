@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from key_histories import CONSTANTS, STEPS, WRAPS, inlined
 
 SERVER = SUPPORT / "key_histories.py"
-EXAMPLES = max(5, settings.default.max_examples // 5)
+EXAMPLES = max(3, settings.default.max_examples // 5)
 """Each is three programs or four, and each of them is compiled twice."""
 
 numbers = st.sampled_from([0.5, 1.5, 2.0, 3.0])

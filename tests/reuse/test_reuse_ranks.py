@@ -88,7 +88,8 @@ def job(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("processes", [2, 4])
 def test_the_third_start_of_a_job_traces_nothing(job, processes):
     """On no rank, and every bit is as without reuse: data in parallel, and a model that is divided."""
     plain = job(processes, REUSE="no")
