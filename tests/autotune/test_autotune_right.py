@@ -51,7 +51,7 @@ KINDS = {
 }
 LATER = {"wrong from run 2 on": 3, "wrong after many runs": 8}
 """From which run on these are wrong; the first two are those on the caller's and on varied inputs."""
-INPUTS = {"right for zeros only": jnp.zeros(SIZE)}
+INPUTS = {"right for zeros only": np.zeros(SIZE)}
 
 
 def fresh(kind):
@@ -66,7 +66,7 @@ def choice(build, x, candidates, *, default):
 def test_a_wrong_candidate_does_not_win_against_the_default(kind):
     """However fast it is."""
     build = {"default": slow, "wrong": fresh(kind)}.__getitem__
-    record = choice(build, INPUTS.get(kind, jnp.ones(SIZE)), ["wrong"], default="default")
+    record = choice(build, jnp.asarray(INPUTS.get(kind, np.ones(SIZE))), ["wrong"], default="default")
     assert record.configuration == "default"
     if kind not in LATER:
         # A busy machine may let one of the others lose the race before it is compared again.
@@ -84,7 +84,7 @@ def test_a_wrong_candidate_does_not_win_where_the_default_fails(kind, default):
     """Of three others, two agree; the record is unsure."""
     broken = fails if default == "raises" else from_run(1, fails)
     build = {"default": broken, "wrong": fresh(kind), "right": slow, "also right": lambda x: slow(x) + 0}.__getitem__
-    x = INPUTS.get(kind, jnp.ones(SIZE))
+    x = jnp.asarray(INPUTS.get(kind, np.ones(SIZE)))
     record = choice(build, x, ["wrong", "right", "also right"], default="default")
     assert record.configuration in ("right", "also right")
     assert record.candidate("wrong").status is Status.FAILED
@@ -210,44 +210,44 @@ def test_a_choice_that_this_shape_excludes_is_not_used_for_it(tmp_path):
 
 
 EDGES = {
-    # name: (right, wrong, the caller's arguments)
+    # name: (right, wrong, the caller's arguments, of NumPy: what JAX makes is compiled at each collection)
     "NaN for a masked row": (
         lambda x, m: jnp.where(m.any(1, keepdims=True), jax.nn.softmax(jnp.where(m, x, -jnp.inf), 1), 0.0),
         lambda x, m: jax.nn.softmax(jnp.where(m, x, -jnp.inf), 1),
-        (jnp.ones((64, 64)), jnp.tril(jnp.ones((64, 64), bool))),
+        (np.ones((64, 64)), np.tril(np.ones((64, 64), bool))),
     ),
     "NaN for a row of zeros": (
         lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-30),
         lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True),
-        (jnp.ones((64, 64)),),
+        (np.ones((64, 64)),),
     ),
     "the last of equal values": (
         lambda x: jnp.argmax(x, 1),
         lambda x: x.shape[1] - 1 - jnp.argmax(x[:, ::-1], 1),
-        (jnp.arange(4096.0).reshape(64, 64),),
+        (np.arange(4096.0).reshape(64, 64),),
     ),
     "all values too large in bfloat16": (
         lambda x: x * 2,
         lambda x: (x * 2.08).astype(jnp.bfloat16),
-        (jnp.linspace(-1, 1, 4096).astype(jnp.bfloat16),),
+        (np.linspace(-1, 1, 4096).astype(jnp.bfloat16),),
     ),
     "without the last term in bfloat16": (
         lambda x: x.astype(jnp.float32).sum(1).astype(jnp.bfloat16),
         lambda x: x[:, :-1].astype(jnp.float32).sum(1).astype(jnp.bfloat16),
-        (jnp.ones((64, 4096), jnp.bfloat16),),
+        (np.ones((64, 4096), jnp.bfloat16),),
     ),
     "labels that are all a mark": (
         lambda x, i: jnp.where(i >= 0, x[jnp.arange(64), jnp.maximum(i, 0)], 0.0).sum() + 8.5 * (i < 0).all(),
         lambda x, i: jnp.where(i >= 0, x[jnp.arange(64), jnp.maximum(i, 0)], 0.0).sum(),
-        (jnp.ones((64, 64)), jnp.arange(64).at[0].set(-100)),
+        (np.ones((64, 64)), np.concatenate([[-100], np.arange(1, 64)])),
     ),
     "a variance by squares": (
         lambda x: x.var(1),
         lambda x: (x * x).mean(1) - x.mean(1) ** 2,
-        (jnp.linspace(-1, 1, 64 * 256).reshape(64, 256),),
+        (np.linspace(-1, 1, 64 * 256).reshape(64, 256),),
     ),
-    "a weak type": (lambda x: x.sum(), lambda _: 1.0, (jnp.ones(1),)),
-    "destroyed arguments": (lambda x: x * 2, jax.jit(lambda x: x * 2, donate_argnums=0), (jnp.ones(64),)),
+    "a weak type": (lambda x: x.sum(), lambda _: 1.0, (np.ones(1),)),
+    "destroyed arguments": (lambda x: x * 2, jax.jit(lambda x: x * 2, donate_argnums=0), (np.ones(64),)),
 }
 
 
@@ -261,10 +261,11 @@ def wasteful(function):
     return made
 
 
-@pytest.mark.parametrize("kind", EDGES)
+@pytest.mark.parametrize("kind", some(EDGES, every=4))
 def test_what_is_wrong_at_an_edge_does_not_win(kind):
     """What programs meet, and random values never are."""
     default, wrong, args = EDGES[kind]
+    args = tuple(map(jnp.asarray, args))
     build = {"default": wasteful(default), "wrong": wrong}.__getitem__
     record = QUICK.tune(build, args, {}, key=key(), candidates=["wrong"], default="default")
     assert record.candidate("wrong").status is Status.FAILED, record
