@@ -7,7 +7,7 @@ import types
 
 import pytest
 from helpers import ROOT
-from soak_turns import TURNS, Part, asked_turn, next_day, rotated, turn_on, turns_of
+from soak_turns import MOVED, TURNS, Part, asked_turn, next_day, rotated, turn_on, turns_of
 
 TODAY = dt.date(2026, 11, 27)
 
@@ -19,6 +19,12 @@ def test_every_part_has_a_turn_within_ten_days():
     assert sorted(days) == list(range(TURNS))
     assert turns.keys() == set(parts)
     assert {days.count(turn) for turn in turns.values()} == {1}
+
+
+def test_a_part_that_has_another_day_than_its_name_gives_is_there():
+    assert [part for part in MOVED if not (ROOT / part).is_file()] == []
+    assert turns_of(MOVED) == MOVED
+    assert set(MOVED.values()) <= set(range(TURNS))
 
 
 @pytest.mark.parametrize("turn", range(TURNS))

@@ -95,7 +95,7 @@ LOSING = """
     del thing  # Python prints the KeyboardInterrupt of such a callback, and goes on
     print("went on", file=sys.stderr)
 """
-MOMENTS = 30
+MOMENTS = 20
 COMMANDS = {
     "tune": ["tune", "--force", "--dir", "tuned", "prog.py"],
     "spread": ["tune", "--force", "--spread", "--dir", "tuned", "prog.py"],
@@ -264,7 +264,7 @@ def in_a_terminal(place: Path, *command: str) -> tuple[list[str], int]:
 
 
 @pytest.mark.parametrize("options", [[], ["--report", "off"]], ids=["a parent", "replaced"])
-@pytest.mark.parametrize("seconds", [1, pytest.param(20, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.soak)])
 def test_the_program_of_run_decides(tmp_path, options, seconds):
     """A program that saves when it is interrupted does so under `run` as under `python`, with one status."""
     (tmp_path / "prog.py").write_text(textwrap.dedent(SAVING.format(seconds=seconds)))
@@ -275,7 +275,7 @@ def test_the_program_of_run_decides(tmp_path, options, seconds):
 @needs("linux")  # /proc says what is left
 @pytest.mark.soak
 @pytest.mark.parametrize("name", COMMANDS)
-def test_at_thirty_moments(project, name):
+def test_at_twenty_moments(project, name):
     """Each command, at moments all over its time: 130, at most two seconds, no abort, and nothing is left."""
     Command(project, "-c", "1", prefix=("prog.py",)).end()
     whole = Command(project, *COMMANDS[name])
