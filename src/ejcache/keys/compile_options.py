@@ -12,11 +12,11 @@ The options have the flags of `XLA_FLAGS` a second time, as fields of `DebugOpti
 
 from __future__ import annotations
 
-import functools
 from typing import Final
 
 from ejcache.keys.known_flags import CACHE_PATH_FIELDS, FIELDS, Kind
 from ejcache.keys.protobuf import BYTES, edit, join, split
+from ejcache.util.memo import recent
 
 _DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
@@ -29,7 +29,7 @@ _REMEMBERED: Final = 32
 their debug options; the other options differ by the number of arguments and results."""
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@recent(maxsize=_REMEMBERED)
 def canonical_options(serialized: bytes) -> bytes:
     """Return the options that count, in a fixed order.
 
@@ -43,7 +43,7 @@ def canonical_options(serialized: bytes) -> bytes:
     return edit(rest, _DEBUG_OPTIONS, _canonical_debug_options)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@recent(maxsize=_REMEMBERED)
 def without_cache_paths(serialized: bytes) -> bytes:
     """Return a `CompileOptionsProto` without the paths of XLA's own caches, which no executable is loaded by.
 
@@ -53,7 +53,7 @@ def without_cache_paths(serialized: bytes) -> bytes:
     return edit(serialized, _DEBUG_OPTIONS, _debug_options_without_cache_paths)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@recent(maxsize=_REMEMBERED)
 def canonical_topology(serialized: bytes) -> bytes:
     """Return the machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
 
@@ -68,7 +68,7 @@ def canonical_topology(serialized: bytes) -> bytes:
     return _topology_without(serialized, field=1)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@recent(maxsize=_REMEMBERED)
 def canonical_gpu_topology(serialized: bytes) -> bytes:
     """Return the GPUs that a topology describes and how they are grouped, without the host that the process runs on.
 
@@ -106,12 +106,12 @@ def _topology_without(serialized: bytes, *, field: int) -> bytes:
     return edit(rest, _TOPOLOGY, lambda topology: join(each for each in split(topology) if each.number != field))
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@recent(maxsize=_REMEMBERED)
 def _debug_options_without_cache_paths(serialized: bytes) -> bytes:
     return join(field for field in split(serialized) if field.number not in CACHE_PATH_FIELDS)
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@recent(maxsize=_REMEMBERED)
 def _canonical_debug_options(serialized: bytes) -> bytes:
     dropped, in_sets, in_maps = (FIELDS[kind] for kind in (Kind.DROPPED, Kind.SET, Kind.MAP))
     kept = [field for field in split(serialized) if field.number not in dropped]
