@@ -116,6 +116,7 @@ INNER_LEVELS = {
     },
     "stores": {
         "abilities": -1,
+        "listing": -1,
         "base": 0,
         "location": 0,
         "network_filesystems": 1,

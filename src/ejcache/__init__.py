@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.reuse.sources import code_digest
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import EntryInfo, Store
+    from ejcache.stores.base import Store
+    from ejcache.stores.listing import EntryInfo
     from ejcache.stores.opening import open_store
 
 if sys.platform == "win32":
@@ -103,7 +104,8 @@ _MODULES: Final = {
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "reuse.sources": ("code_digest",),
     "settings.table": ("Settings",),
-    "stores.base": ("EntryInfo", "Store"),
+    "stores.base": ("Store",),
+    "stores.listing": ("EntryInfo",),
     "stores.opening": ("open_store",),
 }
 _OF_FULL_FORM: Final = frozenset(

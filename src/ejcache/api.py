@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPolicy
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import EntryInfo, Store
+    from ejcache.stores.base import Store
+    from ejcache.stores.listing import EntryInfo
 
     Url = str | os.PathLike[str]
 

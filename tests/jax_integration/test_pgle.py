@@ -413,7 +413,7 @@ def test_a_profile_is_as_recent_as_its_program():
     from ejcache.keys.key import CacheKey
     from ejcache.keys.side_keys import profile_key
     from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-    from ejcache.stores.base import EntryInfo
+    from ejcache.stores.listing import EntryInfo
 
     used, unused = (CacheKey(name="jit_f", platform="cpu", components={"computation": text}) for text in "ab")
     entries = [

@@ -33,7 +33,7 @@ from ejcache.journal.objects import (
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.journal.snapshot import SNAPSHOT, Folded
 from ejcache.maintenance.listed_entries import Listing
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.listing import EntryInfo
 
 GOLDEN = Path(__file__).parents[1] / "data" / "journal"
 USES = {

@@ -11,7 +11,7 @@ import pytest
 
 from ejcache.jax_integration.lowering import platform_toolchain
 from ejcache.jax_integration.lowering.components import device_layout
-from ejcache.keys.compile_options import canonical_gpu_topology
+from ejcache.keys.gpu_topology import canonical_gpu_topology
 from ejcache.keys.protobuf import Field, edit, join, split
 
 

@@ -18,7 +18,7 @@ from ejcache.journal.objects import decode_lines, encode_ordered
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.maintenance.temporary_tables import TemporaryTables
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.listing import EntryInfo
 
 
 def long_key(number):

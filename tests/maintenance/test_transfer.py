@@ -6,7 +6,7 @@ import tracemalloc
 
 from ejcache import entry
 from ejcache.maintenance.transfer import CopyPlan, Selection, transfer
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.listing import EntryInfo
 from ejcache.stores.memory import MemoryStore
 
 EVERYTHING = Selection()

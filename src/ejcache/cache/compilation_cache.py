@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.cache.stats import Stats
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import EntryInfo
+    from ejcache.stores.listing import EntryInfo
 
 
 _HEADER_FIELDS: Final = frozenset(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.entry import Header
     from ejcache.keys.parsing import KeyParts
-    from ejcache.stores.base import EntryInfo, Store
+    from ejcache.stores.base import Store
+    from ejcache.stores.listing import EntryInfo
 
 
 _HEADER_GUESS: Final = 8192

@@ -15,7 +15,7 @@ from ejcache.keys.key import listed_name
 from ejcache.keys.parsing import parse_key
 from ejcache.keys.side_keys import is_side_key, module_text_key
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.listing import EntryInfo
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:

@@ -8,14 +8,12 @@ What a thread wants of its compilations (`no_compile_blocks`) is here, too: each
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache.cache.counters import Miss
 from ejcache.keys.key import PGLE
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.jax_integration.executable_comparison import StoredExecutable
+    from ejcache.jax_integration.profile import Profile
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
     from ejcache.util.time_budget import Budget
@@ -33,33 +32,6 @@ _ALONE_SECONDS: Final = 9.5
 _RANKS_SECONDS: Final = 6.5
 """How long a look-up of a program takes that spans processes: less than half of what its ranks wait for each other,
 with the time in which storage is asked for another name before it counts as dead."""
-
-
-class Profile(NamedTuple):
-    """What PGLE measured of a program.
-
-    Attributes:
-        data: as XLA takes it (`fdo_profile`).
-        percentile: over devices and runs.
-        runs: how many runs were profiled.
-        devices: how many devices the program has.
-        from_store: it was read from the store.
-    """
-
-    data: bytes
-    percentile: int
-    runs: int
-    devices: int
-    from_store: bool = False
-
-    @property
-    def digest(self) -> str:
-        """Names the profile in the header of what was compiled with it."""
-        return hashlib.sha256(self.data).hexdigest()
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of headers that describe it."""
-        return {"percentile": self.percentile, "runs": self.runs, "devices": self.devices}
 
 
 class Compilation:

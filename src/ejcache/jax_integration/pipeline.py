@@ -37,7 +37,6 @@ from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.coordination_service import coordination_client, process_index
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.journal.line import HIT, Process, ProgramRecord
 from ejcache.journal.recorder import recorder
@@ -108,7 +107,7 @@ class Compiler:
             self.preloader.close()
 
     def _meet_ranks(self, _: Any) -> None:
-        if coordination_client() is not None:
+        if seam_backends.processes_of_job() > 1:
             submit(self._greet_ranks)  # in the background: JAX holds its lock, and the service may be slow
 
     def _greet_ranks(self) -> None:
@@ -299,7 +298,6 @@ class Compiler:
 
     def _describe(self) -> Process:
         """Describe this process, by what JAX and the settings say of it, for its start record."""
-        client = coordination_client()
         settings, platform = self._last or (self.settings(), "")
         chosen = {
             each.name: str(display_value(value.value))
@@ -308,8 +306,8 @@ class Compiler:
         }
         versions = {"jax": jax.__version__, "jaxlib": seam.jaxlib_version(), "platform": platform}
         return Process(
-            rank=process_index(),
-            ranks=client.processes if client is not None else 1,
+            rank=seam_backends.process_index(),
+            ranks=seam_backends.processes_of_job(),
             versions=versions,
             settings=chosen,
         )
@@ -327,6 +325,8 @@ class Compiler:
 
     def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
         """Compile a program that spans processes on the first of them, and load its result on the others."""
+        from ejcache.jax_integration.seam.coordination_service import coordination_client
+
         compilation, coordination = _compilation_of(key), coordination_client()
         if compilation is None or coordination is None or compilation.devices_absent or compilation.is_drifted:
             return self.compile(key, program)
@@ -454,7 +454,7 @@ class Compiler:
         """
         ranks = compilation.forbidden_on
         if is_forbidden() if ranks is None else ranks:
-            where = "here" if not ranks or process_index() in ranks else f"on rank {ranks[0]}"
+            where = "here" if not ranks or seam_backends.process_index() in ranks else f"on rank {ranks[0]}"
             never = Skip.CALLBACK if _holds_callbacks(program) else None
             raise self._publisher.refusal(compilation, program, never, where)
 
@@ -506,7 +506,7 @@ class Compiler:
         self._close()
 
     def _agreement(self) -> RankAgreement | None:
-        if coordination_client() is None:
+        if seam_backends.processes_of_job() == 1:
             return None
         from ejcache.jax_integration.ranks.agreement import agreement_of_job
 
@@ -569,7 +569,7 @@ def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) ->
     participants = list(request.devices.flat)
     devices_absent = not seam.can_load(request.backend)
     # The processes of absent devices take no part in compiling for them.
-    ranks = (process_index(),) if devices_absent else tuple(sorted({each.process_index for each in participants}))
+    ranks = (seam_backends.process_index(),) if devices_absent else tuple(sorted({each.process_index for each in participants}))
     optimised = request.profile_sentinel is not None
     return Compilation(
         key=key,

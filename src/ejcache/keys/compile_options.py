@@ -15,21 +15,19 @@ from __future__ import annotations
 from typing import Final
 
 from ejcache.keys.known_flags import CACHE_PATH_FIELDS, FIELDS, Kind
-from ejcache.keys.protobuf import BYTES, edit, join, split
+from ejcache.keys.protobuf import edit, join, split
 from ejcache.util.memo import recent
 
 _DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
-_TOPOLOGY: Final = (9, 2)
-GPU: Final = (*_TOPOLOGY, 8, 1)
-"""Where a topology has the description of a GPU."""
+TOPOLOGY: Final = (9, 2)
 
-_REMEMBERED: Final = 32
+REMEMBERED: Final = 32
 """Results to remember: reading options takes half the time of a key. The programs of a process share one topology and
 their debug options; the other options differ by the number of arguments and results."""
 
 
-@recent(maxsize=_REMEMBERED)
+@recent(maxsize=REMEMBERED)
 def canonical_options(serialized: bytes) -> bytes:
     """Return the options that count, in a fixed order.
 
@@ -43,7 +41,7 @@ def canonical_options(serialized: bytes) -> bytes:
     return edit(rest, _DEBUG_OPTIONS, _canonical_debug_options)
 
 
-@recent(maxsize=_REMEMBERED)
+@recent(maxsize=REMEMBERED)
 def without_cache_paths(serialized: bytes) -> bytes:
     """Return a `CompileOptionsProto` without the paths of XLA's own caches, which no executable is loaded by.
 
@@ -53,7 +51,7 @@ def without_cache_paths(serialized: bytes) -> bytes:
     return edit(serialized, _DEBUG_OPTIONS, _debug_options_without_cache_paths)
 
 
-@recent(maxsize=_REMEMBERED)
+@recent(maxsize=REMEMBERED)
 def canonical_topology(serialized: bytes) -> bytes:
     """Return the machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
 
@@ -65,53 +63,21 @@ def canonical_topology(serialized: bytes) -> bytes:
     Raises:
         ValueError: it is not such a message.
     """
-    return _topology_without(serialized, field=1)
+    return topology_without(serialized, field=1)
 
 
-@recent(maxsize=_REMEMBERED)
-def canonical_gpu_topology(serialized: bytes) -> bytes:
-    """Return the GPUs that a topology describes and how they are grouped, without the host that the process runs on.
-
-    Protobuf writes maps in no fixed order, and the description of a GPU has some: their entries are sorted, or each
-    process would have keys of its own.
-
-    Args:
-        serialized: a `PjRtTopologyDescriptionProto`.
-
-    Raises:
-        ValueError: it is not such a message.
-    """
-    return edit(_topology_without(serialized, field=9), GPU, _with_sorted_maps)
-
-
-def _with_sorted_maps(message: bytes) -> bytes:
-    return join(
-        field._replace(value=_sorted_entries(field.value)) if field.kind == BYTES else field
-        for field in sorted(split(message))
-    )
-
-
-def _sorted_entries(value: bytes) -> bytes:
-    """Sort the entries of a message that has nothing but maps; anything else, such as a text, stays as it is."""
-    try:
-        entries = split(value)
-    except ValueError:
-        return value
-    return join(sorted(entries)) if all(entry.kind == BYTES for entry in entries) else value
-
-
-def _topology_without(serialized: bytes, *, field: int) -> bytes:
+def topology_without(serialized: bytes, *, field: int) -> bytes:
     """Drop a field of the topology in a description, and from the description the devices of this process."""
     rest = join(each for each in split(serialized) if each.number != 1)
-    return edit(rest, _TOPOLOGY, lambda topology: join(each for each in split(topology) if each.number != field))
+    return edit(rest, TOPOLOGY, lambda topology: join(each for each in split(topology) if each.number != field))
 
 
-@recent(maxsize=_REMEMBERED)
+@recent(maxsize=REMEMBERED)
 def _debug_options_without_cache_paths(serialized: bytes) -> bytes:
     return join(field for field in split(serialized) if field.number not in CACHE_PATH_FIELDS)
 
 
-@recent(maxsize=_REMEMBERED)
+@recent(maxsize=REMEMBERED)
 def _canonical_debug_options(serialized: bytes) -> bytes:
     dropped, in_sets, in_maps = (FIELDS[kind] for kind in (Kind.DROPPED, Kind.SET, Kind.MAP))
     kept = [field for field in split(serialized) if field.number not in dropped]

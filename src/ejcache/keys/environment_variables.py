@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ejcache.keys.flags import ContentDigest, canonical_flags, canonical_words, split_flags, split_words
+from ejcache.keys.flags import ContentDigest, canonical_flags, split_flags
 from ejcache.util.words import Words
 
 FlagsFile = Mapping[str, str]
@@ -82,6 +82,8 @@ def compile_variables(
     name = platform.lower()
     if name not in ("cpu", *_GPU_PLATFORMS):
         # Only libtpu reads it, but a plug-in of another name may contain libtpu.
+        from ejcache.keys.libtpu_flags import canonical_words, split_words  # on TPUs alone
+
         tokens = canonical_words(split_words(environ.get("LIBTPU_INIT_ARGS", "")), content=content)
         if tokens:
             variables["LIBTPU_INIT_ARGS"] = _lines(tokens)

@@ -16,7 +16,8 @@ from ejcache.util.parallel import in_parallel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ejcache.stores.base import EntryInfo, Store
+    from ejcache.stores.base import Store
+    from ejcache.stores.listing import EntryInfo
 
 
 class Problem(StrEnum):

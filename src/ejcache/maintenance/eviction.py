@@ -35,7 +35,7 @@ from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.abilities import Clearable
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.listing import EntryInfo
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.lifecycle import Closing
 

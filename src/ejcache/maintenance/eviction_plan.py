@@ -35,7 +35,7 @@ from ejcache.errors import SettingError
 from ejcache.keys.parsing import evicted_before, is_made_by_pgle, parse_any_key
 from ejcache.keys.side_keys import is_side_key, profiled_program
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.listing import EntryInfo
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.journal.line import EntryUse
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.maintenance.worth import FORGETTING_SECONDS
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.listing import EntryInfo
 from ejcache.stores.local.cost_order import WEIGHT
 
 if TYPE_CHECKING:

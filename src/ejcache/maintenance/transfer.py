@@ -17,7 +17,7 @@ from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.maintenance.worth import worth_of_bytes
-from ejcache.stores.base import EntryInfo
+from ejcache.stores.listing import EntryInfo
 from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.store_keys import check_key
 

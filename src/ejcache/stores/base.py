@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.util.lifecycle import Closing
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ejcache.stores.abilities import TwoTiers
+    from ejcache.stores.listing import EntryInfo
 
 
 UNLIMITED: Final = -1
@@ -35,30 +35,6 @@ LEAST_WORTH: Final = 0.01
 def worth_of_use(compile_seconds: float) -> float:
     """Weigh one use of an entry: the seconds of compiling that it saves."""
     return max(LEAST_WORTH, compile_seconds)
-
-
-class EntryInfo(NamedTuple):
-    """An entry in a listing, which does not read it.
-
-    Attributes:
-        key: the key it was put under.
-        size: bytes of the entry.
-        created: seconds since the epoch.
-        last_used: seconds since the epoch; the later of creation and the last use that was noted.
-        version: on storage that versions its objects, which version was listed; empty elsewhere.
-        hits: how many uses were noted; None where that is not counted.
-        order: by cost, the lowest is evicted first; None where nobody has said what the entry is worth.
-        worth: what one use is worth (`EntryUse`); None where nobody has said it.
-    """
-
-    key: str
-    size: int
-    created: float
-    last_used: float
-    version: str = ""
-    hits: int | None = None
-    order: float | None = None
-    worth: float | None = None
 
 
 class Store(Closing):

@@ -7,7 +7,8 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.base import UNLIMITED, EntryInfo, Store
+from ejcache.stores.base import UNLIMITED, Store
+from ejcache.stores.listing import EntryInfo
 from ejcache.util.locks import ForkLock
 from ejcache.util.store_keys import check_key
 

@@ -288,7 +288,8 @@ def share_cache(settings: Settings, how: str) -> None:
         StoreError: the directory cannot be changed.
     """
     from ejcache.maintenance.directory_sharing import share_directory
-    from ejcache.util.directory_access import SHARED, why_out_of_reach
+    from ejcache.util.directory_access import SHARED
+    from ejcache.util.permissions import why_out_of_reach
 
     if how not in SHARED:
         raise SettingError("shared", how, ", ".join(SHARED))

@@ -6,7 +6,7 @@ import contextlib
 from typing import Final
 
 from ejcache.errors import EjcacheError
-from ejcache.keys.compile_options import GPU, canonical_gpu_topology
+from ejcache.keys.gpu_topology import GPU, canonical_gpu_topology
 from ejcache.keys.protobuf import Field, edit, join, split
 
 _GPU_MEMORY: Final = (*GPU, 14)

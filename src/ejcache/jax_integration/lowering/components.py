@@ -16,7 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.keys.compile_options import canonical_gpu_topology, canonical_options, canonical_topology
+from ejcache.keys.compile_options import canonical_options, canonical_topology
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
 from ejcache.keys.flags import canonical_flags, canonical_overrides
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
@@ -207,6 +207,8 @@ def device_layout(devices: Sequence[Any], *, compiled_in: bool = True) -> str:
 
 def _machine(platform: str, devices: Sequence[Any], topology: bytes | None) -> str:
     if platform in _GPUS and topology is not None:
+        from ejcache.keys.gpu_topology import canonical_gpu_topology  # on GPUs alone
+
         return _digest(canonical_gpu_topology(topology))
     if platform != "cpu":
         return seam.topology_fingerprint(devices)

@@ -40,7 +40,6 @@ from ejcache.jax_integration.preload.run_profile import (
 )
 from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam
-from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.keys.compile_options import without_cache_paths
 from ejcache.keys.side_keys import run_profile_key
 from ejcache.stores.base import two_tiers, worth_of_use
@@ -470,7 +469,7 @@ def _is_wanted(settings: Settings) -> bool:
         # These two want to see what is stored, and the request for it to be made.
         and not settings.check_contents
         and not settings.recompile_force
-        and coordination_client() is None
+        and seam.processes_of_job() == 1
         and not seam.frees_clients_at_once()
     )
 

@@ -1,4 +1,5 @@
-"""JAX's backends: when JAX has made one, and what loads an executable ahead of JAX's own request. A part of the seam.
+"""JAX's backends: when JAX has made one, which process of a job it belongs to, and what loads an executable ahead of
+JAX's own request. A part of the seam.
 
 JAX makes its backends in `jax._src.xla_bridge.backends`, under a lock, by a call of `_init_backend` for each platform.
 That function is replaced by one that tells the watchers of the result, so that nobody here ever asks for a backend:
@@ -16,6 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import jax
+from jax._src import distributed as jax_distributed
 from jax._src import xla_bridge
 from jax._src.lib import _jax, xla_client
 
@@ -133,3 +135,14 @@ def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence
     if placement is None:
         return None
     return client.deserialize_executable(serialized, placement.devices, placement.options), placement.devices
+
+
+def processes_of_job() -> int:
+    """Return how many processes the job has that this one has joined by `jax.distributed`; 1 in a program of one."""
+    state = jax_distributed.global_state
+    return int(state.num_processes or 1) if state.client is not None else 1
+
+
+def process_index() -> int:
+    """Return the index of this process in its job; 0 in a program of one process."""
+    return int(jax_distributed.global_state.process_id or 0)

@@ -12,6 +12,7 @@ import jax
 from jax._src import distributed as jax_distributed
 
 from ejcache.errors import StoreUnavailableError
+from ejcache.jax_integration.seam.backends import process_index, processes_of_job
 from ejcache.util.log import LONG_WAIT, say_waiting
 
 
@@ -100,13 +101,7 @@ class CoordinationClient:
 
 def coordination_client() -> CoordinationClient | None:
     """Return the job's client; None in a program of one process and before `jax.distributed.initialize()`."""
-    state = jax_distributed.global_state
-    processes = int(state.num_processes or 1)
-    if state.client is None or processes < 2:
+    processes = processes_of_job()
+    if processes < 2:
         return None
-    return CoordinationClient(state.client, process=process_index(), processes=processes)
-
-
-def process_index() -> int:
-    """Return the index of this process in its job; 0 in a program of one process."""
-    return int(jax_distributed.global_state.process_id or 0)
+    return CoordinationClient(jax_distributed.global_state.client, process=process_index(), processes=processes)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError, StoreReadOnlyError
-from ejcache.stores.base import UNLIMITED, EntryInfo, Store
+from ejcache.stores.base import UNLIMITED, Store
 from ejcache.stores.local.connection_manager import ConnectionManager
 from ejcache.stores.local.index import EntryIndex, IndexOptions
 from ejcache.stores.local.layout import Layout
@@ -31,6 +31,7 @@ from ejcache.util.store_keys import check_key, is_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from ejcache.stores.listing import EntryInfo
     from ejcache.stores.local.values import IndexRow
 
 TIMEOUT: Final = 5.0
@@ -147,6 +148,8 @@ class LocalStore(Store):
 
     def entries(self) -> Iterator[EntryInfo]:
         """List every entry by key, read in pages; no lock is held between them. Damaged rows are left out."""
+        from ejcache.stores.listing import EntryInfo  # a hit lists nothing
+
         after = ""
         self._manager.write_uses()
         while True:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.breaker import breaker_for
 from ejcache.errors import EntryError, StoreError
-from ejcache.stores.base import EntryInfo, Store
+from ejcache.stores.base import Store
 from ejcache.stores.host_notes import HostNotes
 from ejcache.stores.tiered.host_fetches import HostFetches
 from ejcache.stores.tiered.pending_uploads import PUT, REPLACE, PendingUploads
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from ejcache.stores.listing import EntryInfo
     from ejcache.util.time_budget import Budget
 
 SLOW_SECONDS: Final = 0.5

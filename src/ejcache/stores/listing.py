@@ -1,0 +1,29 @@
+"""An entry in the listing of a store."""
+
+from __future__ import annotations
+
+from ejcache.util.tuples import NamedTuple
+
+
+class EntryInfo(NamedTuple):
+    """An entry in a listing, which does not read it.
+
+    Attributes:
+        key: the key it was put under.
+        size: bytes of the entry.
+        created: seconds since the epoch.
+        last_used: seconds since the epoch; the later of creation and the last use that was noted.
+        version: on storage that versions its objects, which version was listed; empty elsewhere.
+        hits: how many uses were noted; None where that is not counted.
+        order: by cost, the lowest is evicted first; None where nobody has said what the entry is worth.
+        worth: what one use is worth (`EntryUse`); None where nobody has said it.
+    """
+
+    key: str
+    size: int
+    created: float
+    last_used: float
+    version: str = ""
+    hits: int | None = None
+    order: float | None = None
+    worth: float | None = None

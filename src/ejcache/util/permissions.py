@@ -1,0 +1,73 @@
+"""Gives a cache's directories the permissions of one that is shared with others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from ejcache.util.directory_access import OURS, POLICY, PRIVATE, SHARED, Access, inherited_mode
+from ejcache.util.files import missing_directories
+
+
+def share(root: Path, how: str) -> int:
+    """Give what ejcache has below `root` the permissions of a cache that is shared with those, and the root's group.
+
+    What ejcache makes there later follows. Directories of the user's own at the root are left alone, and so are the
+    quarantined copies, which stay private.
+
+    Args:
+        root: of a cache; it is made if it does not exist, in directories that everybody can pass through.
+        how: a key of `SHARED`.
+
+    Returns:
+        How many files and directories of other users could not be changed.
+
+    Raises:
+        OSError: the root itself cannot be made or changed.
+    """
+    mode, failed = SHARED[how], 0
+    for above in missing_directories(root.parent):
+        above.mkdir(mode=0o755, exist_ok=True)
+        above.chmod(PRIVATE if how == "none" else 0o755)
+    Access(root).make("v1")
+    gid = root.stat().st_gid
+    os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
+    for top in OURS:
+        for folder, _, names in os.walk(root / top, onerror=None):
+            failed += not _give(Path(folder), mode, gid)
+            for name in () if Path(folder).name == "quarantine" else names:
+                # Who can change the policy decides whom its readers trust.
+                writable = 0o644 if f"{top}/{name}" == POLICY else 0o666
+                failed += not _give(Path(folder, name), mode & writable | 0o600, gid)
+    return failed
+
+
+def why_out_of_reach(root: Path) -> str:
+    """Return why others cannot use a root that is shared with them, as a sentence; "" if they can reach it."""
+    real = Path(os.path.realpath(root))
+    for part in real.parents:
+        about = part.stat()
+        if not about.st_mode & (stat.S_IXOTH | stat.S_IXGRP):
+            return f"{part} is closed to others (mode {stat.S_IMODE(about.st_mode):04o}), and {root} is below it"
+    return ""
+
+
+def _give(path: Path, mode: int, gid: int | None) -> bool:
+    """Give a file or directory of this user these permissions and this group; False if it cannot be changed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return path.is_symlink()
+    try:
+        about = os.fstat(fd)
+        if gid is not None and about.st_gid != gid:
+            with contextlib.suppress(OSError):  # of a group that this user is not in
+                os.fchown(fd, -1, gid)
+        os.fchmod(fd, inherited_mode(mode) if stat.S_ISDIR(about.st_mode) else mode)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
