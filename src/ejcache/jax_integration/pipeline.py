@@ -569,7 +569,8 @@ def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) ->
     participants = list(request.devices.flat)
     devices_absent = not seam.can_load(request.backend)
     # The processes of absent devices take no part in compiling for them.
-    ranks = (seam_backends.process_index(),) if devices_absent else tuple(sorted({each.process_index for each in participants}))
+    here, involved = seam_backends.process_index(), {each.process_index for each in participants}
+    ranks = (here,) if devices_absent else tuple(sorted(involved))
     optimised = request.profile_sentinel is not None
     return Compilation(
         key=key,
