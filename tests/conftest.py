@@ -176,14 +176,16 @@ _ONE_JAX = (
 
 
 _LONGEST = (
+    "autotune/test_autotune_ejkernel.py",  # with the oldest JAX
     "stores/test_shared_stores.py",
-    "cli/test_cli_target.py",
-    "keys/test_key_pairs.py",
-    "docs/test_pages.py",
-    "history/test_why_pairs.py",
-    "stores/test_storages.py",
-    "autotune/test_autotune_ejkernel.py",
-    "autotune/test_autotune_program.py",
+    "docs/test_readme.py",
+    "autotune/test_autotune_decorator.py",
+    "cli/test_cli_run.py",
+    "stores/test_tiered.py",
+    "reports/test_report.py",
+    "cli/test_cli_warm.py",
+    "stores/test_access.py",
+    "hostile/test_hostile_stores.py",
     "jax_integration",
     "keys",
     "autotune",
