@@ -30,7 +30,7 @@ _SECONDS: Final = "SOAK_SECONDS"
 MOVED: Final = {
     "tests/cache/test_fleet_soak.py": 7,
     "tests/reuse/test_reuse_ranks.py": 2,
-    "tests/test_fuzz_formats.py": 9,
+    "tests/test_fuzz_formats.py": 8,
 }
 """Parts of minutes whose names give them the day of other such parts: together they would not end in time."""
 
