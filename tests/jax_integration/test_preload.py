@@ -16,6 +16,7 @@ import pytest
 import ejcache
 from ejcache import entry
 from ejcache.cache.policy import CachePolicy
+from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration import activate
 from ejcache.jax_integration.preload import background_loader, preloader
 from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
@@ -600,14 +601,14 @@ def test_pgle_variants_are_preloaded_as_they_are_asked_for(program):
 def test_a_miss_asks_once_whether_it_is_stored_and_where(directory, monkeypatch):
     """The publisher asks; the policy and preload are told."""
     asked = Counter()
-    for name in ("why_not_stored", "is_local_only"):
-        original = getattr(CachePolicy, name)
+    for kind, name in ((EntryWriter, "why_not_stored"), (CachePolicy, "is_local_only")):
+        original = getattr(kind, name)
 
         def counted(*arguments, name=name, original=original):
             asked[name] += 1
             return original(*arguments)
 
-        monkeypatch.setattr(CachePolicy, name, counted)
+        monkeypatch.setattr(kind, name, counted)
     with start(directory) as cache:
         run([1.75])
         settle()
