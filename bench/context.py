@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["ROOT", "ChildError", "Context", "child_environment", "support"]
 
@@ -98,9 +98,21 @@ class Context:
             shutil.rmtree(self._done.pop(), ignore_errors=True)
 
     def start(
-        self, *command: object, home: Path, env: Mapping[str, str] | None = None, timeout: float = 300.0
+        self,
+        *command: object,
+        home: Path,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 300.0,
+        under: Sequence[str] = (),
     ) -> tuple[float, str]:
         """Run `python *command` in a fresh process; the seconds from its start to its end, and its standard output.
+
+        Args:
+            command: what the interpreter is given.
+            home: the directory that it starts in.
+            env: variables beside those of a clean environment.
+            timeout: in seconds.
+            under: the command that runs the interpreter, such as one that counts its instructions.
 
         Raises:
             ChildError: it failed, or took longer than `timeout` seconds.
@@ -110,7 +122,7 @@ class Context:
         began = time.perf_counter()
         try:
             done = subprocess.run(
-                [sys.executable, *arguments],
+                [*under, sys.executable, *arguments],
                 env=environment,
                 cwd=home,
                 capture_output=True,

@@ -107,12 +107,14 @@ class Work:
         units: of `bench.programs.start_up.work`.
         one_core: all its threads share one core.
         env: as `bench.programs.start_up` reads it.
+        under: the command that runs the interpreter.
     """
 
     name: str
     units: int
     one_core: bool = False
     env: Mapping[str, str] = field(default_factory=dict, hash=False)
+    under: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,9 @@ def start_once(
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
     with on_one_core(really=work.one_core):
-        _, printed = context.start(*command, home=directory, env={**one.env, **work.env}, timeout=1200)
+        _, printed = context.start(
+            *command, home=directory, env={**one.env, **work.env}, timeout=1200, under=work.under
+        )
     ended = time.monotonic()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:

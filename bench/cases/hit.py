@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from bench.starts import (
     on_a_gpu,
     pairs_of,
     start_by_turns,
+    start_once,
 )
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from bench.context import Context
     from bench.outcome import Bar, Outcome
+    from bench.starts import Contestant
 
     Found = dict[tuple[str, str], list[Start]]
     Pairs = list[tuple[float, float]]
@@ -126,6 +129,41 @@ def means(context: Context, outcome: Outcome) -> None:
         value, interval = paired_ratio(*series)
         outcome.ratio(what, value, _MEANS.get(what), interval=interval)
     outcome.note(f"{max(map(len, found.values()))} of {len(_PROGRAMS)} programs.")
+
+
+@case(
+    "hit-instructions",
+    title="the instructions of a start that hits, beside JAX's cache",
+    order=312,
+    when_named=True,
+)
+def instructions(context: Context, outcome: Outcome) -> None:
+    """What valgrind counts is the same on a busy machine; a first start compiles, and a second one is not counted."""
+    if shutil.which("valgrind") is None:
+        raise SkipCase("it needs valgrind.")
+    for name, sizes in _PROGRAMS.items():
+        needed = _NEEDS.get(name)
+        if needed and find_spec(needed) is None:
+            outcome.note(f"{name} needs {needed}, which this environment does not have.")
+            continue
+        counted = {one.name: _instructions(context, name, context.pick(*sizes), one) for one in (JAX, PLAIN)}
+        ratio = counted[JAX.name] / counted[PLAIN.name]
+        outcome.ratio(f"{name}: JAX ÷ {PLAIN.name}", ratio, at_least(0.96 if name == "tiny" else 0.98))
+        outcome.note(f"{name}: {', '.join(f'{who} {count / 1e6:,.0f} million' for who, count in counted.items())}.")
+
+
+def _instructions(context: Context, program: str, size: int, one: Contestant) -> int:
+    """Count those of one start and of what it forks; XLA compiles for the processor that valgrind shows."""
+    with context.directory() as home:
+        files = f"--callgrind-out-file={home}/counted.%p"
+        # Names are hashed alike, so that a dictionary has the same collisions every time.
+        env = {"PYTHONHASHSEED": "0"}
+        for tool in (["none"], ["none"], ["callgrind", files]):
+            context.say(f"{program}, {one.name}: {tool[0]}")
+            under = ("valgrind", "--quiet", f"--tool={tool[0]}", *tool[1:])
+            start_once(context, program, size, one, home, Work("counted", 0, env=env, under=under))
+        lines = (line for file in home.glob("counted.*") for line in file.read_text("utf-8", "replace").splitlines())
+        return sum(int(line.split()[1]) for line in lines if line.startswith("totals: "))
 
 
 @case("hit-cuda", title="2, 4, 8 and 24 blocks, warm, as on a CUDA machine", order=307, when_named=True)
