@@ -29,6 +29,7 @@ _SECONDS: Final = "SOAK_SECONDS"
 
 MOVED: Final = {
     "tests/cache/test_fleet_soak.py": 7,
+    "tests/hostile/test_hostile_stores.py": 1,
     "tests/reuse/test_reuse_ranks.py": 2,
     "tests/test_fuzz_formats.py": 8,
 }
