@@ -9,6 +9,7 @@ Nothing here imports JAX until a form is chosen.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import sys
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ejcache.errors import UsageError
 from ejcache.util.log import warn_once
-from ejcache.util.memo import remembered
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.words import Words
 
@@ -67,7 +67,7 @@ def is_proven(version: str) -> bool:
     return all(part.isdecimal() for part in parts) and ".".join(parts[:2]) in PROVEN
 
 
-@remembered
+@functools.cache
 def choose_form() -> ChosenForm:
     """Choose the form for the JAX of this process, once."""
     import jax

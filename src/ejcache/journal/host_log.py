@@ -9,12 +9,12 @@ as long as to store a small executable. A killed process loses what it compiled 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from ejcache.settings.directories import state_directory
 from ejcache.util.files import append_regular, make_private, read_regular
 from ejcache.util.lifecycle import ExitPhase, at_exit
-from ejcache.util.memo import recent
 from ejcache.util.scheduler import Scheduler, short_tasks
 from ejcache.util.tuples import NamedTuple
 
@@ -92,6 +92,6 @@ class AppendedLog(NamedTuple):
             yield from reversed(lines)
 
 
-@recent(maxsize=16)
+@lru_cache(maxsize=16)
 def _path_in(directory: Path, name: str) -> Path:
     return directory / f"{name}.jsonl"

@@ -12,11 +12,11 @@ The options have the flags of `XLA_FLAGS` a second time, as fields of `DebugOpti
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from ejcache.keys.known_flags import CACHE_PATH_FIELDS, FIELDS, Kind
 from ejcache.keys.protobuf import edit, join, split
-from ejcache.util.memo import recent
 
 _DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
@@ -27,7 +27,7 @@ REMEMBERED: Final = 32
 their debug options; the other options differ by the number of arguments and results."""
 
 
-@recent(maxsize=REMEMBERED)
+@functools.lru_cache(maxsize=REMEMBERED)
 def canonical_options(serialized: bytes) -> bytes:
     """Return the options that count, in a fixed order.
 
@@ -41,7 +41,7 @@ def canonical_options(serialized: bytes) -> bytes:
     return edit(rest, _DEBUG_OPTIONS, _canonical_debug_options)
 
 
-@recent(maxsize=REMEMBERED)
+@functools.lru_cache(maxsize=REMEMBERED)
 def without_cache_paths(serialized: bytes) -> bytes:
     """Return a `CompileOptionsProto` without the paths of XLA's own caches, which no executable is loaded by.
 
@@ -51,7 +51,7 @@ def without_cache_paths(serialized: bytes) -> bytes:
     return edit(serialized, _DEBUG_OPTIONS, _debug_options_without_cache_paths)
 
 
-@recent(maxsize=REMEMBERED)
+@functools.lru_cache(maxsize=REMEMBERED)
 def canonical_topology(serialized: bytes) -> bytes:
     """Return the machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
 
@@ -72,12 +72,12 @@ def topology_without(serialized: bytes, *, field: int) -> bytes:
     return edit(rest, TOPOLOGY, lambda topology: join(each for each in split(topology) if each.number != field))
 
 
-@recent(maxsize=REMEMBERED)
+@functools.lru_cache(maxsize=REMEMBERED)
 def _debug_options_without_cache_paths(serialized: bytes) -> bytes:
     return join(field for field in split(serialized) if field.number not in CACHE_PATH_FIELDS)
 
 
-@recent(maxsize=REMEMBERED)
+@functools.lru_cache(maxsize=REMEMBERED)
 def _canonical_debug_options(serialized: bytes) -> bytes:
     dropped, in_sets, in_maps = (FIELDS[kind] for kind in (Kind.DROPPED, Kind.SET, Kind.MAP))
     kept = [field for field in split(serialized) if field.number not in dropped]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Final
 
 from ejcache.keys.known_flags import KINDS, Kind
-from ejcache.util.memo import recent
 
 ContentDigest = Callable[[str], str | None]
 """Digest of the file or directory at a path, or None if it cannot be read."""
@@ -28,7 +28,7 @@ _FALSE: Final = frozenset({"false", "False", "FALSE", "0"})
 _META: Final = frozenset({"flagfile", "fromenv", "tryfromenv", "undefok"})
 
 
-@recent(maxsize=64)
+@lru_cache(maxsize=64)
 def split_flags(text: str) -> tuple[str, ...]:
     """Return the tokens of flags text, read as XLA reads `XLA_FLAGS`.
 

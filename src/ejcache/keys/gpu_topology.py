@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from ejcache.keys.compile_options import REMEMBERED, TOPOLOGY, topology_without
 from ejcache.keys.protobuf import BYTES, edit, join, split
-from ejcache.util.memo import recent
 
 GPU: Final = (*TOPOLOGY, 8, 1)
 """Where a topology has the description of a GPU."""
 
 
-@recent(maxsize=REMEMBERED)
+@functools.lru_cache(maxsize=REMEMBERED)
 def canonical_gpu_topology(serialized: bytes) -> bytes:
     """Return the GPUs that a topology describes and how they are grouped, without the host that the process runs on.
 

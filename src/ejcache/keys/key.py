@@ -19,11 +19,11 @@ in `environment` alone, which is what `ejcache prune --old-versions` goes by.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.memo import recent
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def listed_name(name: str) -> str:
     return name[:96]
 
 
-@recent(maxsize=32)
+@functools.lru_cache(maxsize=32)
 def _remember(group: tuple[tuple[str, str], ...], digits: int) -> str:
     # The programs of a process share their environment, and the steps of a compilation its logical key.
     return digest_of(dict(group), digits)

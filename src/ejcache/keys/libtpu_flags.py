@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING
 
 from ejcache.keys.flags import ContentDigest, canonical_flags
-from ejcache.util.memo import recent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-@recent(maxsize=64)
+@functools.lru_cache(maxsize=64)
 def split_words(text: str) -> tuple[str, ...]:
     """Split flags text for a reader that is not known (libtpu): at white space, unless it has quotes.
 

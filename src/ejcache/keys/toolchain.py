@@ -16,13 +16,13 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED
 from ejcache.util.files import make_private, write_atomically
 from ejcache.util.lifecycle import track_forks
-from ejcache.util.memo import remembered
 from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def content_digest(path: str) -> str | None:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-@remembered
+@cache
 def cpu_features() -> str:
     """Describe the CPU of this host as code generators see it: architecture, model and instructions, in one line.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import sys
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.util.directory_access import decide_access
 from ejcache.util.log import log, warn_once
-from ejcache.util.memo import recent, remembered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ def user_directory() -> Path:
     return or_temporary(default_directory(os.environ))
 
 
-@recent(maxsize=16)
+@functools.lru_cache(maxsize=16)
 def or_temporary(path: Path) -> Path:
     """Return `path`, or a private directory of this user among the temporary files if `path` cannot be made."""
     above = next((existing for existing in (path, *path.parents) if os.path.lexists(existing)), path)
@@ -96,12 +96,12 @@ _NAMING: Final = ("HOME", "XDG_CACHE_HOME")
 """The variables that name the user's directory."""
 
 
-@recent(maxsize=16)
+@functools.lru_cache(maxsize=16)
 def _named_by(*values: str | None) -> Path:
     return default_directory({name: value for name, value in zip(_NAMING, values, strict=True) if value is not None})
 
 
-@recent(maxsize=16)
+@functools.lru_cache(maxsize=16)
 def _decided_state(own: Path) -> Path:
     access = decide_access(own, trusted=None, names=("state",), setting="XDG_CACHE_HOME")
     if not access.why:
@@ -140,7 +140,7 @@ def _home() -> Path:
     return Path(home) if home.startswith("/") else temporary_directory() or _directory_of_this_process()
 
 
-@remembered
+@functools.cache
 def _directory_of_this_process() -> Path:
     import tempfile
 

@@ -9,13 +9,13 @@ deadline per process, not one for each part that asks.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
 from typing import Final
 
 from ejcache.stores.location import Location, LocationKind
-from ejcache.util.memo import recent
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 
 _LOOK_SECONDS: Final = 5.0
@@ -46,7 +46,7 @@ def detect_shared_storage(location: Location) -> bool:
     return location.kind is not LocationKind.MEMORY
 
 
-@recent(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def _detect_shared_directory(path: str) -> bool:
     try:
         return call_with_timeout(f"looking at {path}", lambda: _look_at_directory(path), _LOOK_SECONDS)

@@ -9,6 +9,7 @@ The tool chain is in `platform_toolchain`.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import re
 import sys
@@ -22,7 +23,6 @@ from ejcache.keys.flags import canonical_flags, canonical_overrides
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
 from ejcache.keys.toolchain import content_digest
 from ejcache.settings.environment import all_variables, variables_to_compare
-from ejcache.util.memo import recent
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def environment_components(platform: str) -> EnvironmentComponents:
     return components
 
 
-@recent(maxsize=_REMEMBERED)
+@functools.lru_cache(maxsize=_REMEMBERED)
 def text_digest(text: str) -> str:
     """Digest (hex) of a readable component; the environment and the command line may have bytes that are no text."""
     return _digest(text.encode("utf-8", "surrogatepass"))

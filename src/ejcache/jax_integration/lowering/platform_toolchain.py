@@ -14,6 +14,7 @@ import importlib.util
 import os
 import pkgutil
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +26,6 @@ from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
 from ejcache.util.cores import cores
 from ejcache.util.log import log
-from ejcache.util.memo import remembered
 from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ library_digests: Final = LibraryDigests()
 """What this process knows of the content of its native libraries."""
 
 
-@remembered
+@cache
 def native_libraries(platform: str) -> str:
     """Digest of the native libraries that compile for `platform`, by content; computed once in a process.
 
@@ -129,13 +129,13 @@ def _libraries_of(packages: Iterable[str]) -> list[Path]:
     return files
 
 
-@remembered
+@cache
 def cpu_identity() -> str:
     """Return the CPU of this host as code generators see it."""
     return hashlib.sha256(cpu_features().encode()).hexdigest()
 
 
-@remembered
+@cache
 def cpu_threads() -> str:
     """Name the cores and the variable by which jaxlib before 0.11 splits loops on a CPU; empty for a newer one."""
     if jaxlib.version.__version_info__ >= (0, 11):

@@ -24,7 +24,6 @@ from jax._src.lib import _jax, xla_client
 from ejcache.jax_integration.program import Placement
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import log
-from ejcache.util.memo import recent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,7 +113,7 @@ def placement_of(client: Any, options: bytes, devices: Sequence[int]) -> Placeme
     return Placement(client, assigned, parsed)
 
 
-@recent(maxsize=8)
+@functools.lru_cache(maxsize=8)
 def _parse_options(options: bytes) -> Any:
     # The programs of a process share them, and XLA takes a copy.
     return xla_client.CompileOptions.ParseFromString(options)

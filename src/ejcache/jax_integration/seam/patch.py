@@ -13,6 +13,7 @@ Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import threading
@@ -33,7 +34,6 @@ from jaxlib import _hlo
 from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
 from ejcache.jax_integration.seam import durations, registries
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames, without_our_frames
-from ejcache.util.memo import remembered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -335,7 +335,7 @@ def original(name: str) -> Any:
 # -- what the hooks need of JAX ------------------------------------------------------------------------------------
 
 
-@remembered
+@functools.cache
 def jaxlib_version() -> str:
     """Return the version of jaxlib as JAX's own key has it."""
     return str(jaxlib.version.__version__)

@@ -26,8 +26,6 @@ from jax._src import lib as jax_lib
 from jax._src import xla_bridge
 from jax._src.lib import xla_client
 
-from ejcache.util.memo import remembered
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import CodeType
@@ -106,7 +104,7 @@ def registered() -> RegisteredFunctions:
     return _seen
 
 
-@remembered
+@functools.cache
 def own_batch_targets() -> frozenset[str]:
     """Return the custom calls of JAX's own libraries that every process registers as partitioned by their batch."""
     from jax._src.lax import linalg

@@ -21,8 +21,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-from ejcache.util.memo import remembered
-
 try:
     from jax._src import config as jax_config
     from jax._src import source_info_util as jax_source_info
@@ -38,7 +36,7 @@ _STANDARD: Final = str(Path(os.__file__).parent) + os.sep
 """The directory of Python's own modules."""
 
 
-@remembered
+@functools.cache
 def register_our_frames() -> None:
     """Tell JAX to remove our frames wherever it removes its own. Does nothing if this JAX cannot be told."""
     with contextlib.suppress(AttributeError):
@@ -120,7 +118,7 @@ def caller() -> str:
     return f"{said}, via {via}" if said and via else said or library
 
 
-@remembered
+@functools.cache
 def _whose(filename: str) -> str:
     """Return "user" for a file of the user's, else the name of its library, or "" for JAX and ours. Each hit asks this.
 
