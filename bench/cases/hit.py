@@ -132,7 +132,7 @@ def means(context: Context, outcome: Outcome) -> None:
 
 
 @case(
-    "hit-instructions",
+    "instructions",
     title="the instructions of a start that hits, beside JAX's cache",
     order=312,
     when_named=True,
