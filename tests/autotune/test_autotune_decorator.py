@@ -52,8 +52,7 @@ def slow_or_quick(store, **options):
 
     @autotuned(configs=[{"steps": 1000}, {"steps": 4}], name="walk", store=store, tuner=QUICK, **options)
     def walk(x, *, steps):
-        small = x[:8, :8]
-        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ small), small)[0, 0]
+        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
 
     return walk
 
