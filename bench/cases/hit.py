@@ -62,10 +62,15 @@ def _rounds(context: Context) -> int:
     return context.turns(5 if on_a_gpu() else 10)
 
 
+def _lacking(program: str) -> str | None:
+    """Return the library that a program needs and that is not installed."""
+    needed = _NEEDS.get(program)
+    return needed if needed and find_spec(needed) is None else None
+
+
 def _program(name: str, context: Context, outcome: Outcome) -> None:
-    needed = _NEEDS.get(name)
-    if needed and find_spec(needed) is None:
-        raise SkipCase(f"it needs {needed}, which this environment does not have.")
+    if lacking := _lacking(name):
+        raise SkipCase(f"it needs {lacking}, which this environment does not have.")
     entered = [(one, _AT_ONCE) for one in (JAX, PLAIN, PRELOAD)]
     entered += [(one, _ONE_CORE) for one in (JAX, UNSET)]
     entered += [(one, _NO_COLLECTOR) for one in (JAX, PLAIN)]
@@ -142,9 +147,8 @@ def instructions(context: Context, outcome: Outcome) -> None:
     if shutil.which("valgrind") is None:
         raise SkipCase("it needs valgrind.")
     for name, sizes in _PROGRAMS.items():
-        needed = _NEEDS.get(name)
-        if needed and find_spec(needed) is None:
-            outcome.note(f"{name} needs {needed}, which this environment does not have.")
+        if lacking := _lacking(name):
+            outcome.note(f"{name} needs {lacking}, which this environment does not have.")
             continue
         counted = {one.name: _instructions(context, name, context.pick(*sizes), one) for one in (JAX, PLAIN)}
         ratio = counted[JAX.name] / counted[PLAIN.name]

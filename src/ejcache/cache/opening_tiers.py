@@ -81,6 +81,10 @@ def open_tiered(location: Location, settings: Settings, *, worth: Callable[[byte
 
 
 def switch_of_storage(location: Location, store: TieredStore, shared: SharedStore, settings: Settings) -> CacheSwitch:
+    """Return what says whether the cache on this storage is turned off, and what of it is recalled.
+
+    From now on `store` verifies by it what it copies and uploads, and looks at it again once a minute.
+    """
     from ejcache.bucket.breaker import FAILED, StorageNote
     from ejcache.cache.recalled_copies import RecalledCopies
     from ejcache.cache.switch import LOOK_SECONDS, MAX_BYTES, CacheSwitch

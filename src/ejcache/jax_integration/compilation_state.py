@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.jax_integration.executable_comparison import StoredExecutable
-    from ejcache.jax_integration.profile import Profile
+    from ejcache.jax_integration.pgle_profile import Profile
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
     from ejcache.util.time_budget import Budget

@@ -24,7 +24,7 @@ from ejcache import entry
 from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.lowering.module_digest import digest_module
-from ejcache.jax_integration.profile import Profile
+from ejcache.jax_integration.pgle_profile import Profile
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client

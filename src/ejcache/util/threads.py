@@ -125,28 +125,24 @@ class DaemonPool:
         """
         future: Future[T] = Future()
         with self.lock:
-            start = self.idle <= 0 and self.threads < _MAX_THREADS
-            if start:
-                self.threads += 1
-            else:
-                self.idle -= 1
-        if start and not start_daemon(self._work, name="ejcache-call"):
+            self.idle -= 1
+            must_wait = self.idle < 0
+        if must_wait and not self._add_idle():
             with self.lock:
-                self.threads -= 1
                 alone = self.threads == 0
-                self.idle -= not alone
+                self.idle += alone
             if alone:
                 answer(future, function)
                 return future
         self.tasks.put((future, function))
-        while self.idle < spare and self._add_idle():
+        while self.idle < spare and self._are_kept() and self._add_idle():
             pass
         return future
 
     def _add_idle(self) -> bool:
         """Start a thread that waits for a task; False if there is none."""
         with self.lock:
-            if self.threads >= _MAX_THREADS or not self._are_kept():
+            if self.threads >= _MAX_THREADS:
                 return False
             self.threads += 1
             self.idle += 1
