@@ -27,6 +27,7 @@ from ejcache.coordination.single_flight import waiting_budget
 from ejcache.journal.recorder import recorder
 from ejcache.settings.resolve import set_command_line
 from ejcache.util.log import forget_warnings
+from ejcache.util.threads import idle_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -251,8 +252,12 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def fresh_process_state() -> Iterator[None]:
-    """A test starts with closed breakers, no warning logged yet, no time spent waiting, and nothing recorded."""
+    """A test starts with closed breakers, no warning logged yet, no time spent waiting, and nothing recorded.
+
+    Threads that wait for a task are kept, as before the first `disable()` of a process.
+    """
     forget_breakers()
+    idle_threads.keep()
     recorder.after_fork_in_child()
     forget_warnings()
     waiting_budget.spent = 0.0

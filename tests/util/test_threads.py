@@ -58,7 +58,7 @@ def test_a_failing_call_ends_the_rest():
 
 def test_spare_threads(monkeypatch):
     """What is submitted when no thread can be started any more runs beside what is running, in those to spare."""
-    pool, gate = DaemonPool(always=True), threading.Event()
+    pool, gate = DaemonPool(), threading.Event()
     held = [pool.submit(lambda: gate.wait(60), spare=2) for _ in range(3)]
     assert (pool.threads, pool.idle) == (5, 2)
     monkeypatch.setattr("ejcache.util.threads.start_daemon", lambda *_, **__: False)
@@ -75,8 +75,6 @@ def test_spare_threads(monkeypatch):
 def ending():
     """Idle threads end from now on."""
     idle_threads.end()
-    yield
-    idle_threads.keep()
 
 
 def test_idle_threads_end(ending):
