@@ -20,15 +20,15 @@ class Steps:
 
 
 def walked(x, steps):
-    """The same result for each number of steps."""
+    """The same result for each number of steps; many take milliseconds, so that a pause of the machine turns no order."""
     return jax.lax.fori_loop(0, steps, lambda _, y: jnp.sin(y) * 0 + x, x)
 
 
 def slow(x):
-    return walked(x, 2000)
+    return walked(x, 400_000)
 
 
-@autotuned(configs=[Steps(1000), Steps(4)], name="looped")
+@autotuned(configs=[Steps(200_000), Steps(4)], name="looped")
 def looped(x, *, config):
     return walked(x, config.count)
 
@@ -69,7 +69,7 @@ def test_the_fastest_implementation_with_its_configuration_is_chosen(store, tmp_
 def test_the_first_implementation_is_the_default(store):
     """Without a measurement the first implementation runs, with its own default."""
     walk, x = operation(store, {"looped": looped, "slow": slow}), jnp.ones(8)
-    assert walk.bound((x,), {}).default() == Implementation("looped", Steps(1000))
+    assert walk.bound((x,), {}).default() == Implementation("looped", Steps(200_000))
     assert walk.bound((x,), {}).candidates()[-1] == Implementation("slow")
 
 
