@@ -20,7 +20,7 @@ class Steps:
 
 
 def walked(x, steps):
-    """The same result for each number of steps; many take milliseconds, so that a pause of the machine turns no order."""
+    """The same result for each number of steps; many take milliseconds, so that no pause turns the order."""
     return jax.lax.fori_loop(0, steps, lambda _, y: jnp.sin(y) * 0 + x, x)
 
 
