@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import time
+from pathlib import Path
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -205,9 +206,9 @@ def test_native_files_are_found_under_a_package(tmp_path):
     for name in ("a.so", "sub/b.so.12", "sub/c.dylib", "d.py", "e.so.txt", "libdevice.10.bc"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    found = [path.relative_to(tmp_path).as_posix() for path in native_files(tmp_path)]
-    assert found == ["a.so", "libdevice.10.bc", "sub/b.so.12", "sub/c.dylib"]
-    assert native_files(tmp_path / "none") == ()
+    found = [Path(path).relative_to(tmp_path).as_posix() for path in native_files(tmp_path)]
+    assert sorted(found) == ["a.so", "libdevice.10.bc", "sub/b.so.12", "sub/c.dylib"]
+    assert native_files(tmp_path / "none") == []
 
 
 def test_files_that_flags_name_are_digested_with_directories(tmp_path):

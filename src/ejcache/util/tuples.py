@@ -1,7 +1,8 @@
 """Named tuples that are made quickly.
 
 `typing.NamedTuple` compiles every annotation when a module is imported, and `collections.namedtuple` a function for
-each class: together a fifth of what `ejcache.enable()` takes. Here one function is compiled for each number of fields.
+each class: together a fifth of what `ejcache.enable()` takes. Here one function for each number of fields is compiled
+with this module, and nothing when a class is made.
 """
 
 from __future__ import annotations
@@ -16,19 +17,47 @@ else:
     from collections import _tuplegetter
 
     _OF_THE_BODY = frozenset({"__module__", "__qualname__", "__classcell__"})
-    _codes: dict[int, types.CodeType] = {}
-    _names = {"_new": tuple.__new__}
+    _new = tuple.__new__
+    _codes: tuple[types.CodeType, ...] = tuple(
+        each.__code__
+        for each in (
+            lambda cls: _new(cls, ()),
+            lambda cls, a: _new(cls, (a,)),
+            lambda cls, a, b: _new(cls, (a, b)),
+            lambda cls, a, b, c: _new(cls, (a, b, c)),
+            lambda cls, a, b, c, d: _new(cls, (a, b, c, d)),
+            lambda cls, a, b, c, d, e: _new(cls, (a, b, c, d, e)),
+            lambda cls, a, b, c, d, e, f: _new(cls, (a, b, c, d, e, f)),
+            lambda cls, a, b, c, d, e, f, g: _new(cls, (a, b, c, d, e, f, g)),
+            lambda cls, a, b, c, d, e, f, g, h: _new(cls, (a, b, c, d, e, f, g, h)),
+            lambda cls, a, b, c, d, e, f, g, h, i: _new(cls, (a, b, c, d, e, f, g, h, i)),
+            lambda cls, a, b, c, d, e, f, g, h, i, j: _new(cls, (a, b, c, d, e, f, g, h, i, j)),
+            lambda cls, a, b, c, d, e, f, g, h, i, j, k: _new(cls, (a, b, c, d, e, f, g, h, i, j, k)),
+            lambda cls, a, b, c, d, e, f, g, h, i, j, k, m: _new(cls, (a, b, c, d, e, f, g, h, i, j, k, m)),
+            lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n: _new(cls, (a, b, c, d, e, f, g, h, i, j, k, m, n)),
+            lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o: _new(cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o)),
+            lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p: _new(
+                cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p)
+            ),
+            lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q: _new(
+                cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q)
+            ),
+            lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r: _new(
+                cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r)
+            ),
+            lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r, s: _new(
+                cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r, s)
+            ),
+        )
+    )
+    """What makes a tuple, by the number of its fields."""
+    _names = {"_new": _new}
     _getters: list[_tuplegetter] = []
     """By place: one does for all classes. Every object of a start brings a full collection of garbage nearer."""
 
     def _maker(fields: tuple[str, ...], defaults: tuple[Any, ...]) -> types.FunctionType:
         """Return `__new__` of a tuple with these fields."""
-        code = _codes.get(len(fields))
-        if code is None:
-            names = "".join(f", _{place}" for place in range(len(fields)))
-            made = eval(f"lambda _cls{names}: _new(_cls, ({names[2:]},))")  # noqa: S307  # of numbers only
-            code = _codes[len(fields)] = made.__code__
-        named = code.replace(co_varnames=("_cls", *fields), co_name="__new__")
+        named = _codes[len(fields)].replace(co_varnames=("_cls", *fields), co_name="__new__")
         return types.FunctionType(named, _names, "__new__", defaults)
 
     class _Tuple(tuple):
@@ -39,7 +68,7 @@ else:
 
         @classmethod
         def _make(cls, values: Iterable[Any]) -> Self:
-            made = tuple.__new__(cls, values)
+            made = _new(cls, values)
             if len(made) != len(cls._fields):
                 raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
             return made

@@ -106,9 +106,9 @@ def _memo() -> Path:
     return state_directory() / "libraries.json"
 
 
-def native_library_files(platform: str) -> list[Path]:
+def native_library_files(platform: str) -> list[str]:
     """Return the files behind `native_libraries`: those of jaxlib and, unless the platform is CPU, of its plug-in."""
-    files = list(native_files(Path(jaxlib.__file__).parent))
+    files = native_files(os.path.dirname(jaxlib.__file__))  # noqa: PTH120 (a text, as the files)
     if platform == "cpu":
         return files
     files += _libraries_of(_plugins(platform))
@@ -117,11 +117,11 @@ def native_library_files(platform: str) -> list[Path]:
     paths = [part[-1] for part in named if len(part) > 1 and (not part[0] or _is_of(part[0], platform))]
     if _is_of("tpu", platform):
         paths.append(environment_variable("TPU_LIBRARY_PATH") or "")
-    return files + [Path(path) for path in paths if path and Path(path).is_file()]
+    return files + [path for path in paths if path and Path(path).is_file()]
 
 
-def _libraries_of(packages: Iterable[str]) -> list[Path]:
-    files: list[Path] = []
+def _libraries_of(packages: Iterable[str]) -> list[str]:
+    files: list[str] = []
     for name in packages:
         spec = importlib.util.find_spec(name)
         for directory in (spec and spec.submodule_search_locations) or ():
