@@ -8,8 +8,8 @@ import os
 import shutil
 import threading
 import time
-from pathlib import Path
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import pytest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _sqlite3
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -19,5 +20,6 @@ def opened_connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connecti
         opened.append(connect(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(sqlite3, "connect", noted)
+    for module in (sqlite3, _sqlite3):  # diskcache and our index
+        monkeypatch.setattr(module, "connect", noted)
     return opened

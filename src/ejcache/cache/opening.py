@@ -95,11 +95,11 @@ def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheS
     from ejcache.cache.switch import MAX_BYTES, CacheSwitch
     from ejcache.util.files import read_regular
 
-    location = usable_location(Location.parse(url), settings)
-    if location.kind is LocationKind.MEMORY:
+    opened = Location.parse(store.url)  # `url`, or the directory that is used in its place
+    if opened.kind is LocationKind.MEMORY:
         return None
-    if not detect_shared_storage(location):
-        path = Path(location.path) / POLICY
+    if not detect_shared_storage(opened):
+        path = Path(opened.path) / POLICY
 
         def read_file() -> bytes:
             try:
@@ -107,7 +107,7 @@ def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheS
             except FileNotFoundError:
                 return b""
 
-        return CacheSwitch(location.url, read_file, remote=False)
+        return CacheSwitch(opened.url, read_file, remote=False)
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
 
@@ -115,4 +115,5 @@ def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheS
         return None
     from ejcache.cache.opening_tiers import switch_of_storage
 
+    location = usable_location(Location.parse(url), settings)
     return switch_of_storage(location, store, store.shared, settings)

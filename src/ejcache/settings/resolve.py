@@ -20,7 +20,6 @@ from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.parsers import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
 from ejcache.settings.parsers import text as plain_text
 from ejcache.settings.table import SETTINGS, Settings
-from ejcache.util.cores import has_second_core
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -123,9 +122,12 @@ def resolve(
         values["dir"] = Value(activate, Origin.ENVIRONMENT, "EJCACHE")
     if values["dir"].origin is Origin.DEFAULT:
         values["dir"] = Value(str(or_temporary(default_directory(env))), Origin.DEFAULT, "default")
-    if values["preload"].origin is Origin.DEFAULT and not has_second_core():
-        # The program would wait for what a thread loads ahead, and for the thread's own work.
-        values["preload"] = Value(False, Origin.DEFAULT, "default, on one core")
+    if values["preload"].origin is Origin.DEFAULT:
+        from ejcache.util.cores import has_second_core  # where nobody has said it
+
+        if not has_second_core():
+            # The program would wait for what a thread loads ahead, and for the thread's own work.
+            values["preload"] = Value(False, Origin.DEFAULT, "default, on one core")
     if _read_variable("ALLOW_FULL_CACHE", boolean, YES_NO, env, problems):
         for name, value in _FULL_CACHE.items():
             if values[name].origin is not Origin.CALL:  # a value that the program itself sets goes first

@@ -24,6 +24,9 @@ this user or root wrote that file and nobody else can; or because hosts share th
 bucket. Nothing of a directory that is refused is read or written. `docs/trust.md` has the table of all cases.
 """
 
+# pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
+# ruff: noqa: PTH116, PTH118, PTH120
+
 from __future__ import annotations
 
 import contextlib
@@ -137,29 +140,30 @@ def decide_access(
         return Access(path)  # opening it says what is wrong
     if not stat.S_ISDIR(about.st_mode):
         return Access(path)
-    found: dict[Path, os.stat_result] = {}
-    for each, status in ((path, about), *_existing(path, names)):
+    top = os.fspath(path)
+    found: dict[str, os.stat_result] = {}
+    for each, status in ((top, about), *_existing(top, names)):
         if stat.S_ISLNK(status.st_mode):
             return Access(path, why=f"{each} is a symbolic link", mend=f"delete it, or {another}")
         if stat.S_ISDIR(status.st_mode) and not _may(each, _LOOK):
             return Access(path, why=_is_closed(each, status), mend=_opened_by_owner(path, status, another), closed=True)
         found[each] = status
     judged = (
-        (each, _why_foreign(each, status, named=each == path and trusted is not None)) for each, status in found.items()
+        (each, _why_foreign(each, status, named=each == top and trusted is not None)) for each, status in found.items()
     )
     foreign = [(why, each) for each, why in judged if why]
     if not foreign and (why := why_replaceable(path)):
-        foreign = [(why, path)]
+        foreign = [(why, top)]
     others = bool(trusted) or hosts_share or bool(foreign and setting == _CACHE and _is_declared(path, found.values()))
     if foreign and not others:
         why, each = foreign[0]
         return Access(path, why=why, mend=_kept_or_shared(path, found[each], another, setting, trusted=trusted))
-    top = next((status for each, status in found.items() if each.parent == path), None)
-    if top is None and writing and not _may(path, _CHANGE):
+    made = next((status for each, status in found.items() if each != top == os.path.dirname(each)), None)
+    if made is None and writing and not _may(path, _CHANGE):
         why = f"{path} holds no cache, and {_me()} cannot write to it ({_owner(about)})"
         return Access(path, why=why, mend=_opened_by_owner(path, about, another), closed=True)
     follows = others and (_shares(about) or (hosts_share and not about.st_mode & stat.S_ISVTX))
-    mode = top.st_mode if top is not None else about.st_mode if follows else PRIVATE
+    mode = made.st_mode if made is not None else about.st_mode if follows else PRIVATE
     return Access(path, mode & 0o777, others)
 
 
@@ -191,13 +195,14 @@ def inherited_mode(mode: int) -> int:
     return mode | stat.S_ISGID if mode & stat.S_IWGRP else mode
 
 
-def _existing(root: Path, names: Iterable[str]) -> Iterator[tuple[Path, os.stat_result]]:
+def _existing(root: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
     for name in names:
+        place = os.path.join(root, name)
         with contextlib.suppress(OSError):  # not there, or below a directory that is closed
-            yield root / name, (root / name).lstat()
+            yield place, os.lstat(place)
 
 
-def _why_foreign(path: Path, about: os.stat_result, *, named: bool) -> str:
+def _why_foreign(path: str, about: os.stat_result, *, named: bool) -> str:
     if not named or not stat.S_ISDIR(about.st_mode):
         return why_untrusted(path, about)
     # `why_replaceable` judges what everybody may do in a root that a user names, as in the directories above it.
@@ -237,7 +242,7 @@ def _opened_by_owner(root: Path, about: os.stat_result, another: str) -> str:
     return f"its owner opens it by `ejcache config set --dir {root} shared=readers` (or group, everybody); or {another}"
 
 
-def _is_closed(path: Path, about: os.stat_result) -> str:
+def _is_closed(path: str, about: os.stat_result) -> str:
     return f"{path} is closed to {_me()} ({_owner(about)})"
 
 
@@ -249,7 +254,7 @@ def _me() -> str:
     return user_name(os.geteuid())
 
 
-def _may(path: Path, what: int) -> bool:
+def _may(path: str | os.PathLike[str], what: int) -> bool:
     return os.access(path, what, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -283,16 +288,17 @@ def why_replaceable(path: str | os.PathLike[str]) -> str:
     Args:
         path: the directory, which need not exist. Links to it are followed.
     """
-    real = Path(os.path.realpath(path))
-    for part in (real, *real.parents):
-        try:
-            mode = part.stat().st_mode
-        except OSError:
-            continue  # not there yet, or behind a directory that is not for this user
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            if is_in_container():
-                return ""
-            return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
+    part, below = os.path.realpath(path), ""
+    while part != below:
+        with contextlib.suppress(OSError):  # not there yet, or behind a directory that is not for this user
+            mode = os.stat(part).st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                if is_in_container():
+                    return ""
+                return (
+                    f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
+                )
+        part, below = os.path.dirname(part), part
     return ""
 
 

@@ -24,7 +24,6 @@ from ejcache.keys.environment_variables import compile_variables, read_flags_fil
 from ejcache.keys.toolchain import LibraryDigests, content_digest, cpu_features, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
-from ejcache.util.cores import cores
 from ejcache.util.log import log
 from ejcache.util.threads import submit
 
@@ -140,6 +139,8 @@ def cpu_threads() -> str:
     """Name the cores and the variable by which jaxlib before 0.11 splits loops on a CPU; empty for a newer one."""
     if jaxlib.version.__version_info__ >= (0, 11):
         return ""
+    from ejcache.util.cores import cores
+
     # XLA does not split the loops if it has one thread or one core.
     return f"{cores()} cores, NPROC={environment_variable('NPROC') or ''}"
 

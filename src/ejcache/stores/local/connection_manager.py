@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import time
 import weakref
 from functools import partial
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index_repair import Generations
-from ejcache.stores.local.sqlite_errors import SqliteFailure, classify, is_full, translate
+from ejcache.stores.local.sqlite import SqliteFailure, classify, is_full, sqlite3, translate
 from ejcache.util.lifecycle import AtExit, ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ThreadLock, pause
 from ejcache.util.log import log, warn_once

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Final
 from ejcache.stores.local.values import MODE_RAW
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Callable
     from pathlib import Path
+
+    from ejcache.stores.local.sqlite import sqlite3
 
     Sql = Callable[..., sqlite3.Cursor]
     """Runs a statement on the connection to an index."""

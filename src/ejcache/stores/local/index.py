@@ -10,14 +10,13 @@ import contextlib
 import ctypes
 import os
 import re
-import sqlite3
 import time
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
-from ejcache.stores.local.sqlite_errors import DamageError, SqliteFailure, classify
+from ejcache.stores.local.sqlite import DamageError, SqliteFailure, classify, sqlite3
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
 from ejcache.util.locks import pause
 from ejcache.util.tuples import NamedTuple

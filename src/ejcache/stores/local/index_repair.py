@@ -15,7 +15,6 @@ import contextlib
 import errno
 import os
 import shutil
-import sqlite3
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,7 +23,7 @@ from ejcache import entry
 from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
 from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modification_time, remove_trees
-from ejcache.stores.local.sqlite_errors import DamageError, SqliteFailure, classify, is_full, is_malformed, translate
+from ejcache.stores.local.sqlite import DamageError, SqliteFailure, classify, is_full, is_malformed, sqlite3, translate
 from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import file_mode, make_below, open_regular, read_regular
 from ejcache.util.locks import Presence, dead_presences, exclusive, living, pause

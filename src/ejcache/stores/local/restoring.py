@@ -7,11 +7,11 @@ somebody copies two caches into one; no program reads or deletes it.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.local.index import EntryIndex
 from ejcache.stores.local.layout import remove_trees
+from ejcache.stores.local.sqlite import sqlite3
 from ejcache.stores.local.values import MAX_VALUE_BYTES
 from ejcache.util.files import read_regular
 from ejcache.util.store_keys import is_key

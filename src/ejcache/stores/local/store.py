@@ -23,7 +23,7 @@ from ejcache.stores.base import UNLIMITED, Store
 from ejcache.stores.local.connection_manager import ConnectionManager
 from ejcache.stores.local.index import EntryIndex, IndexOptions
 from ejcache.stores.local.layout import Layout
-from ejcache.stores.local.sqlite_errors import translate
+from ejcache.stores.local.sqlite import translate
 from ejcache.stores.local.values import digest_of
 from ejcache.util.log import warn_once
 from ejcache.util.store_keys import check_key, is_key

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
 from ejcache.stores.local.cost_order import age_after, age_of, convert, order_by_use, set_age
-from ejcache.stores.local.sqlite_errors import translate
+from ejcache.stores.local.sqlite import translate
 from ejcache.stores.local.tables import Rows
 
 if TYPE_CHECKING:

@@ -1,16 +1,18 @@
-"""The classes of SQLite errors that a local store tells apart, and which of ejcache's errors each becomes."""
+"""SQLite for a local store: the classes of its errors that a store tells apart, and which of ours each becomes."""
 
 from __future__ import annotations
 
 import errno
-import sqlite3
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.words import Words
 
 if TYPE_CHECKING:
+    import sqlite3 as sqlite3  # noqa: PLC0414 (for those who import it from here)
     from pathlib import Path
+else:
+    import _sqlite3 as sqlite3  # what `sqlite3` adds to it converts dates: two modules more in each start that hits
 
 
 _FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
