@@ -213,25 +213,41 @@ def with_header(text: bytes, payload: bytes = b"x") -> bytes:
 CANONICAL = b'{"codec":"none","key":"k","payload_size":1,"raw_size":1}'
 
 
+OTHER_SPELLINGS = [
+    pytest.param(CANONICAL.replace(b'"key":"k"', b'"key":"j","key":"k"'), id="doubled-field"),
+    pytest.param(CANONICAL.replace(b",", b", "), id="white-space"),
+    pytest.param(CANONICAL.replace(b'"key":"k",', b"")[:-1] + b',"key":"k"}', id="not-sorted"),
+]
+
+
+@pytest.mark.parametrize("text", OTHER_SPELLINGS)
+def test_another_spelling_of_a_header_is_damage_to_who_lists(text):
+    """A header that `encode` would have spelled otherwise is damage; a hit, whose checksum is right, does not look."""
+    assert entry.decode_header(with_header(CANONICAL)).key == "k"
+    with pytest.raises(EntryCorruptError, match="canonical"):
+        entry.decode_header(with_header(text))
+    assert entry.decode(with_header(text), key="k").raw == b"x"
+
+
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param(CANONICAL.decode().encode("utf-16"), id="utf-16"),
         pytest.param(b"\xef\xbb\xbf" + CANONICAL, id="byte-order-mark"),
-        pytest.param(CANONICAL.replace(b'"key":"k"', b'"key":"j","key":"k"'), id="doubled-field"),
-        pytest.param(CANONICAL.replace(b",", b", "), id="white-space"),
-        pytest.param(CANONICAL.replace(b'"key":"k",', b"")[:-1] + b',"key":"k"}', id="not-sorted"),
+        pytest.param(CANONICAL + b" ", id="white-space-after-it"),
+        pytest.param(CANONICAL + b"{}", id="two-objects"),
         pytest.param(CANONICAL[:-1] + b',"zebra":NaN}', id="nan"),
         pytest.param(CANONICAL[:-1] + b',"zebra":"\\ud800"}', id="surrogate"),
         pytest.param(CANONICAL[:-1] + b',"zebra":' + b"9" * 5000 + b"}", id="huge-number"),
         pytest.param(CANONICAL.replace(b'"k"', '"\u00e9"'.encode()), id="not-ascii"),
     ],
 )
-def test_only_one_spelling_of_a_header_is_read(text):
-    """A header that `encode` would not have written, byte for byte, is damage even if its checksum is right."""
+def test_a_header_is_one_object_of_text(text):
+    """What is no JSON text, or more than one object, is damage even if its checksum is right."""
     assert entry.decode(with_header(CANONICAL)).raw == b"x"
-    with pytest.raises(EntryCorruptError):
-        entry.decode(with_header(text))
+    for read in (entry.decode, entry.decode_header):
+        with pytest.raises(EntryCorruptError):
+            read(with_header(text))
 
 
 def test_kind_is_compared():

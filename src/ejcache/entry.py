@@ -6,7 +6,8 @@ Grammar (version 1; all integers big-endian):
     magic   := "EJC1"                       the last character is the version
     header_length := u32                    bytes of `header`
     header  := canonical JSON (ASCII, sorted keys, no white space, no NaN), an object; unknown fields are kept and
-               ignored; any other spelling of the same JSON is damage
+               ignored. Who lists or audits takes any other spelling of the same JSON for damage; a hit, for whose bytes
+               the checksum speaks, does not spell the header again
     payload := `payload_size` bytes: a zstd frame of `raw_size` bytes (codec "zstd"), or the bytes as they are ("none")
     checksum := sha256(magic header_length header payload), 32 bytes
 
@@ -195,7 +196,7 @@ def verify(data: bytes, *, key: str | None = None, kind: str | None = None) -> H
         raise EntryVersionError(
             f"an intact entry of version {data[3:4]!r}, which this version of ejcache does not read"
         )
-    header = decode_header(data)
+    header = _read_header(data, canonical=False)
     (header_length,) = _LENGTH.unpack_from(data, len(_MAGIC))
     if len(data) != OVERHEAD + header_length + header.payload_size:
         raise EntryCorruptError("the sizes in the header do not add up to the entry")
@@ -235,10 +236,16 @@ def decode(data: bytes, *, key: str | None = None, kind: str | None = None, veri
 def decode_header(data: bytes) -> Header:
     """Return the header at the start of `data`, which may be a prefix of an entry; not verified, so for listings only.
 
+    One that `encode` would have spelled otherwise is damage.
+
     Raises:
         EntryCorruptError: `data` does not begin with a whole canonical header.
         EntryVersionError: it starts like an entry of another version.
     """
+    return _read_header(data, canonical=True)
+
+
+def _read_header(data: bytes, *, canonical: bool) -> Header:
     if len(data) < len(_MAGIC) + _LENGTH.size or data[:3] != _FAMILY:
         raise EntryCorruptError("no entry starts here")
     if data[:4] != _MAGIC:
@@ -249,10 +256,9 @@ def decode_header(data: bytes) -> Header:
         raise EntryCorruptError("the header is cut off")
     text = bytes(data[start : start + length])
     try:
-        # Not json.loads, which would accept UTF-16 and a byte order mark, and takes twice as long. What follows the
-        # object is not canonical.
-        fields, _ = _decode_json(text.decode("ascii"))
-        is_canonical = _encode_json(fields).encode() == text
+        # Not json.loads, which would accept UTF-16 and a byte order mark, and takes twice as long.
+        fields, end = _decode_json(text.decode("ascii"))
+        is_spelled_right = end == length and (not canonical or _encode_json(fields).encode() == text)
         if b"\\ud" in text:
             # A lone surrogate: JSON can spell it, and no terminal, log or file name can show it.
             json.dumps(fields, ensure_ascii=False).encode()
@@ -260,7 +266,7 @@ def decode_header(data: bytes) -> Header:
         raise EntryCorruptError(
             "the header is not JSON, is nested too deep, or holds something that is not text"
         ) from exc
-    if not is_canonical:
+    if not is_spelled_right:
         raise EntryCorruptError("the header is not canonical JSON")
     if not isinstance(fields, dict):
         raise EntryCorruptError("the header is not an object")
@@ -286,7 +292,11 @@ def expected_size(start: bytes) -> int | None:
         return None
 
 
-_decode_json: Final = json.JSONDecoder().raw_decode
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+_decode_json: Final = json.JSONDecoder(parse_constant=_refuse).raw_decode
 _encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 

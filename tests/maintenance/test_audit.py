@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 
 import pytest
@@ -43,6 +44,18 @@ class Refusing(MemoryStore):
         if key == "b":
             raise StoreUnavailableError("the disk says no")
         return super().peek(key, length=length)
+
+
+def test_another_spelling_of_a_header(store):
+    """An entry whose header is not spelled as `encode` does is damage, though its checksum is right."""
+    plain = put(store, "plain")
+    end = 8 + int.from_bytes(plain[4:8], "big")
+    header = plain[8 : end - 1] + b" }"
+    body = plain[:4] + len(header).to_bytes(4, "big") + header + plain[end:-32]
+    store.replace("plain", body + hashlib.sha256(body).digest())
+    assert entry.decode(store.peek("plain"), key="plain").raw == b"payload"
+    (finding,) = audit(store, list(store.entries())).findings
+    assert (finding.key, finding.problem) == ("plain", Problem.CORRUPT)
 
 
 def test_a_pass_over_a_store(store):

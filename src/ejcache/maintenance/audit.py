@@ -147,6 +147,7 @@ def _check(store: Store, info: EntryInfo, *, fix: bool) -> _CheckedEntry:
         return _CheckedEntry()
     try:
         entry.decode(data, key=info.key)
+        entry.decode_header(data)
     except EntryVersionError:
         return _CheckedEntry(len(data), unknown_version=True)
     except EntryError as exc:
