@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 
 import pytest
 from sqlite_connections import opened_connections
 
-from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
+from ejcache.stores.local.store import LocalStore
 
 LARGE = bytes(100_000)
 
@@ -38,20 +37,6 @@ def test_it_is_no_use(store):
     used = {info.key: info for info in store.entries()}
     assert used["first"].last_used > used["second"].last_used
     assert (used["first"].hits, used["second"].hits) == (1, 0)
-
-
-def test_a_damaged_row_is_left_to_get(store):
-    """It is left out, and `get` deletes and counts it."""
-    store.put("good", b"good")
-    store.put("bad", b"bad")
-    (index,) = (store.path / "v1" / "local").glob("g-*/cache.db")
-    store.close()
-    with sqlite3.connect(index) as damaged:
-        damaged.execute("UPDATE Cache SET tag = 'another' WHERE key = 'bad'")
-    damaged.close()
-    assert store.get_small(["good", "bad"]) == {"good": b"good"}
-    assert store.get("bad") is None
-    assert store.counters()[DAMAGED_ROWS] == 1
 
 
 def test_a_store_that_does_not_exist(tmp_path):

@@ -1,6 +1,9 @@
-"""A process that ends after nothing but hits leaves SQLite's log as it is, and the next one goes on from there."""
+"""What a process leaves that ends, or drops its store: after nothing but hits, SQLite's log, for the next one."""
 
 from __future__ import annotations
+
+import gc
+import warnings
 
 import pytest
 
@@ -113,3 +116,24 @@ store.put("a", b"a")
 kept = store._manager._index
 """
     assert run_python(program, str(tmp_path / "store")).stderr == ""
+
+
+def test_a_dropped_store_closes_its_index(tmp_path):
+    """Python warns of nothing, also where it was part of a reference cycle, as a program's own objects often are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()  # what other tests have left
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for cyclic in (False, True):
+            store = LocalStore(tmp_path)
+            store.put("k", b"v")
+            if cyclic:
+                store.itself = store
+            del store
+            gc.collect()
+            assert list((tmp_path / "v1/local/present").iterdir()) == []
+        assert LocalStore(tmp_path).get("k") == b"v"
+        gc.collect()
+
+    assert [str(warning.message) for warning in caught] == []

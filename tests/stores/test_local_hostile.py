@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import nullcontext
 
 import pytest
 from capabilities import needs
@@ -11,6 +12,7 @@ from store_processes import in_fork
 
 from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.stores.local.store import LocalStore
+from ejcache.stores.local.values import digest_of
 from ejcache.util.directory_access import why_replaceable, why_untrusted
 
 SIZE = 60_000
@@ -46,12 +48,7 @@ def private(tmp_path):
 
 
 def content(directory):
-    return sorted((path.relative_to(directory).as_posix(), path.is_file()) for path in directory.rglob("*"))
-
-
-def generation_of(path):
-    (generation,) = path.glob("v1/local/g-*")
-    return generation
+    return {path: path.is_file() and path.read_bytes() for path in directory.rglob("*")}
 
 
 def use(path):
@@ -71,99 +68,79 @@ def use(path):
             assert str(exc).count("\n") == 0  # noqa: PT017 (an error is allowed, of one sentence)
 
 
-def replace_by_link(path, target):
-    if path.is_dir():
-        path.rename(path.with_name("moved-away"))
-    else:
-        path.unlink(missing_ok=True)
-    path.symlink_to(target)
+def value_in(path, *, read_only=False):
+    with LocalStore(path, read_only=read_only) as store:
+        return store.get("k3")
 
 
-@pytest.mark.parametrize(
-    "where",
-    ["v1", "v1/local", "v1/local/present", "v1/local/lock", "v1/local/format", "v1/quarantine", "v1/local/new-0"],
-)
-def test_links_in_place_of_directories(path, private, where):
-    """Where a directory or a file of the store is a link, nothing behind it is read, written or deleted."""
-    before = content(private)
-    replace_by_link(path / where, private)
-    use(path)
-    assert content(private) == before
+def plant_link(place, private):
+    place.symlink_to(private / "id_rsa" if place.name.startswith("cache.db") else private)
 
 
-@pytest.mark.parametrize("where", ["v1", "v1/local", "v1/local/present"])
-def test_a_linked_directory_is_named(path, private, where):
-    """The error names the link."""
-    replace_by_link(path / where, private)
-    with pytest.raises(NotAStoreError, match=f"{re.escape(str(path / where))} is a symbolic link"):
-        LocalStore(path)
+def plant_pipe(place, _):
+    os.mkfifo(place)
 
 
-@pytest.mark.parametrize(
-    "where", ["tmp", "0", "7", "a", "f", "cache.db", "cache.db-wal", "cache.db-shm", "cache.db-journal"]
-)
-def test_links_in_a_generation(path, private, where):
-    """A generation with a link in it is not used, and nothing behind the link is touched; without it, all is there."""
-    generation = generation_of(path)
-    (generation / where).exists() or (private / "cache.db").write_text("secret")
-    before = content(private)
-    replace_by_link(generation / where, private / "id_rsa" if where.startswith("cache") else private)
-    use(path)
-    assert content(private) == before
-    assert (private / "id_rsa").read_text() == "secret"
-    with pytest.raises(StoreUnavailableError, match=f"{where} is not a file or directory that ejcache makes"):
-        LocalStore(path)
-    (generation / where).unlink()
-    (generation / "moved-away").exists() and (generation / "moved-away").rename(generation / where)
-    with LocalStore(path) as store:
-        assert len(list(store.entries())) == (0 if where == "cache.db" else 6)  # values that are no entries
+def plant_super_journal(place, private):
+    """A rollback journal that has SQLite delete any file."""
+    name = str(private / "thesis.tex").encode()
+    start, checksum = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", sum(name) & 0xFFFFFFFF
+    tail = name + len(name).to_bytes(4, "big") + checksum.to_bytes(4, "big") + start
+    place.write_bytes(start + bytes(504) + b"\xff\xff\xff\xff" + tail)
+
+
+def plant_link_and_garbage(place, private):
+    """A link where values are looked for when the index is made anew."""
+    place.symlink_to(private)
+    (place.parent / "cache.db").write_bytes(b"garbage" * 1000)
+
+
+def plant_newer_format(place, _):
+    place.write_text("2\n")
+
+
+LINKED = NotAStoreError, "{place} is a symbolic link"
+NOT_OURS = StoreUnavailableError, "{place} is not a file or directory that ejcache makes"
+PLANTED = [
+    *((where, plant_link, LINKED) for where in ("v1", "v1/local", "v1/local/present")),
+    ("v1/local/lock", plant_link, (StoreUnavailableError, "Too many levels of symbolic links")),
+    ("v1/local/format", plant_newer_format, (NotAStoreError, "format 2, and this version reads 1")),
+    ("v1/quarantine", plant_link, None),
+    *((f"v1/local/{name}", plant_link, None) for name in ("format", "new-0", f"g-{'0' * 16}", f"dead-{'0' * 16}")),
+    *((f"v1/local/{name}", plant_pipe, None) for name in ("format", "lock", "present/1-0123456789ab")),
+    *((f"g/{name}", plant_link, NOT_OURS) for name in ("tmp", "0", "7", "a", "f")),
+    *((f"g/cache.db{end}", plant_link, NOT_OURS) for end in ("", "-wal", "-shm", "-journal")),
+    *((f"g/cache.db{end}", plant_pipe, NOT_OURS) for end in ("", "-wal")),
+    ("g/cache.db-journal", plant_super_journal, NOT_OURS),
+    (f"g/{digest_of('k')[0]}", plant_link_and_garbage, NOT_OURS),
+]
+"""A place, what is planted there, and the error with its sentence, or None where the store works all the same."""
+
+
+@pytest.mark.parametrize(("where", "plant", "refused"), PLANTED)
+def test_what_others_have_planted(path, private, where, plant, refused):
+    """Nothing outside is touched, nobody waits, and the store works, or says why not and is whole once that is gone."""
+    (generation,) = path.glob("v1/local/g-*")
+    place = generation / where[2:] if where.startswith("g/") else path / where
+    outside, aside = content(private), path / "aside"
+    if place.exists():
+        place.rename(aside)
+    plant(place, private)
+    inside = content(path)
+    in_fork(lambda: use(path)) if plant is plant_pipe else use(path)  # a fork is killed if it hangs
+    assert content(private) == outside
+    assert refused is None or content(path) == inside
+    for read_only in (True, False):
+        works = refused is None or (read_only and where == "v1/local/lock")
+        error, said = refused or (StoreError, "")
+        with nullcontext() if works else pytest.raises(error, match=re.escape(said.format(place=place))):
+            assert value_in(path, read_only=read_only) == bytes([3]) * SIZE
+    place.unlink(missing_ok=True)
+    if aside.exists():
+        aside.rename(place)
+    with LocalStore(path) as store:  # of a new index only: these values are no entries
+        assert store.get("k3") == (bytes([3]) * SIZE if plant is not plant_link_and_garbage else None)
         assert store.put("again", b"x")
-
-
-def test_a_generation_that_is_a_link(path, private):
-    """A link with the name of a generation is not one."""
-    before = content(private)
-    (path / "v1/local/g-0123456789abcdef").symlink_to(private)
-    (path / "v1/local/dead-0123456789abcdef").symlink_to(private)
-    use(path)
-    assert content(private) == before
-
-
-def test_a_journal_with_a_super_journal(path, private):
-    """A planted rollback journal, which can have SQLite delete any file, is never opened, and neither is the index."""
-    victim = private / "thesis.tex"
-    name = str(victim).encode()
-    journal = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + bytes(504)
-    checksum = sum(name) & 0xFFFFFFFF
-    journal += b"\xff\xff\xff\xff" + name + len(name).to_bytes(4, "big") + checksum.to_bytes(4, "big") + journal[:8]
-    (generation_of(path) / "cache.db-journal").write_bytes(journal)
-    use(path)
-    assert victim.read_text() == "secret"
-    (generation_of(path) / "cache.db-journal").unlink()
-    with LocalStore(path) as store:
-        assert store.get("small") == b"small"
-
-
-def make_pipe(path):
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-
-
-PIPES = ["v1/local/format", "v1/local/lock", "v1/local/present/1-0123456789ab", "cache.db", "cache.db-wal"]
-
-
-@pytest.mark.parametrize("where", PIPES)
-def test_pipes_keep_nobody_waiting(path, where):
-    """A pipe where a file is expected is a miss or an error at once; the process below is killed if it hangs."""
-    generation = generation_of(path)
-    make_pipe(generation / where if where.startswith("cache") else path / where)
-    in_fork(lambda: use(path))
-    if where.startswith("cache"):
-        with pytest.raises(StoreUnavailableError, match=f"{where} is not a file or directory that ejcache makes"):
-            LocalStore(path)
-    else:
-        with LocalStore(path) as store:
-            assert store.get("k3") == bytes([3]) * SIZE
 
 
 # -- directories of others -------------------------------------------------------------------------------------------

@@ -15,7 +15,13 @@ import pytest
 from capabilities import needs
 from write_steps import seeing_steps
 
-from ejcache.errors import NotAStoreError, StoreError, StoreReadOnlyError
+from ejcache.errors import (
+    NotAStoreError,
+    StoreError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UntrustedDirectoryError,
+)
 from ejcache.stores.local import layout as local_layout
 from ejcache.stores.local.store import LocalStore
 
@@ -97,47 +103,33 @@ def test_directory_with_other_things_is_not_tagged(tmp_path):
     assert stat.S_IMODE(tmp_path.stat().st_mode) == mode
 
 
-@pytest.mark.parametrize("place", ["", "v1", "v1/local"])
-@pytest.mark.parametrize("read_only", [False, True])
-def test_file_in_the_place(tmp_path, place, read_only):
-    """A regular file where a directory should be is no store, and is left as it is."""
-    path = tmp_path / "cache"
-    file = path / place
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("not ours")
-    with pytest.raises(NotAStoreError, match="not a directory"):
-        LocalStore(path, read_only=read_only)
-    assert file.read_text() == "not ours"
-    assert [entry for entry in path.rglob("*") if entry.is_file()] in ([], [file])
+NO_PLACES = [
+    *((file, None, "cache", NotAStoreError, "not a directory") for file in ("cache", "cache/v1", "cache/v1/local")),
+    ("cache", None, "cache/below", NotAStoreError, "part of its path is a file"),
+    ("loop", "loop", "loop/cache", StoreError, "cannot be used"),
+    ("cache", "gone", "cache", StoreUnavailableError, "cache is a symbolic link to gone, which does not exist$"),
+    (None, None, "x" * 300, StoreError, "cannot be used"),
+    (None, None, "a/" * 3000, StoreError, "cannot be used"),
+    *(
+        (None, None, name, UntrustedDirectoryError, r"expanded; it .*\)$")
+        for name in ("$HOME/cache", "a${HOME}b/cache")
+    ),
+]
+"""What is there, and to what it is a link; the directory that is asked for, the error, and what it says."""
 
 
-def test_file_on_the_way(tmp_path):
-    """A path through a regular file is refused in one sentence."""
-    (tmp_path / "file").write_text("not ours")
-    with pytest.raises(NotAStoreError, match="part of its path is a file"):
-        LocalStore(tmp_path / "file" / "cache")
-
-
-def test_newer_format(tmp_path):
-    """A store of a newer layout is refused, with both numbers, and nothing in it is changed."""
-    with LocalStore(tmp_path / "s") as store:
-        store.put("k", b"value")
-    (tmp_path / "s/v1/local/format").write_text("2\n")
-    before = tree(tmp_path / "s")
-    for read_only in (False, True):
-        with pytest.raises(NotAStoreError, match=r"format 2.*reads 1"):
-            LocalStore(tmp_path / "s", read_only=read_only)
-    assert tree(tmp_path / "s") == before
-
-
-def test_unusable_names(tmp_path):
-    """A name that no directory can have is refused in one sentence."""
-    for name in ("x" * 300, "a/" * 3000):
-        with pytest.raises(StoreError, match="cannot be used"):
-            LocalStore(tmp_path / name)
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(StoreError, match="cannot be used"):
-        LocalStore(tmp_path / "loop" / "cache")
+@pytest.mark.parametrize(("there", "link", "asked", "error", "said"), NO_PLACES)
+def test_no_place_for_a_store(tmp_path, there, link, asked, error, said):
+    """What cannot be a store's directory is refused in one sentence; nothing is made, and what is there stays."""
+    if there is not None:
+        (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / there).symlink_to(link) if link else (tmp_path / there).write_text("not ours")
+    before = tree(tmp_path)
+    for read_only in (False, True)[: 1 if link == "gone" else 2]:  # for reading only, it is no store yet
+        with pytest.raises(error, match=said) as refused:
+            LocalStore(tmp_path / asked, read_only=read_only)
+        assert "\n" not in str(refused.value)
+    assert tree(tmp_path) == before
 
 
 def test_read_only_leaves_no_trace(tmp_path):
