@@ -6,6 +6,8 @@ import contextlib
 import json
 import sqlite3
 import tarfile
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -46,22 +48,79 @@ def deep(size=200_000) -> bytes:
     return b"[" * size
 
 
-def test_headers_write_nothing_to_the_terminal(tmp_path):
-    """Names and values of a header are printed without control characters, and JSON stays JSON."""
-    text = key_text("jit_ctrl")
+def plant_header(place):
+    """An entry that anybody can have written: whole, and with control characters wherever a header has text."""
     header = entry.Header(
-        key=text,
+        key=key_text("jit_ctrl"),
         name=f"jit_{ESCAPES}",
         platform=ESCAPES,
         jax=ESCAPES,
         components={f"part{ESCAPES}": f"digest{ESCAPES}"},
         extra={f"more{ESCAPES}": {"inner": ESCAPES}},
     )
-    with open_store(tmp_path / "cache") as store:
-        store.put(text, entry.encode(header, b"executable"))
-    for command in (*LOOKING, ["show", "jit_ctrl"]):
-        assert is_clean(ejcache(*command, "--dir", tmp_path / "cache"))
-    assert ejcache("show", "jit_ctrl", "--dir", tmp_path / "cache", "--json").json["platform"] == ESCAPES
+    with open_store(place) as store:
+        store.put(header.key, entry.encode(header, b"executable"))
+
+
+def plant_index(place):
+    fill(place, "jit_train")
+    (index,) = place.rglob("cache.db")
+    index.write_bytes(b"garbage" * 1000)
+
+
+def plant_record(place, data=b""):
+    """A tuned record of these bytes; without them, one with control characters wherever it has text."""
+    tried = (candidate(16, 0.001), candidate(8, error=f"RuntimeError{ESCAPES}"))
+    written = record(block=f"big{ESCAPES}", candidates=tried)
+    provenance = {"host": [ESCAPES, "b"], "more": {"x": [1]}}
+    AutotuneStore(str(place), seeds=()).publish(replace(written, provenance=provenance))
+    (path,) = place.rglob("*.json")
+    path.write_bytes(data or path.read_bytes())
+
+
+TUNED = (["ls"], ["ls", "--json"], ["show", key().digest], ["why", key().digest], ["stats"])
+OTHER = (["ls"], ["stats"], ["prune", "--older-than", "1d"], ["push", "copy"])
+DAMAGED = {"deep": deep(), "of no kind": b"{}", "no text": b"\xff", "huge": b'{"schema": 1%s}' % (b"0" * 400)}
+PLANTED = {
+    "header": (plant_header, (["show", "jit_ctrl"], ["show", "jit_ctrl", "--json"], ["stats"], ["ls"]), LOOKING),
+    "index": (plant_index, (), (*LOOKING, *CHANGING)),
+    "record": (plant_record, [[*command, "--tuned"] for command in TUNED], ()),
+    **{
+        f"record: {name}": (partial(plant_record, data=data), (), [[*command, "--tuned"] for command in OTHER])
+        for name, data in DAMAGED.items()
+    },
+}
+"""What lies in a cache, the commands that show it, and others that meet it."""
+
+
+@pytest.mark.parametrize(("plant", "shown", "met"), PLANTED.values(), ids=PLANTED)
+def test_what_others_have_planted(tmp_path, monkeypatch, plant, shown, met):
+    """Commands end with rows or a sentence and print no control character; JSON has the text as it is."""
+    monkeypatch.chdir(tmp_path)
+    plant(tmp_path / "cache")
+    for command in (*shown, *met):
+        said = ejcache(*command, *["--yes"] * (command == ["clear"]), "--dir", tmp_path / "cache")
+        assert said.status in ({0} if command in shown else {0, 1}), (command, said)
+        assert is_clean(said), (command, said)
+        assert command not in shown or "--json" not in command or json.dumps(ESCAPES)[1:-1] in said.out
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        *((data, "not a tar archive") for data in (b"", b"garbage", b"\xff" * 64)),
+        (None, "cannot be read"),
+        (member("evil\x1b[1mx", type=tarfile.SYMTYPE), ""),
+        (member("v1/entries/\x1b[1m", promised=8 << 30), ""),
+    ],
+    ids=["nothing", "garbage", "ones", "absent", "a link with control characters", "eight gigabytes"],
+)
+def test_a_hostile_file_is_one_sentence(tmp_path, data, words):
+    """A file that cannot be read brings nothing, and the command says why and ends with 1."""
+    if data is not None:
+        (tmp_path / "bad.tar").write_bytes(data)
+    said = ejcache("pull", tmp_path / "bad.tar", "--dir", tmp_path / "cache")
+    assert (said.status, is_clean(said), words in said.err) == (1, True, True), said
 
 
 def test_the_miss_log_writes_nothing_to_the_terminal(tmp_path):
@@ -86,48 +145,6 @@ def test_a_row_whose_key_is_none(tmp_path):
     for options, status in (([], 1), (["--fix"], 0), ([], 0)):
         said = ejcache("verify", *options, "--dir", tmp_path)
         assert (said.status, is_clean(said)) == (status, True)
-
-
-def test_an_index_of_garbage_is_one_sentence(tmp_path):
-    """Warnings of the package are messages of the command."""
-    fill(tmp_path / "cache", "jit_train")
-    for index in (tmp_path / "cache").rglob("cache.db"):
-        index.write_bytes(b"garbage" * 1000)
-    for command in (*LOOKING, *CHANGING):
-        said = ejcache(*command, *(["--yes"] if command == ["clear"] else []), "--dir", tmp_path / "cache")
-        assert said.status in {0, 1}
-        assert is_clean(said), (command, said.err)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", member("evil\x1b[1mx", type=tarfile.SYMTYPE), member("v1/entries/\x1b[1m", promised=8 << 30), b"\xff" * 64],
-    ids=["nothing", "a link with control characters", "eight gigabytes", "ones"],
-)
-def test_a_hostile_file_is_one_sentence(tmp_path, data):
-    """A file that cannot be read brings nothing, and the command ends with 1."""
-    (tmp_path / "bad.tar").write_bytes(data)
-    said = ejcache("pull", tmp_path / "bad.tar", "--dir", tmp_path / "cache")
-    assert (said.status, is_clean(said)) == (1, True), said
-
-
-def test_tuned_records_write_nothing_to_the_terminal(tmp_path):
-    """Configurations and errors of candidates are printed without control characters."""
-    wanted = key()
-    tried = (candidate(16, 0.001), candidate(8, error=f"RuntimeError{ESCAPES}"))
-    store = AutotuneStore(str(tmp_path / "tuned"), seeds=())
-    store.publish(record(wanted, block=f"big{ESCAPES}", candidates=tried))
-    for command in (["ls"], ["ls", "--json"], ["show", wanted.digest], ["why", wanted.digest], ["stats"]):
-        said = ejcache(*command, "--tuned", "--dir", tmp_path / "tuned")
-        assert said.status == 0
-        assert is_clean(said), (command, said)
-    (path,) = (tmp_path / "tuned").rglob("*.json")
-    for data in (deep(), b"{}", b"\xff", json.dumps({"schema": 10**400}).encode()):
-        path.write_bytes(data)
-        for command in (["ls"], ["stats"], ["prune", "--older-than", "1d"], ["push", tmp_path / "copy"]):
-            said = ejcache(*command, "--tuned", "--dir", tmp_path / "tuned")
-            assert said.status in {0, 1}
-            assert is_clean(said), (command, said)
 
 
 @pytest.mark.usefixtures("doctor_is_told")

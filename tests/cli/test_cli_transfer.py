@@ -329,18 +329,6 @@ def test_a_damaged_file(cache, tmp_path):
         assert held(tmp_path / words[:3]).items() <= held(cache).items()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [(b"garbage", "not a tar archive"), (b"", "not a tar archive"), (None, "cannot be read")]
-)
-def test_what_is_no_file_of_ours(tmp_path, content, message):
-    """It is reported as such."""
-    if content is not None:
-        (tmp_path / "file.tar").write_bytes(content)
-    said = ejcache("pull", tmp_path / "file.tar", "--dir", tmp_path / "image")
-    assert said.status == 1
-    assert message in said.err
-
-
 def test_options_that_a_file_has_not(cache, tmp_path):
     """Bad usage is said."""
     assert ejcache("push", tmp_path / "other", "--dir", cache, "--if-changed").status == 2

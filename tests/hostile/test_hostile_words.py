@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from autotune_helpers import record
-from cli_helpers import ejcache
 from soak_turns import some
 
 from ejcache.autotune.ejkernel.cache import operation_directory
@@ -46,20 +44,6 @@ def test_a_url_of_an_impossible_form_is_refused(url, run_forked):
     if url.startswith("file:"):
         with pytest.raises(UsageError, match="file:"):
             Location.parse(url)
-
-
-def test_show_prints_whatever_a_record_says_of_its_measurement(tmp_path):
-    """A list or an object in its provenance is shown as text."""
-    from dataclasses import replace
-
-    from ejcache.autotune import AutotuneStore
-
-    with_list = replace(record(), provenance={"host": ["a", "b"], "more": {"x": [1]}})
-    store = AutotuneStore(str(tmp_path), seeds=())
-    store.publish(with_list)
-    said = ejcache("show", "--tuned", with_list.key.digest, "--dir", tmp_path)
-    assert said.status == 0, said
-    assert "['a', 'b']" in said.out
 
 
 def test_the_directory_of_ejkernel_does_not_fall_back_to_one_that_others_can_write_to(tmp_path, monkeypatch):
