@@ -945,30 +945,8 @@ def test_a_long_wait_is_said_once(kind, tmp_path, time, steps, caplog):
     )
 
 
-def test_a_thread_that_waits_for_another_says_so(leases, caplog):
-    """A thread that waits long for a thread of its own process says that, too."""
-    begun, said = threading.Event(), threading.Event()
-
-    def work():
-        begun.set()
-        said.wait(60)
-        return "executable"
-
-    def in_words(key):
-        said.set()
-        return key
-
-    flying = SingleFlight([LeaseLevel(leases)], say_after=0.0)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(flying.run, "k", lookup=lambda: None, work=work, deadline=60)
-        assert begun.wait(60)
-        flying.run("k", lookup=lambda: None, work=lambda: "own", deadline=60, in_words=in_words)
-        assert first.result(60) == "executable"
-    assert "waiting for another thread of this process" in caplog.text
-
-
-def test_another_thread_is_waited_for_until_its_work_is_done(leases):
-    """However little a process waits for others: the same work, begun anew, would take longer."""
+def test_another_thread_is_waited_for_until_its_work_is_done(leases, caplog):
+    """However little a process waits for others: the same work, begun anew, would take longer; and it says so."""
     begun, said, made = threading.Event(), threading.Event(), []
 
     def work():
@@ -989,6 +967,7 @@ def test_another_thread_is_waited_for_until_its_work_is_done(leases):
             "k", lookup=lambda: made[0] if made else None, work=lambda: "anew", deadline=0.0, in_words=in_words
         )
         assert (found, first.result(60)) == ("executable", "executable")
+    assert "waiting for another thread of this process" in caplog.text
 
 
 def test_a_signal_handler_does_not_wait_for_the_call_that_it_interrupts(leases):

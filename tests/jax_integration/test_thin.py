@@ -285,50 +285,42 @@ def test_what_needs_more_says_so(name, monkeypatch):
 # -- damage, races and a full disk -------------------------------------------------------------------------------------
 
 
-def _truncated(data: bytes, _: bytes) -> bytes:
-    return data[: len(data) // 2]
+DAMAGES = {
+    "truncated": lambda data, _: data[: len(data) // 2],
+    "flipped": lambda data, _: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:],
+    "foreign": lambda _, other: other,
+    "no entry": lambda *_: b"not an entry",
+    "refused by JAX": lambda data, _: entry.encode(entry.verify(data), b"no executable"),
+}
 
 
-def _flipped(data: bytes, _: bytes) -> bytes:
-    place = len(data) - 40
-    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
-
-
-def _foreign(_: bytes, other: bytes) -> bytes:
-    return other
-
-
-def _no_entry(_: bytes, __: bytes) -> bytes:
-    return b"not an entry"
-
-
-def _of_another_kind(data: bytes, _: bytes) -> bytes:
-    """Intact by its checksum, and no executable: JAX refuses it."""
-    header = entry.verify(data)
-    return entry.encode(header, b"no executable")
+def replace_all(place, change):
+    """Replace each entry by what `change` makes of it and of another one; how many there are."""
+    with ejcache.open_store(place) as store:
+        keys = sorted(info.key for info in store.entries())
+        whole = {key: store.peek(key) for key in keys}
+        for key, other in zip(keys, [*keys[1:], keys[0]], strict=True):
+            store.replace(key, change(whole[key], whole[other]))
+    return len(keys)
 
 
 @pytest.mark.usefixtures("thin")
 @pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry:UserWarning")
-@pytest.mark.parametrize("damage", [_truncated, _flipped, _foreign, _no_entry, _of_another_kind])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_entries_are_misses_and_healed(tmp_path, damage):
     """The values are right, each is counted, and the next start hits what the one before has stored."""
     place = str(tmp_path / "c")
     with ejcache.enable(place, min_compile_seconds=0):
         values = [compile_one(number) for number in (2.0, 3.0)]
-    with ejcache.open_store(place) as store:
-        keys = sorted(info.key for info in store.entries())
-        whole = {key: store.peek(key) for key in keys}
-        for key, other in zip(keys, [*keys[1:], keys[0]], strict=True):
-            store.replace(key, damage(whole[key], whole[other]))
+    damaged = replace_all(place, damage)
     with ejcache.enable(place, min_compile_seconds=0) as cache:
         assert [compile_one(number) for number in (2.0, 3.0)] == values
         stats = cache.stats()
-        assert stats.misses == stats.stores == len(keys)
+        assert stats.misses == stats.stores == damaged
     with ejcache.enable(place, min_compile_seconds=0) as cache:
         assert [compile_one(number) for number in (2.0, 3.0)] == values
         assert cache.stats().misses == 0
-        assert cache.stats().hits >= len(keys)
+        assert cache.stats().hits >= damaged
 
 
 @pytest.mark.usefixtures("thin")
@@ -336,9 +328,7 @@ def test_an_error_reaches_the_program_only_if_it_asks(tmp_path):
     place = str(tmp_path / "c")
     with ejcache.enable(place, min_compile_seconds=0):
         compile_one()
-    with ejcache.open_store(place) as store:
-        for info in list(store.entries()):
-            store.replace(info.key, b"not an entry")
+    replace_all(place, DAMAGES["no entry"])
     with ejcache.enable(place, min_compile_seconds=0, raise_errors=True), pytest.raises(ejcache.EntryError):
         compile_one()
 
@@ -349,11 +339,7 @@ def test_contents_are_checked_as_in_jax(tmp_path):
     place = str(tmp_path / "c")
     with ejcache.enable(place, min_compile_seconds=0):
         compile_one()
-    with ejcache.open_store(place) as store:
-        keys = sorted(info.key for info in store.entries())
-        raw = {key: entry.decode(store.peek(key)).raw for key in keys}
-        for key, other in zip(keys, [*keys[1:], keys[0]], strict=True):
-            store.replace(key, entry.encode(entry.Header(key=key), raw[other]))
+    replace_all(place, lambda data, other: entry.encode(entry.verify(data), entry.decode(other).raw))
     jax.config.update("jax_compilation_cache_check_contents", True)
     jax.config.update("jax_raise_persistent_cache_errors", True)
     with ejcache.enable(place, min_compile_seconds=0), pytest.raises(RuntimeError, match="inconsistency"):
