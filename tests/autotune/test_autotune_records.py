@@ -80,14 +80,6 @@ def test_record_of_another_key_is_foreign():
         decode_record(encode_record(record()), path=key("softmax").path)
 
 
-def test_record_of_a_later_schema_is_left_to_others():
-    """A schema that this version does not know is no corruption."""
-    body = json.loads(encode_record(record()))
-    body["schema"] = 2
-    with pytest.raises(EntryVersionError):
-        decode_record(json.dumps(body).encode())
-
-
 @pytest.mark.parametrize(
     ("decode", "data"),
     [

@@ -132,9 +132,7 @@ CALL = '{"ejcache": "autotune call", "schema": 1, "operation": %s, "how": {}, "a
         CALL % ('"\\ud800"', ""),
         CALL % ('"a"', "NaN"),
         CALL % ('"a"', "1e999"),
-        '{"ejcache": "autotune call", "schema": 1, "operation": "a", "how": {}, "args": [1'
-        + "0" * 5000
-        + '], "kwargs": {}}',
+        CALL % ('"a"', "1" + "0" * 5000),
         " " * (2**20 + 1),
     ],
     ids=["deep", "escape", "surrogate", "nan", "infinite", "huge number", "large"],

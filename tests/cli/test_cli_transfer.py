@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import stat
@@ -10,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from archives import of_a_later_version
 from autotune_helpers import record
 from capabilities import require
 from cli_helpers import ejcache, fill, key_text, plain_jax, put
@@ -113,8 +113,7 @@ def test_what_is_damaged_stays(bucket, cache, tmp_path):
         good = store.peek(key_text("jit_train"))
         store.put("foreign", good)
         store.put("damaged", good[:-1] + bytes([good[-1] ^ 1]))
-        later = b"EJC9" + good[4:-32]
-        store.put("later", later + hashlib.sha256(later).digest())
+        store.put("later", of_a_later_version(good))
     said = ejcache("push", URL, "--dir", cache, "--json")
     assert (said.status, said.json["copied_entries"], said.json["unknown_versions"]) == (1, 3, 1)
     assert {item["key"] for item in said.json["damaged"]} == {"foreign", "damaged"}

@@ -6,7 +6,6 @@ memory; the good entries beside it have to work.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from archives import archive, member
+from archives import archive, framed, member
 from autotune_helpers import key as tuned_key
 from autotune_helpers import record
 from buckets import GcsServer
@@ -64,31 +63,18 @@ HUGE = b"9" * 4000
 DEEP = b"[" * 200_000
 
 
-def enveloped(header: bytes, payload: bytes = b"x") -> bytes:
-    body = b"EJC1" + struct.pack(">I", len(header)) + header + payload
-    return body + hashlib.sha256(body).digest()
-
-
-def with_header(**fields) -> bytes:
+def with_header(payload: bytes | None = None, **fields) -> bytes:
+    """An entry, intact, whose header has these fields besides."""
     data = entry.encode(entry.Header(key=KEY, name="jit_train"), b"x" * 100)
     (length,) = struct.unpack(">I", data[4:8])
-    header = json.loads(data[8 : 8 + length]) | fields
-    text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-    return enveloped(text, data[8 + length : -32])
+    return framed(json.loads(data[8 : 8 + length]) | fields, data[8 + length : -32] if payload is None else payload)
 
 
 def bomb() -> bytes:
-    """An entry of some 64 kB that says honestly that it becomes 2 GB."""
+    """An entry of some 64 kB that says honestly that it becomes 1 GB."""
     frame = zstandard.ZstdCompressor(level=1, write_content_size=False).compressobj()
     payload = b"".join(frame.compress(bytes(1 << 24)) for _ in range(64)) + frame.flush()
-    return with_payload(payload, 1 << 30)
-
-
-def with_payload(payload: bytes, raw_size: int) -> bytes:
-    data = entry.encode(entry.Header(key=KEY), b"x")
-    (length,) = struct.unpack(">I", data[4:8])
-    header = json.loads(data[8 : 8 + length]) | {"payload_size": len(payload), "raw_size": raw_size, "codec": "zstd"}
-    return enveloped(json.dumps(header, sort_keys=True, separators=(",", ":")).encode(), payload)
+    return with_header(payload, payload_size=len(payload), raw_size=1 << 30, codec="zstd")
 
 
 def journal(body: bytes, **fields) -> bytes:
@@ -105,9 +91,9 @@ TEXT = entry_name(module_text_key("0" * 64))
 
 BYTES = {
     "entry: zstd bomb": (ENTRY, bomb),
-    "entry: deep header": (ENTRY, lambda: enveloped(b'{"a":' * 100_000)),
+    "entry: deep header": (ENTRY, lambda: framed(b'{"a":' * 100_000)),
     "entry: header of the wrong size": (ENTRY, lambda: b"EJC1" + b"\xff" * 100),
-    "entry: huge integer": (ENTRY, lambda: enveloped(b'{"created":' + HUGE + b"}")),
+    "entry: huge integer": (ENTRY, lambda: framed(b'{"created":' + HUGE + b"}")),
     "entry: NaN": (ENTRY, lambda: with_header(created=float("nan"))),
     "entry: control characters": (ENTRY, lambda: with_header(name="jit_\x1b]0;x\x07", platform="\x9b2J")),
     "entry: surrogates": (ENTRY, lambda: with_header(name="jit_\ud800", extra={"\udfff": "\ud800"})),
@@ -155,22 +141,11 @@ BYTES = {
 PLAUSIBLE = {"entry: control characters", "entry: of another kind"}
 """Those that are whole, and lie under their key: what their payload is, XLA says."""
 
+NO_FILES = {"link to a private file": PRIVATE, "pipe": PIPE, "device": ZERO, "giant": Sparse(6 << 30)}
+PLACES = {"entry": ENTRY, "journal": JOURNAL, "snapshot": SNAPSHOT, "policy": POLICY, "lease": LEASE}
 FILES = {
-    **{f"{what}: link to a private file": (name, PRIVATE) for what, name in (
-        ("entry", ENTRY), ("journal", JOURNAL), ("snapshot", SNAPSHOT), ("policy", POLICY),
-        ("lease", LEASE), ("text", TEXT),
-    )},
-    **{f"{what}: pipe": (name, PIPE) for what, name in (
-        ("entry", ENTRY), ("journal", JOURNAL), ("snapshot", SNAPSHOT), ("policy", POLICY),
-        ("lease", LEASE),
-    )},
-    **{f"{what}: giant": (name, Sparse(6 << 30)) for what, name in (
-        ("entry", ENTRY), ("journal", JOURNAL), ("snapshot", SNAPSHOT), ("policy", POLICY),
-        ("lease", LEASE),
-    )},
-    "entry: device": (ENTRY, ZERO),
-    "journal: device": (JOURNAL, ZERO),
-    "policy: device": (POLICY, ZERO),
+    **{f"{what}: {how}": (place, thing) for how, thing in NO_FILES.items() for what, place in PLACES.items()},
+    "text: link to a private file": (TEXT, PRIVATE),
     "v1/quarantine: link": ("v1/quarantine", OUTSIDE),
     "v1/journal: link": ("v1/journal", OUTSIDE),
     "v1/tmp: link": ("v1/tmp", OUTSIDE),
@@ -182,10 +157,7 @@ FILES = {
 """What only a file system can hold."""
 
 LOCAL = {
-    "value: link to a private file": ("*.val", PRIVATE),
-    "value: pipe": ("*.val", PIPE),
-    "value: giant": ("*.val", Sparse(6 << 30)),
-    "value: device": ("*.val", ZERO),
+    **{f"value: {how}": ("*.val", thing) for how, thing in NO_FILES.items()},
     "index: pipe": ("cache.db", PIPE),
     "index: link to a private file": ("cache.db", PRIVATE),
     "index: garbage": ("cache.db", lambda: b"SQLite format 3\x00" + b"\xff" * 5000),
@@ -201,7 +173,7 @@ ARCHIVES = {
     "archive: promises 2 GiB": lambda: member(entry_name(KEY), promised=2 << 30),
     "archive: bad key": lambda: archive(("evil\x1b]0;x", b"x"), (KEY, with_header())),
     "archive: zstd bomb": lambda: archive((KEY, bomb())),
-    "archive: deep header": lambda: archive((KEY, enveloped(b'{"a":' * 100_000))),
+    "archive: deep header": lambda: archive((KEY, framed(b'{"a":' * 100_000))),
     "archive: deep record": lambda: member("autotune/op/cpu/1.json", b"[" * 200_000) + bytes(1024),
     "archive: pipe": PIPE,
     "archive: device": ZERO,
@@ -218,10 +190,7 @@ CALL = {
 }
 
 TUNED = {
-    "record: link to a private file": PRIVATE,
-    "record: pipe": PIPE,
-    "record: device": ZERO,
-    "record: giant": Sparse(3 << 30),
+    **{f"record: {how}": thing for how, thing in NO_FILES.items()},
     "record: deep": lambda: DEEP,
     "record: deep, with its kind": lambda: b'{"ejcache":"autotune record","schema":1,"call":' + b'{"a":' * 50_000,
     "record: huge integer": lambda: encode_record(record()).replace(b'"block": 16', b'"block": ' + HUGE),
@@ -289,29 +258,25 @@ def plant(path: Path, what, outside: Path) -> None:
         path.write_bytes(what())
 
 
-def check(answer: dict, outside: Path, tmp_path: Path) -> None:
-    """Nothing outside was touched or copied, nothing ran, hung or failed, and memory was bounded."""
-    assert answer["problems"] == []
-    assert answer["grown"] < MEMORY
-    left = sorted(path.relative_to(outside).as_posix() for path in outside.rglob("*") if path.is_file())
-    assert len(left) == 9, left
-    assert all((outside / name).read_bytes() == SECRET for name in left)
-    assert not list(tmp_path.rglob("*PWNED*"))
-    for path in tmp_path.rglob("*"):
-        if path.is_file() and not path.is_symlink() and outside not in path.parents and path.stat().st_size < 1 << 26:
-            assert path.name.startswith("hostile") or SECRET not in path.read_bytes(), path
+@pytest.fixture
+def use(worker, outside, tmp_path):
+    """Have a hostile cache used, and see that nothing outside was touched or copied, ran, hung or failed."""
 
+    def use(cache: object, kind: str = "cache", *, listed: str = "", **variables: str) -> dict:
+        task = {"cache": str(cache), "home": str(tmp_path / "home"), "kind": kind, "listed": listed}
+        answer = worker.use(**task, key=KEY, seconds=SECONDS, variables=variables)
+        assert answer["problems"] == []
+        assert answer["grown"] < MEMORY
+        left = sorted(path.relative_to(outside).as_posix() for path in outside.rglob("*") if path.is_file())
+        assert len(left) == 9, left
+        assert all((outside / name).read_bytes() == SECRET for name in left)
+        assert not list(tmp_path.rglob("*PWNED*"))
+        for path in {*tmp_path.rglob("*")} - {*outside.rglob("*")}:
+            if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 26:
+                assert path.name.startswith("hostile") or SECRET not in path.read_bytes(), path
+        return answer
 
-def task(tmp_path: Path, cache: object, kind: str = "cache", **variables: str) -> dict:
-    home = tmp_path / "home"
-    return {
-        "cache": str(cache),
-        "home": str(home),
-        "kind": kind,
-        "key": KEY,
-        "seconds": SECONDS,
-        "variables": variables,
-    }
+    return use
 
 
 @pytest.fixture
@@ -327,20 +292,19 @@ pytestmark = pytest.mark.timeout(SECONDS + 60)
 
 
 @pytest.mark.parametrize("name", some([*BYTES, *FILES], every=4))
-def test_shared_directory(name, worker, shared, outside, tmp_path):
+def test_shared_directory(name, use, shared, outside):
     """A directory that hosts share."""
     where, what = {**BYTES, **FILES}[name]
     if name.endswith("nothing of ours"):
         what = lambda: b"nothing of ours"  # noqa: E731  # the secret itself may stay where somebody has put it
     plant(shared / os.fsdecode(where), what, outside)
-    answer = worker.use(**task(tmp_path, shared), listed="jit_eval" * (name in BYTES or what is PIPE))
-    check(answer, outside, tmp_path)
+    answer = use(shared, listed="jit_eval" * (name in BYTES or what is PIPE))
     if name in BYTES and where == ENTRY:
         assert answer["miss"] in ({""} if name in PLAUSIBLE else {"corrupt", "foreign", "version"})
 
 
 @pytest.mark.parametrize("name", some(BYTES, every=6))
-def test_bucket(name, worker, outside, tmp_path):
+def test_bucket(name, use):
     """An emulated bucket; its objects are read by the code that reads those of a directory."""
     where, what = BYTES[name]
     with GcsServer() as server:
@@ -349,12 +313,11 @@ def test_bucket(name, worker, outside, tmp_path):
         good = key_text("jit_eval")
         data = entry.encode(entry.Header(key=good, name="jit_eval"), b"x")
         bucket.insert(f"a/{entry_name(good)}", data, {}, {}, throttle=False)
-        answer = worker.use(**task(tmp_path, "gs://bucket/a", STORAGE_EMULATOR_HOST=server.url))
-    check(answer, outside, tmp_path)
+        use("gs://bucket/a", STORAGE_EMULATOR_HOST=server.url)
 
 
 @pytest.mark.parametrize("name", some(LOCAL, every=4))
-def test_local_store(name, worker, outside, tmp_path):
+def test_local_store(name, use, outside, tmp_path):
     """A cache of one host."""
     where, what = LOCAL[name]
     cache = tmp_path / "cache"
@@ -363,22 +326,22 @@ def test_local_store(name, worker, outside, tmp_path):
         put(store, key_text("jit_eval"))
     (path,) = [cache / where] if where.startswith("v1/") else list(cache.rglob(where))
     plant(path, what, outside)
-    check(worker.use(**task(tmp_path, cache)), outside, tmp_path)
+    use(cache)
 
 
 @pytest.mark.parametrize("name", some(ARCHIVES, every=4))
-def test_archive(name, worker, outside, tmp_path):
+def test_archive(name, use, outside, tmp_path):
     """A file that somebody gave."""
     file = tmp_path / "hostile.tar"
     plant(file, ARCHIVES[name], outside)
-    check(worker.use(**task(tmp_path, file, "archive")), outside, tmp_path)
+    use(file, "archive")
 
 
 @pytest.mark.parametrize("name", some(TUNED, every=4))
-def test_tuned_records(name, worker, outside, tmp_path):
+def test_tuned_records(name, use, outside, tmp_path):
     """Tuned records that others share."""
     store = AutotuneStore(str(tmp_path / "tuned"))
     store.publish(record(tuned_key()))
     (path,) = (tmp_path / "tuned").glob("autotune/*/*/*.json")
     plant(path, TUNED[name], outside)
-    check(worker.use(**task(tmp_path, tmp_path / "tuned", "tuned")), outside, tmp_path)
+    use(tmp_path / "tuned", "tuned")

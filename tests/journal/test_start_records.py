@@ -70,7 +70,16 @@ def test_the_format():
 
 @pytest.mark.parametrize(
     "change",
-    [{"time": "x"}, {"time": 1e300}, {"seconds": []}, {"seconds": {"traced": None}}, {"name": 1}, {"components": None}],
+    [
+        {"time": "x"},
+        {"time": 1e300},
+        {"seconds": []},
+        {"seconds": {"traced": None}},
+        {"name": 1},
+        {"components": None},
+        {"components": [1]},
+        {"time": 10**4000},
+    ],
 )
 def test_a_damaged_line_is_none(change):
     """A field of another type, or an absurd number, spoils its line only."""

@@ -10,6 +10,7 @@ import sys
 import pytest
 from helpers import SUPPORT
 from local_processes import starting
+from test_local_bounds import disk_usage
 
 from ejcache.stores.local.layout import declared_overhead
 from ejcache.stores.local.store import LocalStore
@@ -55,10 +56,6 @@ def fill(path):
         for n in range(10):
             store.put(f"k{n}", bytes([n]) * (20_000 if n % 2 else 19_000))
     return path
-
-
-def disk_usage(path):
-    return sum(entry.lstat().st_blocks * 512 for entry in [path, *path.rglob("*")])
 
 
 def check_whole(path):

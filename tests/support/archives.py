@@ -1,7 +1,10 @@
-"""Archives as bytes."""
+"""Archives and entries as bytes, also as nothing of ours writes them."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
 import tarfile
 
 from ejcache.bucket.object_names import entry_name
@@ -21,3 +24,18 @@ def member(name: str = "v1/entries/83/k", data: bytes = b"x", *, promised: int |
     for field, value in fields.items():
         setattr(info, field, value)
     return info.tobuf(tarfile.PAX_FORMAT) + data + bytes(-len(data) % 512)
+
+
+def framed(header: object, payload: bytes = b"x", *, magic: bytes = b"EJC1") -> bytes:
+    """An entry with this header, as it is or as fields, and with a checksum that is right."""
+    text = header
+    if not isinstance(text, bytes):
+        text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+    body = magic + struct.pack(">I", len(text)) + text + payload
+    return body + hashlib.sha256(body).digest()
+
+
+def of_a_later_version(data: bytes) -> bytes:
+    """An entry as a later version writes it, intact."""
+    body = b"EJC9" + data[4:-32]
+    return body + hashlib.sha256(body).digest()
