@@ -544,27 +544,16 @@ def test_a_slow_look_is_not_repeated_for_what_is_not_near(near, leases, time, st
     assert (answer, program.looked) == (("theirs", 1) if near else ("executable", 0))
 
 
-@pytest.mark.parametrize("left", [True, False])
-def test_who_knows_what_the_work_left_is_believed(left, leases, time, steps):
-    """The store is not asked; the lease is held for its grace period if there is an entry, and released if not."""
+@pytest.mark.parametrize("left", [None, True, False])
+def test_first_to_miss_compiles(left, leases, time, steps):
+    """It gives the lease up, after its grace period if there is an entry; who says what the work left is believed."""
     program = Program()
-    flying = flight(leases, time, when_visible=lambda key, callback: pytest.fail("the store was asked"))
-    assert run(flying, program, left_entry=lambda: left) == "executable"
-    steps.step()
-    assert (leases.look("k") is None) == (not left or not leases.grace)
-    time.now += leases.grace
-    steps.step()
-    assert leases.look("k") is None
-
-
-def test_first_to_miss_compiles(leases, time, steps):
-    """Who misses alone compiles under the lease, and gives it up."""
-    program = Program()
-    flying = flight(leases, time)
-    assert run(flying, program) == "executable"
+    unasked = {"when_visible": lambda key, callback: pytest.fail("the store was asked")} if left is not None else {}
+    said = {"left_entry": lambda: left} if left is not None else {}
+    assert run(flight(leases, time, **unasked), program, **said) == "executable"
     assert program.compiled == 1
     steps.step()
-    assert (leases.look("k") is None) == (not leases.grace)
+    assert (leases.look("k") is None) == (left is False or not leases.grace)
     time.now += leases.grace
     steps.step()
     assert leases.look("k") is None

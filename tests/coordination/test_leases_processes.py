@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import selectors
 import signal
-import subprocess
-import sys
-import textwrap
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
-from forking import Forked
+from local_processes import Told
 
-COMPILER = textwrap.dedent("""
+COMPILER = """
     import sys
     import time
     from pathlib import Path
@@ -65,36 +62,7 @@ COMPILER = textwrap.dedent("""
     say("ready")
     sys.stdin.readline()
     say("done", flight.run("k", lookup=lookup, work=work, deadline=600))
-""")
-
-
-class Compiler:
-    """One process that wants the program."""
-
-    def __init__(self, kind, place, keeps, interval):
-        self.process = Forked(
-            [sys.executable, "-c", COMPILER, kind, str(place), keeps, str(interval)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def says(self):
-        """Its next line, waited for."""
-        return self.process.stdout.readline().split()
-
-    def go_on(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def end(self):
-        self.kill()
-        self.process.stdin.close()
-        self.process.stdout.close()
+"""
 
 
 @pytest.fixture(params=["local", "shared"])
@@ -105,15 +73,12 @@ def kind(request):
 @contextmanager
 def compilers(kind, place, count, *, keeps="keeps", mortal=0):
     """So many processes. The first `mortal` of them beat so often that they soon count as dead; the others never do."""
-    made = [Compiler(kind, place, keeps, 0.5 if n < mortal else 600.0) for n in range(count)]
-    try:
+    with ExitStack() as stack:
+        intervals = [0.5 if n < mortal else 600.0 for n in range(count)]
+        made = [stack.enter_context(Told(COMPILER, kind, place, keeps, interval)) for interval in intervals]
         for compiler in made:
             assert compiler.says() == ["ready"]
         yield made
-    finally:
-        for compiler in made:
-            compiler.process.send_signal(signal.SIGCONT)
-            compiler.end()
 
 
 def test_four_processes_compile_once(kind, tmp_path):
@@ -138,7 +103,7 @@ def test_killed_holder(kind, tmp_path):
         for other in others:
             other.go_on()
             assert other.says() == ["waiting"]
-        first.kill()
+        first.process.kill()
         # The process that works first says so; the other one says nothing before it is done.
         worker, waiter = who_works(others)
         worker.go_on()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from buckets import GcsServer, GcsServerProcess, gcs_bucket
 from forking import ForkedWithClients
+from local_processes import Told
 
 from ejcache.bucket.files import FileBucket
 from ejcache.coordination.single_flight import SingleFlight
@@ -20,7 +19,7 @@ from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
 
-HOST = textwrap.dedent("""
+HOST = """
     import sys
     from pathlib import Path
     from ejcache.coordination import leases
@@ -57,43 +56,30 @@ HOST = textwrap.dedent("""
     sys.stdin.readline()
     store.close()
     say("closed")
-""")
+"""
 
 
-class Process:
-    """One process of one host."""
+@contextmanager
+def processes(server, *hosts):
+    """Processes that are ready: each is a directory, how many programs it wants, and how often it beats."""
+    with ExitStack() as stack:
+        made = [
+            stack.enter_context(Told(HOST, server.url, place, count, heartbeat, start=ForkedWithClients))
+            for place, count, heartbeat in hosts
+        ]
+        for process in made:
+            assert process.says() == ["ready"]
+        yield made
 
-    def __init__(self, server, place, count, heartbeat):
-        self.process = ForkedWithClients(
-            [sys.executable, "-c", HOST, server.url, str(place), str(count), str(heartbeat)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.lines = []
-        self.thread = None
 
-    def says(self):
-        return self.process.stdout.readline().split()
-
-    def go_on(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def compile_until_done(self):
-        """Let it go on whenever it compiles; what it has compiled."""
-        compiled = []
-        while (said := self.says()) != ["done"]:
-            assert said[0] == "compiling", said
-            compiled.append(said[1])
-            self.go_on()
-        return compiled
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
+def compile_until_done(process):
+    """Let it go on whenever it compiles; what it has compiled."""
+    compiled = []
+    while (said := process.says()) != ["done"]:
+        assert said[0] == "compiling", said
+        compiled.append(said[1])
+        process.go_on()
+    return compiled
 
 
 @pytest.fixture
@@ -107,23 +93,17 @@ def server():
 )
 def test_four_processes_over_a_bucket(server, tmp_path, hosts):
     """Four processes that start cold together compile and publish each program once in total."""
-    processes = [Process(server, tmp_path / f"host-{n % hosts}", 5, 600.0) for n in range(4)]
-    try:
-        for process in processes:
-            assert process.says() == ["ready"]
-        for process in processes:
+    with processes(server, *((tmp_path / f"host-{n % hosts}", 5, 600.0) for n in range(4))) as four:
+        for process in four:
             process.go_on()
         with ThreadPoolExecutor(4) as pool:
-            compiled = list(pool.map(Process.compile_until_done, processes))
+            compiled = list(pool.map(compile_until_done, four))
         assert sorted(key for keys in compiled for key in keys) == [f"k{n}" for n in range(5)]
         # A process that ends releases its leases at once, and not a second after the work.
-        for process in processes:
+        for process in four:
             process.go_on()
             assert process.says() == ["closed"]
             assert process.process.wait(200) == 0
-    finally:
-        for process in processes:
-            process.end()
     published = [r for r in server.requests if r.method == "POST" and "entries/" in str(r.query)]
     bucket = gcs_bucket(server.url)
     assert len(list(bucket.walk("v1/entries/"))) == 5
@@ -135,11 +115,7 @@ def test_four_processes_over_a_bucket(server, tmp_path, hosts):
 def test_killed_host(server, tmp_path):
     """When the host that compiles dies, another one does it."""
     # Only the first is taken for dead.
-    processes = [Process(server, tmp_path / f"host-{n}", 1, [0.5, 600.0][n]) for n in range(2)]
-    try:
-        for process in processes:
-            assert process.says() == ["ready"]
-        first, second = processes
+    with processes(server, (tmp_path / "host-0", 1, 0.5), (tmp_path / "host-1", 1, 600.0)) as (first, second):
         first.go_on()
         assert first.says() == ["compiling", "k0"]
         second.go_on()
@@ -147,9 +123,6 @@ def test_killed_host(server, tmp_path):
         assert second.says() == ["compiling", "k0"]
         second.go_on()
         assert second.says() == ["done"]
-    finally:
-        for process in processes:
-            process.end()
 
 
 def test_requests_of_a_first_compilation(tmp_path):

@@ -174,19 +174,6 @@ def test_who_asks_for_errors_gets_the_one_that_preload_has_met(tmp_path, preload
                 run([1.0])
 
 
-def test_a_program_that_is_being_loaded_is_awaited(directory, loads):
-    """It is loaded once."""
-    first_run(directory, [1])
-    loads.may_go.clear()
-    with start(directory) as cache:
-        assert loads.begun.acquire(timeout=WAIT)
-        asked = threading.Thread(target=run, args=([1],))
-        asked.start()
-        loads.may_go.set()
-        asked.join(WAIT)
-        assert cache.stats().hits == amounts(cache)["hits"] == loads.programs == 1
-
-
 def test_a_load_that_takes_long_is_not_begun_anew(directory, loads, monkeypatch):
     """The thread that asks waits until it is done: no patience ends, as if the clock stood behind each of them."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
 from buckets import GcsServerProcess, gcs_bucket
 from forking import ForkedWithClients
+from local_processes import Told
 from store_faults import FaultStore
 from store_processes import in_fork
 
@@ -43,32 +42,8 @@ PEER = textwrap.dedent("""
 """)
 
 
-class Peer:
-    """A process that runs a program, and goes on when it is told."""
-
-    def __init__(self, program, *arguments):
-        self.process = ForkedWithClients(
-            [sys.executable, "-c", PEER + textwrap.dedent(program), *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-    def says(self):
-        return self.process.stdout.readline().split()
-
-    def go_on(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+def started(program, *arguments):
+    return Told(PEER + textwrap.dedent(program), *arguments, start=ForkedWithClients)
 
 
 @pytest.fixture
@@ -107,7 +82,7 @@ def test_one_get_per_entry_and_host(server, tmp_path, stored):
             shared.put(f"k{n}", b"value" * 1000)
     server.control(latency=0.02)
     server.clear_requests()
-    peers = [Peer(READ_ALL, server.url, tmp_path) for _ in range(4)]
+    peers = [started(READ_ALL, server.url, tmp_path) for _ in range(4)]
     try:
         for peer in peers:
             assert peer.says() == ["ready"]
@@ -137,7 +112,7 @@ WRITE_ALL = """
 def test_killed_with_pending_uploads(server, tmp_path):
     """What a killed process had yet to upload is uploaded by the next process on that host, exactly once."""
     server.add_fault("stall", method="POST", seconds=60)
-    with Peer(WRITE_ALL, server.url, tmp_path) as peer:
+    with started(WRITE_ALL, server.url, tmp_path) as peer:
         assert peer.says() == ["stored"]
     with shared_store(server) as shared:
         assert list(shared.entries()) == []
@@ -148,7 +123,7 @@ def test_killed_with_pending_uploads(server, tmp_path):
             store.get("anything")
             say(store.flush(60), int(store.tier_counters().get("shared_uploads", 0)))
         """
-        with Peer(resume, server.url, tmp_path) as one, Peer(resume, server.url, tmp_path) as two:
+        with started(resume, server.url, tmp_path) as one, started(resume, server.url, tmp_path) as two:
             said = [one.says(), two.says()]
         assert sum(int(count) for _, count in said) == 10
         assert [flushed for flushed, _ in said] == ["True", "True"]
