@@ -160,8 +160,9 @@ def _instructions(context: Context, program: str, size: int, one: Contestant) ->
     """Count those of one start and of what it forks; XLA compiles for the processor that valgrind shows."""
     with context.directory() as home:
         files = f"--callgrind-out-file={home}/counted.%p"
-        # Names are hashed alike, so that a dictionary has the same collisions every time.
-        env = {"PYTHONHASHSEED": "0"}
+        # Names are hashed alike, so that a dictionary has the same collisions every time; and the threads of BLAS spin
+        # while they wait, which valgrind counts: by chance 12 or 24 million for the same start.
+        env = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
         for tool in (["none"], ["none"], ["callgrind", files]):
             context.say(f"{program}, {one.name}: {tool[0]}")
             under = ("valgrind", "--quiet", f"--tool={tool[0]}", *tool[1:])
