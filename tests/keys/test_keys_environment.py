@@ -202,12 +202,14 @@ def test_a_library_that_cannot_be_read_is_an_error(tmp_path):
 
 
 def test_native_files_are_found_under_a_package(tmp_path):
-    """Shared libraries of every kind, versioned ones too, and nothing else."""
+    """Shared libraries of every kind, versioned ones too, and nothing else; a link that leads nowhere hides none."""
+    for name in ("circle.so", "sub.so", "z.so"):
+        (tmp_path / name).symlink_to({"sub.so": "sub", "z.so": "a.so"}.get(name, name))
     for name in ("a.so", "sub/b.so.12", "sub/c.dylib", "d.py", "e.so.txt", "libdevice.10.bc"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     found = [Path(path).relative_to(tmp_path).as_posix() for path in native_files(tmp_path)]
-    assert sorted(found) == ["a.so", "libdevice.10.bc", "sub/b.so.12", "sub/c.dylib"]
+    assert sorted(found) == ["a.so", "libdevice.10.bc", "sub/b.so.12", "sub/c.dylib", "z.so"]
     assert native_files(tmp_path / "none") == []
 
 

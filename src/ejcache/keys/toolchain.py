@@ -5,7 +5,7 @@ Versions are not enough: a jaxlib that somebody built, or that replaced another 
 """
 
 # pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
-# ruff: noqa: PTH116, PTH119
+# ruff: noqa: PTH113, PTH116, PTH119
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def native_files(directory: str | os.PathLike[str]) -> list[str]:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     directories.append(entry.path)
-                elif _is_native(entry.name) and entry.is_file():
-                    found.append(entry.path)
+                elif _is_native(entry.name) and (entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path)):
+                    found.append(entry.path)  # `entry.is_file()` raises at a link that leads in a circle
     return found
 
 
