@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 from contextlib import closing
 
 import pytest
+from archives import framed
 from store_faults import FaultStore
 
 from ejcache import entry
@@ -169,9 +169,8 @@ def test_damage_in_a_read_only_store_counts_once(tmp_path, caplog):
 def test_an_entry_of_a_nonsensical_header_is_healed(tmp_path):
     """One that passes its checksum and says what no entry says is taken out of use, as any damage is."""
     text = b'{"key":"k","codec":"none","payload_size":0,"raw_size":0,"created":1%s}' % (b"0" * 400)
-    body = b"EJC1" + struct.pack(">I", len(text)) + text
     with LocalStore(tmp_path) as store:
-        store.put("k", body + hashlib.sha256(body).digest())
+        store.put("k", framed(text, b""))
     with closing(cache_of(str(tmp_path), lambda: LocalStore(tmp_path))) as cache:
         assert cache.get("k") is None
         assert cache.put("k", b"value") is True

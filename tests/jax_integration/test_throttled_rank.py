@@ -31,7 +31,6 @@ began = time.monotonic()
 total = jax.jit(lambda x: (x * 3).sum(), out_shardings=NamedSharding(mesh, P()))(x)
 print(json.dumps([float(total.addressable_data(0)), time.monotonic() - began]))
 """
-BUDGET = 7.0
 FAULTS = {
     "429": {"action": "status", "status": 429},
     "slow": {"action": "latency", "seconds": 20.0},

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 
 import pytest
-from archives import of_a_later_version
+from archives import framed, of_a_later_version
 
 from ejcache import entry
 from ejcache.bucket.files import FileBucket
@@ -51,9 +50,7 @@ def test_another_spelling_of_a_header(store):
     """An entry whose header is not spelled as `encode` does is damage, though its checksum is right."""
     plain = put(store, "plain")
     end = 8 + int.from_bytes(plain[4:8], "big")
-    header = plain[8 : end - 1] + b" }"
-    body = plain[:4] + len(header).to_bytes(4, "big") + header + plain[end:-32]
-    store.replace("plain", body + hashlib.sha256(body).digest())
+    store.replace("plain", framed(plain[8 : end - 1] + b" }", plain[end:-32]))
     assert entry.decode(store.peek("plain"), key="plain").raw == b"payload"
     (finding,) = audit(store, list(store.entries())).findings
     assert (finding.key, finding.problem) == ("plain", Problem.CORRUPT)

@@ -178,44 +178,37 @@ def as_user(monkeypatch):
     monkeypatch.setattr("pwd.getpwuid", lambda uid: type("User", (), {"pw_name": {1000: "me", 1001: "you"}[uid]}))
 
 
+TRUST = [
+    (Status(1000, 0o700), ""),
+    (Status(1000, 0o755), ""),
+    (Status(0, 0o755), ""),
+    (Status(1000, 0o775, 1000), ""),  # umask 002 with a private group
+    (Status(1000, 0o2770, UNKNOWN), f"the group with id {UNKNOWN}"),
+    (Status(1000, 0o775, 100), "the group users"),
+    (Status(1000, 0o775, 2000), "the group team"),
+    (Status(1000, 0o777), "any user can write"),
+    (Status(0, 0o1777), "any user can write"),
+    (Status(1001, 0o700), "belongs to the user you (id 1001)"),
+    (Status(UNKNOWN, 0o755), f"belongs to the user with id {UNKNOWN}"),
+]
+IN_CONTAINERS = [
+    (1000, True, Status(1000, 0o2770, UNKNOWN), ""),  # Kubernetes gives a volume the `fsGroup`, which has no name there
+    (0, True, Status(1000, 0o755), ""),  # a bind mount of a user of the host
+    (0, True, Status(1000, 0o777), "any user can write"),
+    (0, False, Status(1000, 0o755), "belongs to the user me (id 1000)"),
+]
+
+
 @pytest.mark.parametrize(
-    ("status", "why"),
-    [
-        (Status(1000, 0o700), ""),
-        (Status(1000, 0o755), ""),
-        (Status(0, 0o755), ""),
-        (Status(1000, 0o775, 1000), ""),  # umask 002 with a private group
-        (Status(1000, 0o2770, UNKNOWN), f"the group with id {UNKNOWN}"),
-        (Status(1000, 0o775, 100), "the group users"),
-        (Status(1000, 0o775, 2000), "the group team"),
-        (Status(1000, 0o777), "any user can write"),
-        (Status(0, 0o1777), "any user can write"),
-        (Status(1001, 0o700), "belongs to the user you (id 1001)"),
-        (Status(UNKNOWN, 0o755), f"belongs to the user with id {UNKNOWN}"),
-    ],
+    ("uid", "container", "status", "why"), [*((1000, False, *row) for row in TRUST), *IN_CONTAINERS]
 )
-def test_who_could_have_put_code_there(as_user, inside, status, why):
+def test_who_could_have_put_code_there(as_user, inside, monkeypatch, uid, container, status, why):
     """A directory of this user or root is trusted unless users can write to it that are not this one."""
-    inside(False)
+    inside(container)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
     said = why_untrusted("/cache", status)
     assert why in said
     assert bool(said) == bool(why)
-
-
-def test_the_group_of_a_volume_of_kubernetes_is_private_in_a_container(as_user, inside):
-    """Kubernetes gives a volume of a pod the `fsGroup`, which no table of groups in the container names."""
-    inside(True)
-    assert why_untrusted("/cache", Status(1000, 0o2770, UNKNOWN)) == ""
-
-
-def test_root_in_a_container_uses_a_bind_mount(monkeypatch, inside):
-    """Root in a container trusts a directory of a user of the host; root of the host does not."""
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    inside(True)
-    assert why_untrusted("/cache", Status(1000, 0o755)) == ""
-    assert "any user" in why_untrusted("/cache", Status(1000, 0o777))
-    inside(False)
-    assert "belongs to" in why_untrusted("/cache", Status(1000, 0o755))
 
 
 @pytest.mark.parametrize(
@@ -255,9 +248,6 @@ def test_a_cache_that_any_user_could_replace_is_not_used(tmp_path, inside):
     assert list(above.iterdir()) == []
     with LocalStore(above / "cache", trusted=True) as store:
         assert store.put("k", b"x") is True
-
-
-AS_OTHER = "import os, sys; os.setgid(54321); os.setuid(54321)\n"
 
 
 @needs_root

@@ -13,9 +13,6 @@ import pytest
 
 from ejcache.util import words
 
-PLANETS = {"NEAR": "near", "FAR": "far away"}
-ORDER = {"FIRST": 0, "LAST": 7}
-
 
 def made(words, numbers):
     """The same two classes, in a module of their own, where pickle finds them."""
