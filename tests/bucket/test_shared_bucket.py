@@ -287,18 +287,16 @@ class TestTrouble:
         server.add_fault("shorten", method="GET", count=1)
         assert bucket.read("k").data == b"value" * 10
 
-    def test_refusing_forever(self, server, unbroken, retry_time):
-        """A storage that answers 503 for ever is unavailable, after several tries within the deadline."""
-        server.add_fault("status", status=503)
-        with pytest.raises(StoreUnavailableError, match=r"503 Injected fault 503.*tries within"):
-            unbroken.read("k")
-        assert len(server.requests) > 1
-
-    def test_throttling_forever(self, server, unbroken, retry_time):
-        """A storage that asks for patience for ever is busy."""
-        server.add_fault("status", status=429)
-        with pytest.raises(StoreBusyError, match="429"):
+    @pytest.mark.parametrize(
+        ("status", "error", "said"),
+        [(503, StoreUnavailableError, r"503 Injected fault 503.*tries within"), (429, StoreBusyError, "429")],
+    )
+    def test_refusing_forever(self, server, unbroken, retry_time, status, error, said):
+        """A storage that fails for ever is unavailable, one that asks for patience busy: after several tries."""
+        server.add_fault("status", status=status)
+        with pytest.raises(error, match=said):
             unbroken.create("k", b"x")
+        assert len(server.requests) > 1
 
     @pytest.mark.parametrize("action", ["stall", "stall_body", "stall_after"])
     def test_stalling_forever(self, server, unbroken, action):

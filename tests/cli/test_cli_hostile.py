@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import tarfile
 from dataclasses import replace
@@ -68,33 +69,45 @@ def plant_index(place):
     index.write_bytes(b"garbage" * 1000)
 
 
-def plant_record(place, data=b""):
-    """A tuned record of these bytes; without them, one with control characters wherever it has text."""
+def plant_record(place):
+    """A tuned record with control characters wherever it has text."""
     tried = (candidate(16, 0.001), candidate(8, error=f"RuntimeError{ESCAPES}"))
     written = record(block=f"big{ESCAPES}", candidates=tried)
     provenance = {"host": [ESCAPES, "b"], "more": {"x": [1]}}
     AutotuneStore(str(place), seeds=()).publish(replace(written, provenance=provenance))
-    (path,) = place.rglob("*.json")
-    path.write_bytes(data or path.read_bytes())
+
+
+def plant_damaged(place, data):
+    """A record that is whole, and beside it one of these bytes, or a pipe."""
+    AutotuneStore(str(place), seeds=()).publish(record(key("softmax")))
+    path = place / key().path
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path) if data is None else path.write_bytes(data)
 
 
 TUNED = (["ls"], ["ls", "--json"], ["show", key().digest], ["why", key().digest], ["stats"])
 OTHER = (["ls"], ["stats"], ["prune", "--older-than", "1d"], ["push", "copy"])
-DAMAGED = {"deep": deep(), "of no kind": b"{}", "no text": b"\xff", "huge": b'{"schema": 1%s}' % (b"0" * 400)}
+BYTES = {
+    "deep": deep(),
+    "of no kind": b"{}",
+    "no text": b"\xff",
+    "huge": b'{"schema": 1%s}' % (b"0" * 400),
+    "pipe": None,
+}
 PLANTED = {
-    "header": (plant_header, (["show", "jit_ctrl"], ["show", "jit_ctrl", "--json"], ["stats"], ["ls"]), LOOKING),
-    "index": (plant_index, (), (*LOOKING, *CHANGING)),
-    "record": (plant_record, [[*command, "--tuned"] for command in TUNED], ()),
+    "header": (plant_header, (["show", "jit_ctrl"], ["show", "jit_ctrl", "--json"], ["stats"]), LOOKING, "jit_"),
+    "index": (plant_index, (), (*LOOKING, *CHANGING), ""),
+    "record": (plant_record, [[*command, "--tuned"] for command in TUNED], (), "matmul"),
     **{
-        f"record: {name}": (partial(plant_record, data=data), (), [[*command, "--tuned"] for command in OTHER])
-        for name, data in DAMAGED.items()
+        f"record: {name}": (partial(plant_damaged, data=data), (), [[*each, "--tuned"] for each in OTHER], "softmax")
+        for name, data in BYTES.items()
     },
 }
-"""What lies in a cache, the commands that show it, and others that meet it."""
+"""What lies in a cache, the commands that show it, others that meet it, and what is listed all the same."""
 
 
-@pytest.mark.parametrize(("plant", "shown", "met"), PLANTED.values(), ids=PLANTED)
-def test_what_others_have_planted(tmp_path, monkeypatch, plant, shown, met):
+@pytest.mark.parametrize(("plant", "shown", "met", "listed"), PLANTED.values(), ids=PLANTED)
+def test_what_others_have_planted(tmp_path, monkeypatch, plant, shown, met, listed):
     """Commands end with rows or a sentence and print no control character; JSON has the text as it is."""
     monkeypatch.chdir(tmp_path)
     plant(tmp_path / "cache")
@@ -102,6 +115,7 @@ def test_what_others_have_planted(tmp_path, monkeypatch, plant, shown, met):
         said = ejcache(*command, *["--yes"] * (command == ["clear"]), "--dir", tmp_path / "cache")
         assert said.status in ({0} if command in shown else {0, 1}), (command, said)
         assert is_clean(said), (command, said)
+        assert command[0] != "ls" or listed in said.out
         assert command not in shown or "--json" not in command or json.dumps(ESCAPES)[1:-1] in said.out
 
 
