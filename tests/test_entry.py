@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from archives import framed
+from archives import flipped, framed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,10 +52,8 @@ def test_small_entries_have_the_same_checksum_as_large_ones(size):
     assert hashlib.sha256(data[:-32]).digest() == data[-32:]
     entry.verify(data)
     for place in (len(data) - 33, len(data) // 2, 2046, 2047, 2048):
-        damaged = bytearray(data)
-        damaged[place % (len(data) - 32)] ^= 1
         with pytest.raises(EntryCorruptError, match="checksum"):
-            entry.verify(bytes(damaged))
+            entry.verify(flipped(data, 8 * (place % (len(data) - 32))))
 
 
 @pytest.mark.parametrize("level", [0, 3])
@@ -68,10 +66,8 @@ def test_every_flip_and_truncation_of_a_small_entry_is_detected(level, monkeypat
 
     monkeypatch.setattr(entry, "decompress", decompressed)
     for bit in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(EntryCorruptError):
-            entry.decode(bytes(damaged), key=HEADER.key)
+            entry.decode(flipped(data, bit), key=HEADER.key)
     for length in range(len(data)):
         with pytest.raises(EntryCorruptError):
             entry.decode(data[:length], key=HEADER.key)
@@ -84,14 +80,9 @@ def test_sampled_flips_and_truncations_of_a_large_entry_are_detected():
     rng = random.Random(20)
     data = entry.encode(HEADER, rng.randbytes(1_000_000))
     for number in range(2000):
-        if number % 2:
-            damaged = bytearray(data)
-            bit = rng.randrange(len(data) * 8)
-            damaged[bit // 8] ^= 1 << bit % 8
-        else:
-            damaged = data[: rng.randrange(len(data))]
+        damaged = flipped(data, rng.randrange(len(data) * 8)) if number % 2 else data[: rng.randrange(len(data))]
         with pytest.raises(EntryCorruptError):
-            entry.decode(bytes(damaged), key=HEADER.key)
+            entry.decode(damaged, key=HEADER.key)
 
 
 def test_an_entry_of_another_key_is_refused():
@@ -109,7 +100,7 @@ def test_a_later_version_is_told_from_damage():
     with pytest.raises(EntryVersionError):
         entry.decode(later)
     with pytest.raises(EntryCorruptError):
-        entry.decode(later[:-1] + bytes([later[-1] ^ 1]))
+        entry.decode(flipped(later, -8))
 
 
 def test_unknown_header_fields_are_kept():

@@ -6,7 +6,7 @@ import hashlib
 from contextlib import closing
 
 import pytest
-from archives import framed
+from archives import flipped, framed
 from store_faults import FaultStore
 
 from ejcache import entry
@@ -115,7 +115,7 @@ def test_damage_of_the_local_tier_is_no_miss(cache, tiers):
     cache.put("k", b"value")
     assert cache.flush(60) is True
     good = tiers[0].peek("k")
-    tiers[0].replace("k", good[:-1] + bytes([good[-1] ^ 1]))
+    tiers[0].replace("k", flipped(good, -8))
     assert cache.get("k") == b"value"
     stats = cache.stats()
     assert (stats.hits, stats.misses, stats.corrupt) == (1, 0, 1)
@@ -155,10 +155,8 @@ def test_metadata_that_cannot_be_kept(cache):
 
 def test_damage_in_a_read_only_store_counts_once(tmp_path, caplog):
     """It cannot be taken out of use, so that looking again would only meet it again, and nobody says it is replaced."""
-    data = bytearray(entry.encode(entry.Header(key="k"), bytes(100)))
-    data[-40] ^= 1
     with LocalStore(tmp_path) as store:
-        store.put("k", bytes(data))
+        store.put("k", flipped(entry.encode(entry.Header(key="k"), bytes(100)), -320))
     policy = CachePolicy(str(tmp_path), open_store=lambda: LocalStore(tmp_path, read_only=True))
     with closing(policy):
         assert policy.read("k", resolve()).miss is Miss.CORRUPT

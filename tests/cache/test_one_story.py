@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 
 import pytest
+from archives import flipped
 from cli_helpers import ejcache
 from forking import Forked
 from helpers import ROOT, SUPPORT
@@ -163,7 +164,7 @@ def test_what_xla_rejects(start, tmp_path):
 def test_what_is_quarantined(start, tmp_path):
     """A damaged entry is a miss with that reason, and trouble in the report."""
     start()
-    change(tmp_path, lambda data: data[:-1] + bytes([data[-1] ^ 1]))
+    change(tmp_path, lambda data: flipped(data, -8))
     events, counted = start()
     assert tell_alike(events, counted) == [(STORED, "corrupt")]
     assert [fields["kind"] for name, fields in events if name == "CacheTrouble"] == ["use a damaged entry"]

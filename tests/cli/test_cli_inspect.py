@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli_helpers import ejcache, files, fill, key_text, put
+from cli_helpers import damage, ejcache, files, fill, key_text, put
 from soak_turns import some
 
 from ejcache import entry
@@ -250,10 +250,7 @@ def test_show_of_several(cache):
 
 def test_show_of_a_damaged_entry(cache):
     """Damage is the verdict, with exit status 1."""
-    with LocalStore(cache) as store:
-        data = bytearray(store.get(key_text("jit_eval")))
-        data[-40] ^= 1
-        store.replace(key_text("jit_eval"), bytes(data))
+    damage(cache, "jit_eval")
     said = ejcache("show", "jit_eval", "--dir", cache)
     assert said.status == 1
     assert any(line.startswith("Intact") and "checksum" in line for line in said.lines)

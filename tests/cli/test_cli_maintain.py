@@ -6,7 +6,7 @@ import sys
 import threading
 
 import pytest
-from cli_helpers import Terminal, ejcache, fill, key_text, plain_jax, put
+from cli_helpers import Terminal, damage, ejcache, fill, key_text, plain_jax, put
 
 from ejcache import prune
 from ejcache.cli import output
@@ -24,13 +24,6 @@ def cache(tmp_path):
 
 def names(cache):
     return sorted(entry["name"] for entry in ejcache("ls", "--dir", cache, "--json").json["entries"])
-
-
-def damage(cache, name):
-    with LocalStore(cache) as store:
-        data = bytearray(store.get(key_text(name)))
-        data[-40] ^= 1
-        store.replace(key_text(name), bytes(data))
 
 
 def test_prune_needs_to_be_told_what(cache):

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from archives import of_a_later_version
+from archives import flipped, of_a_later_version
 from autotune_helpers import record
 from capabilities import require
 from cli_helpers import ejcache, fill, key_text, plain_jax, put
@@ -112,7 +112,7 @@ def test_what_is_damaged_stays(bucket, cache, tmp_path):
     with LocalStore(cache) as store:
         good = store.peek(key_text("jit_train"))
         store.put("foreign", good)
-        store.put("damaged", good[:-1] + bytes([good[-1] ^ 1]))
+        store.put("damaged", flipped(good, -8))
         store.put("later", of_a_later_version(good))
     said = ejcache("push", URL, "--dir", cache, "--json")
     assert (said.status, said.json["copied_entries"], said.json["unknown_versions"]) == (1, 3, 1)
@@ -322,7 +322,7 @@ def test_a_damaged_file(cache, tmp_path):
         (whole.rindex(b"EJC1") + 200, "damaged and not copied"),
         (whole.index(b"sha256:") + 10, "autotune/"),
     ):
-        (tmp_path / "flipped.tar").write_bytes(whole[:where] + bytes([whole[where] ^ 1]) + whole[where + 1 :])
+        (tmp_path / "flipped.tar").write_bytes(flipped(whole, 8 * where))
         said = ejcache("pull", tmp_path / "flipped.tar", "--dir", tmp_path / words[:3])
         assert (said.status, words in said.err) == (1, True), said
         assert held(tmp_path / words[:3]).items() <= held(cache).items()

@@ -8,6 +8,7 @@ import random
 import jax
 import numpy as np
 import pytest
+from archives import flipped
 
 import ejcache
 from ejcache import entry
@@ -39,13 +40,8 @@ def run():
 def damages(data: bytes, count: int) -> list[bytes]:
     """Four flips, spread over the whole entry, for each truncation."""
     rng = random.Random(7)
-    made = []
-    for _ in range(count * 4 // 5):
-        damaged = bytearray(data)
-        bit = rng.randrange(len(data) * 8)
-        damaged[bit // 8] ^= 1 << bit % 8
-        made.append(bytes(damaged))
-    return [*made, *(data[: rng.randrange(len(data))] for _ in range(count // 5))]
+    flips = [flipped(data, rng.randrange(len(data) * 8)) for _ in range(count * 4 // 5)]
+    return [*flips, *(data[: rng.randrange(len(data))] for _ in range(count // 5))]
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.soak)])

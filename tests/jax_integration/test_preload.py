@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from archives import flipped
 
 import ejcache
 from ejcache import entry
@@ -316,9 +317,7 @@ def test_a_damaged_entry_is_a_miss_of_the_request(directory):
     first_run(directory, [1, 2])
     with LocalStore(directory) as store:
         (key, *_) = [info.key for info in store.entries() if info.key.startswith("jit")]
-        data = bytearray(store.peek(key))
-        data[-1] ^= 1
-        store.replace(key, bytes(data))
+        store.replace(key, flipped(store.peek(key), -8))
     with start(directory) as cache:
         settle()
         assert cache.stats().corrupt == 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import pytest
+from archives import flipped
 from buckets import GcsServer
 from capabilities import needs
 from forking import Forked
@@ -287,7 +288,7 @@ def test_what_needs_more_says_so(name, monkeypatch):
 
 DAMAGES = {
     "truncated": lambda data, _: data[: len(data) // 2],
-    "flipped": lambda data, _: data[:-40] + bytes([data[-40] ^ 1]) + data[-39:],
+    "flipped": lambda data, _: flipped(data, -320),
     "foreign": lambda _, other: other,
     "no entry": lambda *_: b"not an entry",
     "refused by JAX": lambda data, _: entry.encode(entry.verify(data), b"no executable"),

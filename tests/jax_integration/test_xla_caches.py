@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from archives import flipped
 from buckets import GcsServerProcess, gcs_bucket
 from forking import Forked
 from helpers import SUPPORT, local_documents
@@ -291,9 +292,7 @@ def test_damage_never_reaches_xla(tmp_path):
     fill(mirror, a="1", b="2", c="3")
     mirror.close()
     stored = {path.name: path for path in (tmp_path / "store").rglob("*") if path.is_file()}
-    data = bytearray(stored["a"].read_bytes())
-    data[-40] ^= 1
-    stored["a"].write_bytes(data)
+    stored["a"].write_bytes(flipped(stored["a"].read_bytes(), -320))
     stored["b"].write_bytes(stored["c"].read_bytes())
 
     mirror = mirror_of(tmp_path)

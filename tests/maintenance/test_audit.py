@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from archives import framed, of_a_later_version
+from archives import flipped, framed, of_a_later_version
 
 from ejcache import entry
 from ejcache.bucket.files import FileBucket
@@ -133,9 +133,7 @@ def test_a_clean_store_is_clean(store):
 def test_damage_is_found_and_left_alone_unless_fixed(store):
     """A flipped, a truncated and a foreign entry are told apart; only a fix removes them, and nothing intact."""
     good = put(store, "good")
-    flipped = bytearray(entry.encode(entry.Header(key="flipped"), b"x" * 100))
-    flipped[-50] ^= 1
-    store.put("flipped", bytes(flipped))
+    store.put("flipped", flipped(entry.encode(entry.Header(key="flipped"), b"x" * 100), -400))
     store.put("truncated", good[:-1])
     store.put("foreign", good)
     store.put("later", of_a_later_version(good))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from archives import flipped
 from local_processes import starting
 
 from ejcache.entry import Header, encode
@@ -322,9 +323,9 @@ def test_damage_while_another_process_has_it_open(path, other, damage):
 
 
 def flip(path, generator, bits):
-    data = bytearray(index_of(path).read_bytes())
+    data = index_of(path).read_bytes()
     for _ in range(bits):
-        data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        data = flipped(data, generator.randrange(8 * len(data)))
     index_of(path).write_bytes(data)
 
 

@@ -35,6 +35,14 @@ def framed(header: object, payload: bytes = b"x", *, magic: bytes = b"EJC1") -> 
     return body + hashlib.sha256(body).digest()
 
 
+def flipped(data: bytes, bit: int) -> bytes:
+    """The bytes with one bit turned over, which is counted from the first, or from behind, and wraps around."""
+    changed = bytearray(data)
+    if data:
+        changed[bit // 8 % len(data)] ^= 1 << bit % 8
+    return bytes(changed)
+
+
 def of_a_later_version(data: bytes) -> bytes:
     """An entry as a later version writes it, intact."""
     body = b"EJC9" + data[4:-32]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import zstandard
+from archives import flipped
 
 from ejcache import entry
 from ejcache.cli.main import COMMANDS, load_command, main
@@ -120,6 +121,12 @@ def fill(directory, *names: str) -> list[str]:
             {"hits": 3, "misses": 1, "miss_absent": 1, "stores": 1, "skip_quick": 2, "seconds_saved": 7.5}
         )
     return keys
+
+
+def damage(directory, name: str) -> None:
+    """Turn one bit of an entry over."""
+    with LocalStore(directory) as store:
+        store.replace(key_text(name), flipped(store.peek(key_text(name)) or b"", -320))
 
 
 def plain_jax(directory, name="jit_old", *, digit="a", raw=b"\x00\x00\x00\x09executable") -> str:

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from archives import flipped
+
 from ejcache.stores.base import Store
 from ejcache.util.locks import ForkLock
 
@@ -107,15 +109,7 @@ class FaultStore(WrapperStore):
 
     def flip(self, method: str, bit: int, *, nth: int = 1, times: int | None = 1) -> None:
         """Return the data with one bit turned over; `bit` counts from the first, and wraps around."""
-
-        def flipped(data: bytes) -> bytes:
-            if not data:
-                return data
-            changed = bytearray(data)
-            changed[(bit // 8) % len(data)] ^= 1 << (bit % 8)
-            return bytes(changed)
-
-        self.damage(method, flipped, nth=nth, times=times)
+        self.damage(method, lambda data: flipped(data, bit), nth=nth, times=times)
 
     def truncate(self, method: str, length: int, *, nth: int = 1, times: int | None = 1) -> None:
         """Return the first `length` bytes of the data."""
