@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
 import yaml
+from ci_jobs import Service, run_buildkite_steps, run_gitlab_job, run_job
 from cli_helpers import ejcache
 from helpers import ROOT
 from other_host import pretend_other_host
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from ci_jobs import Service, run_buildkite_steps, run_gitlab_job, run_job
 
 EXAMPLES = ROOT / "examples"
 WORKFLOW = yaml.safe_load((EXAMPLES / "github_tests.yml").read_text())

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-
 import each_jax
 
 FOUND = ["0.4.37", "0.4.38", "0.5.0", "0.5.3", "0.12.0", "0.12.0.1", "0.13.0rc1", "0.13.0.dev20270101"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import textwrap
 import threading
 
 import pytest
 from autotune_helpers import key, record
 from forking import Forked
-from helpers import ROOT
+from pod import run_pod
 
 from ejcache.autotune.call import Call
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, TuningPolicy
@@ -21,10 +20,6 @@ from ejcache.autotune.records.json_values import ConfigurationError
 from ejcache.autotune.records.record import Source
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.errors import StoreUnavailableError
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 
 class Notes:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import gcsfs.core
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-
 from gcs_server import GcsServer, GcsServerProcess
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 
 import pytest
 from archives import flipped
 from cli_helpers import ejcache
 from forking import Forked
-from helpers import ROOT, SUPPORT
+from helpers import SUPPORT
+from pod import run_pod
 
 from ejcache import entry
 from ejcache.journal.line import HIT, STORED
 from ejcache.journal.recorder import read_starts
 from ejcache.keys.side_keys import is_side_key
 from ejcache.stores.local.store import LocalStore
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 LISTENING = """
 import json, os, sys, jax, jax.numpy as jnp, numpy as np, ejcache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,9 +12,6 @@ from cli_helpers import ejcache
 from forking import Forked, ForkedWithFrameworks
 from helpers import ROOT
 from other_host import pretend_other_host
-
-sys.path.insert(0, str(ROOT / "tools"))
-
 from pod import free_port, run_pod
 
 from ejcache.errors import EntryCorruptError, EntryVersionError

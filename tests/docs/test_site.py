@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 import sys
 
+import build_site
 import pytest
+import write_references
 import yaml
 from cli_helpers import every_command
 from forking import Forked
 from helpers import ROOT, run_program
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-import build_site
-import write_references
 
 import ejcache
 import ejcache.autotune

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
+from causes_table import PAGE as PAGE_OF_CAUSES
+from causes_table import with_table
 from cli_helpers import ejcache
 from helpers import ROOT
 
@@ -13,10 +14,6 @@ from ejcache.history.causes import KINDS as CAUSES
 from ejcache.history.findings import KINDS as FINDINGS
 from ejcache.settings.environment import OTHER_VARIABLES
 from ejcache.settings.table import SETTINGS
-
-sys.path.insert(0, str(ROOT / "tools"))
-from causes_table import PAGE as PAGE_OF_CAUSES
-from causes_table import with_table
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 

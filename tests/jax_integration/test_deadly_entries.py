@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import struct
-import sys
 
 import pytest
 from forking import Forked
-from helpers import ROOT
+from pod import run_pod
 
 import ejcache
 from ejcache import entry
 from ejcache.jax_integration.load_journal import LoadJournal
 from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.directories import state_directory
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 PROGRAM = """
     import json, signal, sys

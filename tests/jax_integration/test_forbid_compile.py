@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import threading
 import traceback
 from pathlib import Path
@@ -15,14 +14,10 @@ import numpy as np
 import pytest
 from cli_helpers import ejcache as command_line
 from forking import Forked
-from helpers import ROOT
+from pod import run_pod
 
 import ejcache
 from ejcache.cache.policy import CachePolicy
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 PACKAGE = str(Path(ejcache.__file__).parent)
 X = np.ones((4, 4), np.float32)

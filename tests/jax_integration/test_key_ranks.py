@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 from forking import Forked
 from helpers import ROOT
+from pod import Rank, run_pod
 
 from ejcache.jax_integration.lowering.components import device_layout
-
-sys.path.insert(0, str(ROOT / "tools"))
-from pod import Rank, run_pod
 
 PROGRAM = ROOT / "tests" / "programs" / "ranks.py"
 TOGETHER = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1"}

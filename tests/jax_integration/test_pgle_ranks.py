@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 
 import pytest
 from forking import Forked
-from helpers import ROOT, SUPPORT
+from helpers import SUPPORT
 from notice_boards import NoticeBoard
+from pod import run_pod
 
 from ejcache.jax_integration import pgle
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 PROGRAM = """
 import json, sys

@@ -5,20 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import sys
 
 import pytest
 from forking import Forked
-from helpers import ROOT
+from pod import run_pod
 
 import ejcache
 from ejcache import entry
 from ejcache.keys.parsing import parse_key
 from ejcache.keys.side_keys import is_side_key
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 PROGRAM = """
 import json, sys

@@ -6,14 +6,9 @@ The collectives are gloo's, which fail in a rank that waits for 30 s.
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from forking import Forked
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-
 from pod import run_pod
 
 PROGRAM = """

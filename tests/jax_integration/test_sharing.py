@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from forking import Forked
-from helpers import ROOT
 from notice_boards import NoticeBoard
+from pod import run_pod
 
 from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.compilation_state import Compilation
@@ -19,10 +18,6 @@ from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import resolve
 from ejcache.stores.memory import MemoryStore
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 CALLBACKS = """
 import json

@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
 
 import pytest
 from buckets import GcsServerProcess
 from dead_ends import leads_to
 from forking import Forked
-from helpers import ROOT
-
-sys.path.insert(0, str(ROOT / "tools"))
-
 from pod import run_pod
 
 PROGRAM = """

@@ -6,7 +6,6 @@ A CPU stands for the GPU: XLA tunes nothing on it, and everything else is the sa
 from __future__ import annotations
 
 import json
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,8 @@ import pytest
 from capabilities import needs
 from cli_helpers import ejcache as cli
 from forking import Forked
-from helpers import ROOT
 from jax.experimental import topologies
+from pod import run_pod
 
 import ejcache
 from ejcache.errors import CompileForbiddenError
@@ -25,10 +24,6 @@ from ejcache.keys import key as keys
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING
 from ejcache.keys.parsing import evicted_before, parse_key
 from ejcache.keys.side_keys import is_side_key
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 pytestmark = needs("saved topologies")
 SHAPE = (6,)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from helpers import ROOT
 from notice_boards import NoticeBoard
+from pod import run_pod
 
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.reuse.votes import Vote
-
-sys.path.insert(0, str(ROOT / "tools"))
-
-from pod import run_pod
 
 PROGRAM = """
 import hashlib, json, os, time
