@@ -6,7 +6,6 @@ import io
 import random
 import sys
 import threading
-import tracemalloc
 import types
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import Terminal
+from helpers import traced_memory
 from soak_turns import some
 
 import ejcache
@@ -556,11 +556,9 @@ def test_a_large_result_is_compared_in_pieces():
     with pytest.raises(DifferentResultError, match="2 of 3145728 values"):
         check_results(Results([found], None), Results([wanted], None), check=True, inputs=[])
     wanted = np.ascontiguousarray(wanted)
-    tracemalloc.start()
-    check_results(Results([wanted], None), Results([wanted], None), check=True, inputs=[])
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < wanted.nbytes
+    with traced_memory() as peak:
+        check_results(Results([wanted], None), Results([wanted], None), check=True, inputs=[])
+    assert peak[0] < wanted.nbytes
 
 
 class Nvml(types.ModuleType):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import tracemalloc
 from collections import Counter
 
 import autotune_simulation
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import ejcache
+from helpers import traced_memory
 from soak_turns import some
 
 from ejcache.autotune import AutotuneStore, ConfigurationError, Space, Tuner, TuningPolicy, autotuned, powers_of_two
@@ -57,12 +57,9 @@ def test_a_thousand_million_points_cost_what_five_hundred_do():
         space = large(values, checked).of_call((8,), {})
         searched(space, 8)
         checked.clear()
-        tracemalloc.start()
-        try:
+        with traced_memory() as peak:
             search = searched(space, 128)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
+        peaks += peak
         assert len(search.times) == 128
         counts.append(checked["calls"])
     assert max(counts) < 4 * 128, counts

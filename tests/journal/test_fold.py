@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import tracemalloc
 import zlib
 from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from archives import flipped
-from helpers import used_in, uses
+from helpers import traced_memory, used_in, uses
 from hypothesis import given
 from memory_bucket import MemoryBucket
 from store_suite import ODD_KEYS
@@ -156,7 +155,9 @@ def test_a_line_without_end_takes_linear_time(compress):
     body = b"1" * (32 << 20)
     stored = zlib.compress(body, 1) if compress else body
     data = with_body(stored, codec="zlib" if compress else "plain")
-    assert tracemalloc_peak(lambda: dict(decode_lines(data))) < 4 << 20
+    with traced_memory() as peak, pytest.raises(EntryCorruptError):
+        dict(decode_lines(data))
+    assert peak[0] < 4 << 20
 
 
 def test_a_bomb_is_refused_after_its_limit():
@@ -173,16 +174,6 @@ def test_larger_than_a_journal():
     """What is larger than a journal may be is refused before it is read."""
     with pytest.raises(EntryCorruptError, match="larger"):
         dict(decode_lines(encode_journal(USES), limit=10))
-
-
-def tracemalloc_peak(function):
-    tracemalloc.start()
-    try:
-        with pytest.raises(EntryCorruptError):
-            function()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def test_a_record_follows_the_uses():
@@ -351,13 +342,9 @@ def test_a_snapshot_is_read_in_pieces(tmp_path):
         size = objects.stat(SNAPSHOT).size
         assert size > 4_000_000
         compact(objects, listing, dry_run=True)
-        tracemalloc.start()
-        try:
+        with traced_memory() as peak:
             compact(objects, listing, dry_run=True)
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-    assert peak < 0.8 * size
+    assert peak[0] < 0.8 * size
 
 
 def test_damaged_snapshot(objects):

@@ -6,12 +6,12 @@ import io
 import resource
 import subprocess
 import tarfile
-import tracemalloc
 from pathlib import Path
 
 import pytest
 from archives import archive, flipped, member
 from cli_helpers import files
+from helpers import traced_memory
 
 from ejcache.bucket.object_names import entry_name
 from ejcache.errors import EntryCorruptError, EntryError, StoreUnavailableError
@@ -127,16 +127,14 @@ HOSTILE = {
 
 def read_with_bounded_memory(data: bytes) -> tuple[list[tuple[str, bytes]], EntryError | None]:
     found: list[tuple[str, bytes]] = []
-    tracemalloc.start()
-    try:
-        found.extend(read_archive(io.BytesIO(data)))
-    except EntryError as exc:
-        return found, exc
-    finally:
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert most < 40 << 20
-    return found, None
+    problem = None
+    with traced_memory() as peak:
+        try:
+            found.extend(read_archive(io.BytesIO(data)))
+        except EntryError as exc:
+            problem = exc
+    assert peak[0] < 40 << 20
+    return found, problem
 
 
 @pytest.mark.parametrize("what", HOSTILE)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 import sqlite3
 import textwrap
-import tracemalloc
 
 import pytest
-from helpers import python_command, run_program, uses
+from helpers import python_command, run_program, traced_memory, uses
 from sqlite_connections import opened_connections
 from store_suite import ODD_KEYS
 
@@ -58,16 +57,13 @@ def test_a_plan_of_many_entries_takes_no_memory():
     """Planning and reading the plan of ten times as many entries takes no more of Python's memory."""
 
     def peak(count):
-        tracemalloc.start()
-        try:
+        with traced_memory() as most:
             with EvictionPlan(infos(count), now=1e6, policy=EvictionPolicy(max_size=5 * count)) as planned:
                 assert (planned.count, planned.size) == (count // 2, 5 * count)
                 assert (planned.left, planned.left_size) == (count // 2, 5 * count)
                 first = next(iter(planned))
             assert first.entry.key == long_key(0)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        return most[0]
 
     def least(count):
         # A thread that another test has left behind allocates at times, too.
@@ -80,14 +76,10 @@ def test_a_plan_of_many_entries_takes_no_memory():
 def test_a_snapshot_of_many_uses_takes_what_it_is_compressed_to():
     """Encoding a snapshot and noting it takes a few times its bytes, not an object for each use."""
     used = [(long_key(number), EntryUse(float(number))) for number in range(8_000)]
-    tracemalloc.start()
-    try:
+    with traced_memory() as peak:
         data = encode_ordered(lambda: iter(used), compress=True)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
     assert dict(decode_lines(data)) == dict(used)
-    assert peak < 2 * len(data) + 1_000_000
+    assert peak[0] < 2 * len(data) + 1_000_000
 
 
 def test_a_plan_can_be_read_again():

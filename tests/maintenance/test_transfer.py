@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tracemalloc
+from helpers import traced_memory
 
 from ejcache import entry
 from ejcache.maintenance.transfer import CopyPlan, Selection, transfer
@@ -28,14 +28,11 @@ def test_a_plan_takes_no_memory():
     """Planning ten times as many entries takes no more of Python's memory."""
 
     def peak(count):
-        tracemalloc.start()
-        try:
+        with traced_memory() as most:
             keys = (info.key for info in infos(count // 2))
             with CopyPlan(infos(count), keys, selection=EVERYTHING, now=1e6) as plan:
                 assert (plan.count, plan.already) == (count // 2, count // 2)
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        return most[0]
 
     peak(100)
     assert peak(20_000) < 1.5 * peak(2_000)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING
 from ejcache.journal.line import EntryUse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ejcache.bucket.base import Bucket
     from ejcache.stores.documents import Documents
@@ -95,6 +97,18 @@ def python_command(code_or_path: str | os.PathLike[str], *arguments: str) -> lis
     text = os.fspath(code_or_path)
     is_file = isinstance(code_or_path, os.PathLike) or (text.endswith(".py") and "\n" not in text)
     return [sys.executable, *([text] if is_file else ["-c", text]), *arguments]
+
+
+@contextmanager
+def traced_memory() -> Iterator[list[int]]:
+    """The most bytes that objects of Python have taken in this block, in the list when it has ended."""
+    peak: list[int] = []
+    tracemalloc.start()
+    try:
+        yield peak
+    finally:
+        peak.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
 
 
 def local_documents(path: str | os.PathLike[str], *, read_only: bool = False) -> Documents:

@@ -195,12 +195,13 @@ def _path_of(file: str) -> Path:
     """
     try:
         given = Path(file).expanduser()
-        if given.is_symlink():
-            raise UsageError(f"{file} cannot be written: it is a symbolic link to {given.readlink()}; name that file")
-        path = given.resolve()
+        link = given.readlink() if given.is_symlink() else None
+        path = given if link else given.resolve()
         mode = path.lstat().st_mode if os.path.lexists(path) else stat.S_IFREG
     except (OSError, RuntimeError, ValueError) as exc:
         raise UsageError(f"{file} cannot be written: {exc}") from exc
+    if link:
+        raise UsageError(f"{file} cannot be written: it is a symbolic link to {link}; name that file")
     in_memory = path.is_relative_to("/dev/shm")  # noqa: S108 (files below it are ordinary)
     special = path.is_relative_to("/proc") or (path.is_relative_to("/dev") and not in_memory)
     if special or not stat.S_ISREG(mode):
