@@ -8,9 +8,8 @@ from collections import Counter
 import pytest
 from archives import flipped
 from cli_helpers import ejcache
-from forking import Forked
 from helpers import SUPPORT
-from pod import run_pod
+from jobs import run_job
 
 from ejcache import entry
 from ejcache.journal.line import HIT, STORED
@@ -195,8 +194,7 @@ def test_ranks_that_agree(tmp_path):
     cache = str(tmp_path / "cache")
     for outcome in (None, HIT):
         before = totals(tmp_path)
-        ranks = run_pod(LISTENING + RANK, processes=2, cache=lambda _: cache, start=Forked)
-        assert [rank.returncode for rank in ranks] == [0, 0], ranks
-        events = [event for rank in ranks for event in json.loads(rank.stdout.splitlines()[-1])]
+        _, said = run_job(LISTENING + RANK, cache=lambda _: cache)
+        events = [event for each in said for event in each]
         told = tell_alike(events, Counter(totals(tmp_path)) - Counter(before), processes=2)
         assert outcome is None or {each for each, _ in told} == {outcome}

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from capabilities import needs
 from cli_helpers import ejcache
-from forking import Forked, ForkedWithFrameworks
+from forking import ForkedWithFrameworks
 from helpers import ROOT
+from jobs import run_job
 from other_host import pretend_other_host
-from pod import free_port, run_pod
+from pod import free_port
 
 from ejcache.errors import EntryCorruptError, EntryVersionError
 from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode
@@ -105,13 +106,10 @@ def test_every_rank_of_a_job_hits_what_was_compiled_for_all_of_them(command, tmp
     warming = ("warm", f"{PROGRAMS}:warm_few", "--target", "pod", "--dir", cache, "--min-compile-seconds", "0")
     first = json.loads(command(*warming, "--json", cwd=tmp_path / "elsewhere", env=other).stdout)
     assert (first["compiled"], first["failures"]) == (len(first["programs"]), 0)
-    ran = run_pod(PROGRAMS, "with", "few", cache, devices=2, start=Forked)
-    plain = run_pod(PROGRAMS, "without", "few", devices=2, start=Forked)
-    assert [rank.returncode for rank in (*ran, *plain)] == [0] * 4, ran
-    for rank, without in zip(ran, plain, strict=True):
-        found = json.loads(rank.stdout.splitlines()[-1])
-        assert found["compiled"] == []
-        assert found["results"] == json.loads(without.stdout.splitlines()[-1])["results"]
+    _, ran = run_job(PROGRAMS, "with", "few", cache, devices=2)
+    _, plain = run_job(PROGRAMS, "without", "few", devices=2)
+    assert [found["compiled"] for found in ran] == [[], []]
+    assert [found["results"] for found in ran] == [found["results"] for found in plain]
 
 
 def differing(done):

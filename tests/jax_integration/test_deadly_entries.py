@@ -7,8 +7,7 @@ import signal
 import struct
 
 import pytest
-from forking import Forked
-from pod import run_pod
+from jobs import run_job
 
 import ejcache
 from ejcache import entry
@@ -180,13 +179,12 @@ def test_all_ranks_compile_and_replace_it(tmp_path):
     """If one rank suspects its copy, each rank compiles and replaces its own."""
 
     def run():
-        ranks = run_pod(
+        _, said = run_job(
             POD,
             cache=lambda rank: str(tmp_path / f"cache-{rank}"),
             env=lambda rank: {"XDG_CACHE_HOME": str(tmp_path / str(rank))},
-            start=Forked,
         )
-        return [outcome(rank) for rank in ranks]
+        return said
 
     assert run() == [[0, 1]] * 2
     before = [executable_of(tmp_path / f"cache-{rank}").header for rank in range(2)]

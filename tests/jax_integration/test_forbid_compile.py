@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import traceback
 from pathlib import Path
@@ -13,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cli_helpers import ejcache as command_line
-from forking import Forked
-from pod import run_pod
+from jobs import run_job
 
 import ejcache
 from ejcache.cache.policy import CachePolicy
@@ -306,17 +304,7 @@ print(json.dumps(said))
 )
 def test_ranks_raise_together(forbidding, share, tmp_path):
     """If one rank of a program forbids its compilation, every rank raises at once; hits pass; later they compile."""
-    ranks = run_pod(
-        RANKS,
-        forbidding,
-        processes=2,
-        devices=2,
-        cache=lambda rank: str(tmp_path / str(rank)),
-        env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1" if share else "0"},
-        start=Forked,
-    )
-    for rank in ranks:
-        assert rank.returncode == 0, rank.stderr
+    for rank, said in zip(*run_job(RANKS, forbidding, devices=2, places=tmp_path, sharing=share), strict=True):
         where = "here" if str(rank.rank) in forbidding else f"on rank {forbidding[0]}"
-        assert json.loads(rank.stdout.splitlines()[-1]) == [[f"jit_program_{number}", where] for number in (2, 3)]
+        assert said == [[f"jit_program_{number}", where] for number in (2, 3)]
         assert rank.stats["skipped"]["forbidden"] == 2

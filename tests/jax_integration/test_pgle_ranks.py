@@ -6,10 +6,9 @@ import json
 import threading
 
 import pytest
-from forking import Forked
 from helpers import SUPPORT
+from jobs import run_job
 from notice_boards import NoticeBoard
-from pod import run_pod
 
 from ejcache.jax_integration import pgle
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient
@@ -76,9 +75,7 @@ start("one lacks the profile")
 
 def test_ranks_use_the_same_variant(tmp_path):
     """Whatever each of them sees in its own cache."""
-    ranks = run_pod(PROGRAM, str(SUPPORT), cache=lambda rank: str(tmp_path / str(rank)), start=Forked)
-
-    assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
+    ranks, _ = run_job(PROGRAM, str(SUPPORT), places=tmp_path)
     optimise = [["first pass", "profile"], 2, [True]]
     profile_again = [["profile"], 2, [True]]
     for rank in ranks:
@@ -162,13 +159,5 @@ def test_what_is_shared_without_a_profile_is_no_optimised_executable(tmp_path):
         ("nothing", [["pgle", True], ["profiling", False]]),
         ("one cannot load it", [["pgle", True], ["plain", False]]),
     ):
-        ranks = run_pod(
-            SHARED,
-            str(SUPPORT),
-            start,
-            cache=lambda rank: str(tmp_path / str(rank)),
-            env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1"},
-            start=Forked,
-        )
-        assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
-        assert [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks] == [expected] * 2
+        _, said = run_job(SHARED, str(SUPPORT), start, places=tmp_path, sharing=True)
+        assert said == [expected] * 2

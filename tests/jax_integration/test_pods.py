@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 
 import pytest
-from forking import Forked
-from pod import run_pod
+from jobs import run_job
 
 import ejcache
 from ejcache import entry
@@ -45,19 +43,9 @@ print(json.dumps(decisions))
 
 
 def run(tmp_path, *, processes, programs, share=False):
-    ranks = run_pod(
-        PROGRAM,
-        str(programs),
-        processes=processes,
-        devices=2,
-        cache=lambda rank: str(tmp_path / str(rank)),
-        env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1" if share else "0"},
-        start=Forked,
-    )
-    for rank in ranks:
-        assert rank.returncode == 0, rank.stderr
-        assert "Traceback" not in rank.stderr
-    return [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks], ranks
+    ranks, said = run_job(PROGRAM, str(programs), processes=processes, devices=2, places=tmp_path, sharing=share)
+    assert not any("Traceback" in rank.stderr for rank in ranks)
+    return said, ranks
 
 
 def spoil(directory, number, state):

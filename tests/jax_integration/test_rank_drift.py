@@ -5,11 +5,8 @@ The collectives are gloo's, which fail in a rank that waits for 30 s.
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from forking import Forked
-from pod import run_pod
+from jobs import run_job
 
 PROGRAM = """
 import json, os, sys, time
@@ -46,24 +43,21 @@ print(json.dumps([total, time.monotonic() - began, ejcache.stats().misses if ejc
 
 
 def run(tmp_path, kind, *, processes=2, cached=True):
-    ranks = run_pod(
+    ranks, said = run_job(
         PROGRAM,
         kind,
         str(tmp_path),
         processes=processes,
-        cache=(lambda rank: str(tmp_path / str(rank))) if cached and not kind.startswith("only") else None,
+        places=tmp_path if cached and not kind.startswith("only") else None,
         env=lambda rank: (
             {"XLA_FLAGS": "--xla_force_host_platform_device_count=1 --xla_cpu_max_isa=AVX2"}
             if kind == "flag" and rank == 1
             else {}
         ),
         timeout=100.0,
-        start=Forked,
     )
-    for rank in ranks:
-        assert rank.returncode == 0, rank.stderr
-        assert "Traceback" not in rank.stderr
-    return ranks, [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks]
+    assert not any("Traceback" in rank.stderr for rank in ranks)
+    return ranks, said
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from forking import Forked
+from jobs import run_job
 from notice_boards import NoticeBoard
-from pod import run_pod
 
 from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.compilation_state import Compilation
@@ -39,16 +36,8 @@ print(json.dumps([scaled_by(factor)(x).addressable_data(0).tolist() for factor i
 
 def test_programs_that_differ_in_their_callback_alone_call_their_own(tmp_path):
     """They have one key; nothing is stored, so that the second gets what the first one shared."""
-    ranks = run_pod(
-        CALLBACKS,
-        cache=lambda rank: str(tmp_path / str(rank)),
-        env=lambda _: {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1", "POD_FLOOR": "60"},
-        start=Forked,
-    )
-
-    assert [rank.returncode for rank in ranks] == [0, 0], ranks[0].stderr + ranks[1].stderr
-    assert json.loads(ranks[0].stdout.splitlines()[-1]) == [[0, 10], [0, 100]]
-    assert json.loads(ranks[1].stdout.splitlines()[-1]) == [[20, 30], [200, 300]]
+    _, said = run_job(CALLBACKS, places=tmp_path, sharing=True, env=lambda _: {"POD_FLOOR": "60"})
+    assert said == [[[0, 10], [0, 100]], [[20, 30], [200, 300]]]
 
 
 PROGRAM = LoweredProgram(None, "jit_step", Placement(backend=None, devices=(), options=None))

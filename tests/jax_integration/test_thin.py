@@ -74,6 +74,7 @@ def start(run_python: Callable[..., Finished], tmp_path: Path) -> Callable[..., 
     ],
 )
 def test_the_full_form_is_for_releases_of_listed_versions(version, proven):
+    """A version that is later, earlier, or no release gets the thin one."""
     assert is_proven(version) is proven
 
 
@@ -255,6 +256,7 @@ def test_entries_have_names_of_their_own(tmp_path):
 
 @pytest.mark.usefixtures("thin")
 def test_another_namespace_is_another_name(tmp_path):
+    """What one namespace has stored is no hit in another."""
     for namespace in ("", "new"):
         with ejcache.enable(tmp_path / "c", min_compile_seconds=0, namespace=namespace) as cache:
             compile_one()
@@ -326,6 +328,7 @@ def test_damaged_entries_are_misses_and_healed(tmp_path, damage):
 
 @pytest.mark.usefixtures("thin")
 def test_an_error_reaches_the_program_only_if_it_asks(tmp_path):
+    """With `raise_errors`, damage is an error of ours."""
     place = str(tmp_path / "c")
     with ejcache.enable(place, min_compile_seconds=0):
         compile_one()

@@ -6,13 +6,11 @@ Each rank has a server of its own with the same bucket, and one of the servers h
 from __future__ import annotations
 
 import itertools
-import json
 
 import pytest
 from buckets import GcsServerProcess
 from dead_ends import leads_to
-from forking import Forked
-from pod import run_pod
+from jobs import run_job
 
 PROGRAM = """
 import json, time
@@ -45,18 +43,15 @@ def test_one_rank_without_answers(tmp_path, fault, rank):
     """Whichever rank it is, both compile, and the job ends with the right value."""
     with GcsServerProcess() as good, GcsServerProcess() as bad:
         bad.add_fault(**FAULTS[fault])
-        ranks = run_pod(
+        ranks, said = run_job(
             PROGRAM,
             cache=lambda _: "gs://bucket/cache",
             env=lambda each: {
                 **leads_to("gs", (bad if each == rank else good).url),
                 "EJCACHE_LOCAL_DIR": str(tmp_path / str(each)),
             },
-            start=Forked,
         )
-    for each in ranks:
-        assert each.returncode == 0, each.stderr
-        value, _ = json.loads(each.stdout.splitlines()[-1])
+    for each, (value, _) in zip(ranks, said, strict=True):
         assert value == 9.0
         # The ranks reach their agreement: none has given up the other.
         assert "in time" not in each.stderr, each.stderr

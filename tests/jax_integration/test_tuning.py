@@ -5,8 +5,6 @@ A CPU stands for the GPU: XLA tunes nothing on it, and everything else is the sa
 
 from __future__ import annotations
 
-import json
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -14,6 +12,7 @@ from capabilities import needs
 from cli_helpers import ejcache as cli
 from forking import Forked
 from jax.experimental import topologies
+from jobs import run_job
 from pod import run_pod
 
 import ejcache
@@ -170,9 +169,7 @@ def test_the_ranks_of_a_job_load_it_together_until_a_warm_of_all_ranks_has_compi
     assert run_forked(POD, "warm", url).stdout.split() == ["compiled"]
 
     def job(how):
-        ranks = run_pod(POD, how, url, devices=2, cache=lambda _: url, start=Forked)
-        assert [rank.returncode for rank in ranks] == [0, 0], ranks
-        return [json.loads(rank.stdout.splitlines()[-1]) for rank in ranks]
+        return run_job(POD, how, url, devices=2, cache=lambda _: url)[1]
 
     first, second = job("run")
     assert [first[:3], second[:3]] == [[0, 1, [CROSS]]] * 2
