@@ -201,6 +201,13 @@ def test_a_library_that_cannot_be_read_is_an_error(tmp_path):
         library_digest([tmp_path / "gone.so"])
 
 
+def test_a_path_may_be_spelled_otherwise(tmp_path):
+    """A variable names a plug-in's library, or `sys.path` its directory, as somebody wrote it."""
+    (library := tmp_path / "a.so").write_bytes(b"code")
+    for spelled in (f"{tmp_path}//a.so", f"{tmp_path}/./a.so", f"{tmp_path}/../{tmp_path.name}/a.so"):
+        assert library_digest([spelled], memo=tmp_path / "memo") == library_digest([library])
+
+
 def test_native_files_are_found_under_a_package(tmp_path):
     """Shared libraries of every kind, versioned ones too, and nothing else; a link that leads nowhere hides none."""
     for name in ("circle.so", "sub.so", "z.so"):

@@ -108,12 +108,12 @@ class LibraryDigests:
             for identity, digest in _read_memo(memo).items():
                 known.setdefault(identity, digest)
         fresh: dict[str, str] = {}
-        unknown = [Path(path) for path, identity in identities.items() if identity not in known]
-        for path, digest in self._found(unknown):
-            identity = identities[str(path)]
+        unknown = {Path(path): path for path, identity in identities.items() if identity not in known}
+        for path, digest in self._found([*unknown]):
+            identity = identities[unknown[path]]
             known[identity] = digest
             settled = time.time() - path.stat().st_mtime > _RACY_SECONDS
-            if settled and _identity(str(path), {}) == identity:
+            if settled and _identity(unknown[path], {}) == identity:
                 fresh[identity] = digest
         if memo is not None and fresh:
             _write_memo(memo, fresh)
