@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import nullcontext
@@ -235,6 +236,18 @@ def test_who_could_replace_a_directory(tmp_path, inside, mode, below, why):
         assert why in said
         inside(True)
         assert why_replaceable(path) == ""  # an emptyDir of Kubernetes
+
+
+def test_a_question_without_an_answer_makes_no_directory_safe(tmp_path, monkeypatch):
+    """Where nothing says whether this is a container, a directory that any user could exchange is not taken for safe."""
+
+    def refused():
+        raise PermissionError(errno.EACCES, "closed")
+
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr("ejcache.util.directory_access.is_in_container", refused)
+    with pytest.raises(PermissionError):
+        why_replaceable(tmp_path / "cache")
 
 
 def test_a_cache_that_any_user_could_replace_is_not_used(tmp_path, inside):

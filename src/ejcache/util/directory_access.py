@@ -290,14 +290,13 @@ def why_replaceable(path: str | os.PathLike[str]) -> str:
     """
     part, below = os.path.realpath(path), ""
     while part != below:
+        mode = 0
         with contextlib.suppress(OSError):  # not there yet, or behind a directory that is not for this user
             mode = os.stat(part).st_mode
-            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-                if is_in_container():
-                    return ""
-                return (
-                    f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
-                )
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            if is_in_container():
+                return ""
+            return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
         part, below = os.path.dirname(part), part
     return ""
 
