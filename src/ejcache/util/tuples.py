@@ -50,7 +50,7 @@ else:
             ),
         )
     )
-    """What makes a tuple, by the number of its fields."""
+    """What makes a tuple, by the number of its fields. A class with more of them needs another line."""
     _names = {"_new": _new}
     _getters: list[_tuplegetter] = []
     """By place: one does for all classes. Every object of a start brings a full collection of garbage nearer."""
