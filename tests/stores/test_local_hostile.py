@@ -239,7 +239,7 @@ def test_who_could_replace_a_directory(tmp_path, inside, mode, below, why):
 
 
 def test_a_question_without_an_answer_makes_no_directory_safe(tmp_path, monkeypatch):
-    """Where nothing says whether this is a container, a directory that any user could exchange is not taken for safe."""
+    """Where nobody can say whether this is a container, a directory that any user could exchange is not safe."""
 
     def refused():
         raise PermissionError(errno.EACCES, "closed")
