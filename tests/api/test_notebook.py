@@ -8,9 +8,11 @@ import pytest
 from capabilities import require
 
 import ejcache
-from ejcache.cache.counters import CacheTally, Miss, Skip
+from ejcache.cache.counters import Skip, add_miss, add_skip
+from ejcache.cache.policy import Miss
 from ejcache.cache.stats import Stats
 from ejcache.history.causes import Cause
+from ejcache.util.tally import Tally
 
 BOOK = """
 import nbclient, nbformat, sys
@@ -51,10 +53,10 @@ def test_cells_in_a_kernel(run_python, monkeypatch, starts):
 
 def test_statistics_as_text_and_as_a_table():
     """Statistics lead with the seconds, as text and as HTML, in which a counter's name cannot be a tag."""
-    tally = CacheTally()
+    tally = Tally()
     tally.add(hits=3, seconds_saved=1.25, compile_seconds=0.5, stores=1, **{"miss_<b>": 1})
-    tally.miss(Miss.ABSENT)
-    tally.skip(Skip.QUICK)
+    add_miss(tally, Miss.ABSENT)
+    add_skip(tally, Skip.QUICK)
     stats = Stats.of(tally.totals())
     assert str(stats) == "saved 1.2 of 1.8 s of compiling: 3 hits, 1 miss, 1 stored"
     html = stats._repr_html_()
@@ -65,9 +67,9 @@ def test_statistics_as_text_and_as_a_table():
 
 def test_what_a_cell_shows_is_short():
     """A cell shows the `repr` of its last value: of many misses, and of counters, a line each."""
-    tally = CacheTally()
+    tally = Tally()
     for reason in Miss:
-        tally.miss(reason)
+        add_miss(tally, reason)
     assert repr(Stats.of(tally.totals())).startswith("<Stats: saved 0.0 of 0.0 s of compiling: 0 hits, ")
     assert repr(Cause("jit_f", sentence="it is new", diff="a\n" * 1_000)) == (
         "<Cause: jit_f was compiled because it is new>"

@@ -12,8 +12,8 @@ from store_faults import FaultStore
 from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
 from ejcache.cache.compilation_cache import CompilationCache
-from ejcache.cache.counters import Miss
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.policy import CachePolicy, Miss
+from ejcache.cache.stats import stats_of_process
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore
@@ -160,7 +160,7 @@ def test_damage_in_a_read_only_store_counts_once(tmp_path, caplog):
     policy = CachePolicy(str(tmp_path), open_store=lambda: LocalStore(tmp_path, read_only=True))
     with closing(policy):
         assert policy.read("k", resolve()).miss is Miss.CORRUPT
-        assert policy.stats().corrupt == 1
+        assert stats_of_process(policy).corrupt == 1
     assert f"a damaged entry in {tmp_path} is not used: k" in caplog.text
 
 

@@ -9,10 +9,12 @@ from collections import Counter
 
 import pytest
 
-from ejcache.cache.counters import CacheTally, Miss, Skip
+from ejcache.cache.counters import Skip, add_miss, add_skip
 from ejcache.cache.exit_report import report_line
+from ejcache.cache.policy import Miss
 from ejcache.cache.stats import Stats
 from ejcache.util import tally as tallies
+from ejcache.util.tally import Tally
 
 
 def stats_of(tally):
@@ -21,12 +23,12 @@ def stats_of(tally):
 
 def test_the_line():
     """Hits, misses and why, what was stored and what not and why, and the time saved."""
-    tally = CacheTally()
+    tally = Tally()
     tally.add(hits=12, seconds_saved=41.25, compile_seconds=1.75, stores=2)
-    tally.miss(Miss.ABSENT)
+    add_miss(tally, Miss.ABSENT)
     assert report_line(stats_of(tally), ["/c"]) == "ejcache: saved 41.2 of 43.0 s: 12 hits, 1 miss, 2 stored (/c)"
-    tally.miss(Miss.CORRUPT)
-    tally.skip(Skip.QUICK)
+    add_miss(tally, Miss.CORRUPT)
+    add_skip(tally, Skip.QUICK)
     tally.add(errors=1)
     assert report_line(stats_of(tally), ["/c", "/d"]) == (
         "ejcache: saved 41.2 of 43.0 s: 12 hits, 2 misses (1 absent, 1 corrupt), 2 stored, 1 not stored (1 quick), "
@@ -40,7 +42,7 @@ def test_the_line():
 
 def test_the_line_says_what_is_on_this_host_only():
     """Of what a cache in a bucket has stored, some entries are below its floor, and some uploads are not finished."""
-    tally = CacheTally()
+    tally = Tally()
     tally.add(stores=9, kept_here=8, shared_uploads=2)
     assert "9 stored, 8 of them on this host only (gs://b)" in report_line(stats_of(tally), ["gs://b"])
     tally.add(shared_spooled=2, shared_uploads_lost=1, shared_refused=3)
@@ -52,11 +54,10 @@ def test_the_line_says_what_is_on_this_host_only():
 PROGRAM = """
 import os, sys
 from ejcache.cache import exit_report as reporting
-from ejcache.cache.counters import CacheTally
-from ejcache.cache.stats import Stats
+from ejcache.util.tally import Tally
 class Cache:
-    def __init__(self, url): self.url, self.tally = url, CacheTally()
-    def stats(self): return Stats.of(self.tally.totals())
+    def __init__(self, url): self.url, self.tally = url, Tally()
+    def count_tiers(self): pass
 for url in ("/a", "/b"):
     cache = Cache(url)
     cache.tally.add(hits=2)
@@ -122,7 +123,7 @@ def test_a_forked_child_reports_nothing(run_forked):
 
 def test_counting_in_a_signal_handler():
     """A signal handler that counts, reads or takes inside the same thread's call waits for nobody and loses nothing."""
-    tally = CacheTally()
+    tally = Tally()
     taken = Counter()
     calls = [
         lambda: tally.add(here=1, hits=1),

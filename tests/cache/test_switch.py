@@ -10,9 +10,9 @@ import pytest
 from cli_helpers import ejcache
 
 from ejcache import entry
-from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.counters import Skip
 from ejcache.cache.opening import open_cache_store, open_switch
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.policy import CachePolicy, Miss
 from ejcache.cache.recalled_copies import RecalledCopies
 from ejcache.cache.switch import FRESH_SECONDS, CacheSwitch
 from ejcache.cache.writing import EntryWriter

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from notice_boards import NoticeBoard
 
-from ejcache.cache.counters import Miss
+from ejcache.cache.policy import Miss
 from ejcache.jax_integration.compilation_state import Compilation
 from ejcache.jax_integration.no_compile_blocks import forbid_compile
 from ejcache.jax_integration.program import LoadedExecutable

@@ -7,6 +7,7 @@ from jobs import run_job
 from notice_boards import NoticeBoard
 
 from ejcache.cache.policy import CachePolicy
+from ejcache.cache.stats import stats_of_process
 from ejcache.jax_integration.compilation_state import Compilation
 from ejcache.jax_integration.lookup import ExecutableOrigins
 from ejcache.jax_integration.program import LoweredProgram, Placement
@@ -54,7 +55,7 @@ class Ranks:
 
     @property
     def failures(self):
-        return [int(policy.stats().errors) for policy in self.policies]
+        return [int(stats_of_process(policy).errors) for policy in self.policies]
 
     def run(self, rank, compile_here):
         compilation = Compilation(

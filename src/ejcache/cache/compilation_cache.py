@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache import entry
-from ejcache.cache.counters import Miss
+from ejcache.cache.policy import Miss
 from ejcache.errors import UsageError
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.util.store_keys import check_key
@@ -81,7 +81,9 @@ class CompilationCache:
         """
         looked = self._policy.read(check_key(key), self._settings(), kind=None)
         if looked.entry is None:
-            self._policy.count_miss(looked.miss or Miss.ABSENT)
+            from ejcache.cache.counters import count_miss
+
+            count_miss(self._policy, looked.miss or Miss.ABSENT)
             return None
         self._policy.count_hit(looked.entry.header, load_seconds=0.0)
         return looked.entry.raw
@@ -132,7 +134,9 @@ class CompilationCache:
 
     def stats(self, *, whole_store: bool = False) -> Stats:
         """Return the counters of this process; with `whole_store`, of all processes since the store was made."""
-        return self._policy.store_stats(self._settings()) if whole_store else self._policy.stats()
+        from ejcache.cache.stats import stats_of_process, stats_of_store
+
+        return stats_of_store(self._policy, self._settings()) if whole_store else stats_of_process(self._policy)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Write the counters of this process to the store.

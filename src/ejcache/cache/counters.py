@@ -1,4 +1,4 @@
-"""Counters: what was looked up in the cache, what became of it, and why.
+"""Counters: what was looked up in the cache, what became of it, and why. A hit counts with names alone (`policy`).
 
 `left_out` and `left_out_seconds` are the compilations below a floor, `kept_here` and `kept_here_seconds` those that a
 shared cache keeps on one host only; the seconds are those of compiling. `preload_loaded`, `preload_hits` and
@@ -14,46 +14,16 @@ a later version is kept and shown by an earlier one.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ejcache.util.tally import Tally
 from ejcache.util.words import Words
+
+if TYPE_CHECKING:
+    from ejcache.cache.policy import CachePolicy, Miss
+    from ejcache.util.tally import Tally
 
 MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
-
-
-class Miss(Words):
-    """Why a lookup did not give an executable. Codes are append-only."""
-
-    ABSENT = "absent"
-    """No entry under this key."""
-    CORRUPT = "corrupt"
-    """The entry was damaged; it was quarantined."""
-    FOREIGN = "foreign"
-    """The index answered with another key's entry; it was quarantined."""
-    VERSION = "version"
-    """The entry is of a format that this version does not read."""
-    REJECTED = "rejected"
-    """The entry is intact, but XLA would not load it here."""
-    SUSPECTED = "suspected"
-    """The entry is intact, but two starts in a row ended while they loaded it; it is replaced."""
-    FORCED = "forced"
-    """EASYDEL_RECOMPILE_FORCE asks for a fresh compilation."""
-    DISAGREED = "disagreed"
-    """It could be loaded here, but not on every rank of its program."""
-    CHECKED = "checked"
-    """The hit was recompiled to check it."""
-    ERROR = "error"
-    """The storage failed."""
-    DISABLED = "disabled"
-    """The cache is switched off."""
-    QUICK = "quick"
-    """It compiled so quickly on this host before that shared storage was not read."""
-    NO_DEVICES = "no_devices"
-    """It is stored, but it was compiled for devices that this process does not have, so nothing loads it here."""
-    RECALLED = "recalled"
-    """An operator has recalled the entry."""
 
 
 class Skip(Words):
@@ -93,13 +63,31 @@ class Skip(Words):
     """The process has registered a pass over the HLO, which no key can name."""
 
 
-class CacheTally(Tally):
-    """A `Tally` that knows the names of this module."""
+def add_miss(tally: Tally, reason: Miss) -> None:
+    """Count a miss and its reason."""
+    tally.add(**{"misses": 1, MISS_PREFIX + reason: 1})
 
-    def miss(self, reason: Miss) -> None:
-        """Count a miss and its reason."""
-        self.add(**{"misses": 1, MISS_PREFIX + reason: 1})
 
-    def skip(self, reason: Skip) -> None:
-        """Count a compilation that is not stored, and why."""
-        self.add(**{SKIP_PREFIX + reason: 1})
+def add_skip(tally: Tally, reason: Skip) -> None:
+    """Count a compilation that is not stored, and why."""
+    tally.add(**{SKIP_PREFIX + reason: 1})
+
+
+def count_miss(cache: CachePolicy, reason: Miss, *, compile_seconds: float = 0.0) -> None:
+    """Count a miss, and the seconds that it cost to compile."""
+    add_miss(cache.tally, reason)
+    if compile_seconds:
+        cache.tally.add(compile_seconds=compile_seconds)
+    cache.flush_if_due()
+
+
+def count_skip(cache: CachePolicy, reason: Skip) -> None:
+    """Count a compilation that was not stored, or not looked up, for this reason."""
+    add_skip(cache.tally, reason)
+    cache.flush_if_due()
+
+
+def count_check(cache: CachePolicy, result: str) -> None:
+    """Count a stored executable that was compared with a fresh one, and the result."""
+    cache.tally.add(**{"checks": 1, f"check_{result}": 1})
+    cache.flush_if_due()

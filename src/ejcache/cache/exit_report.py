@@ -15,7 +15,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ejcache.cache.counters import Miss
+from ejcache.cache.policy import Miss
 from ejcache.cache.report_destination import absolute_destination, is_off, line_without_a_cache
 from ejcache.cache.stats import Stats
 from ejcache.settings.environment import environment_variable
@@ -46,8 +46,8 @@ class ReportedCache(Protocol):
     def tally(self) -> Tally:
         """The counters of this process."""
 
-    def stats(self) -> Stats:
-        """Return the counters of this process for this cache."""
+    def count_tiers(self) -> None:
+        """Count what the tiers of its store have counted."""
 
 
 class _ReportedProcess:
@@ -193,7 +193,8 @@ def _write(destination: str, line: str, fields: Mapping[str, object]) -> None:
 def _total(caches: Iterable[ReportedCache]) -> Stats:
     amounts: dict[str, float] = {}
     for cache in caches:
-        for name, amount in cache.stats().amounts.items():
+        cache.count_tiers()
+        for name, amount in cache.tally.totals().items():
             amounts[name] = amounts.get(name, 0) + amount
     return Stats.of(amounts)
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.cache.counters import CacheTally, Miss, Skip
 from ejcache.errors import (
     EntryCorruptError,
     EntryError,
@@ -31,13 +30,14 @@ from ejcache.stores.location import display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import short_tasks
+from ejcache.util.tally import Tally
 from ejcache.util.tuples import NamedTuple
+from ejcache.util.words import Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.bucket.breaker import CircuitBreaker
-    from ejcache.cache.stats import Stats
     from ejcache.cache.switch import CacheSwitch
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.maintenance.recalls import Recalls
@@ -50,6 +50,39 @@ _NAMED: Final = 10
 """Recalled programs that a sentence names."""
 _FLUSH_SECONDS: Final = 2.0
 """Counters of hits go to the store at most this often: that is a transaction. A killed process loses the last."""
+
+
+class Miss(Words):
+    """Why a lookup did not give an executable. Codes are append-only."""
+
+    ABSENT = "absent"
+    """No entry under this key."""
+    CORRUPT = "corrupt"
+    """The entry was damaged; it was quarantined."""
+    FOREIGN = "foreign"
+    """The index answered with another key's entry; it was quarantined."""
+    VERSION = "version"
+    """The entry is of a format that this version does not read."""
+    REJECTED = "rejected"
+    """The entry is intact, but XLA would not load it here."""
+    SUSPECTED = "suspected"
+    """The entry is intact, but two starts in a row ended while they loaded it; it is replaced."""
+    FORCED = "forced"
+    """EASYDEL_RECOMPILE_FORCE asks for a fresh compilation."""
+    DISAGREED = "disagreed"
+    """It could be loaded here, but not on every rank of its program."""
+    CHECKED = "checked"
+    """The hit was recompiled to check it."""
+    ERROR = "error"
+    """The storage failed."""
+    DISABLED = "disabled"
+    """The cache is switched off."""
+    QUICK = "quick"
+    """It compiled so quickly on this host before that shared storage was not read."""
+    NO_DEVICES = "no_devices"
+    """It is stored, but it was compiled for devices that this process does not have, so nothing loads it here."""
+    RECALLED = "recalled"
+    """An operator has recalled the entry."""
 
 
 class Lookup(NamedTuple):
@@ -88,7 +121,7 @@ class CachePolicy:
         open_switch: Callable[[Store], CacheSwitch | None] = lambda _: None,
     ) -> None:
         self.url = display_url(url)  # of a URL that is refused because it carries a credential
-        self.tally = CacheTally()
+        self.tally = Tally()
         self._open_store = open_store
         self._open_single_flight = open_single_flight
         self._open_switch = open_switch
@@ -320,42 +353,6 @@ class CachePolicy:
         if not self._flush_is_planned:
             self.flush_if_due()
 
-    def count_miss(self, reason: Miss, *, compile_seconds: float = 0.0) -> None:
-        """Count a miss, and the seconds that it cost to compile."""
-        self.tally.miss(reason)
-        if compile_seconds:
-            self.tally.add(compile_seconds=compile_seconds)
-        self.flush_if_due()
-
-    def count_skip(self, reason: Skip) -> None:
-        """Count a compilation that was not stored, or not looked up, for this reason."""
-        self.tally.skip(reason)
-        self.flush_if_due()
-
-    def count_check(self, result: str) -> None:
-        """Count a stored executable that was compared with a fresh one, and the result."""
-        self.tally.add(**{"checks": 1, f"check_{result}": 1})
-        self.flush_if_due()
-
-    def stats(self) -> Stats:
-        """Return the counters of this process."""
-        from ejcache.cache.stats import Stats
-
-        self._count_tiers()
-        return Stats.of(self.tally.totals())
-
-    def store_stats(self, settings: Settings) -> Stats:
-        """Return the counters of all processes since the store was made."""
-        from ejcache.cache.stats import Stats
-
-        self.flush()
-        store = self.opened(settings)
-        try:
-            return Stats.of(store.counters()) if store is not None else Stats()
-        except StoreError as exc:
-            self.report_failure("read the counters", exc, settings)
-            return Stats()
-
     def flush(self, timeout: float | None = None) -> bool:
         """Write the counters; with `timeout`, also wait that many seconds for uploads. False if one is not finished."""
         self._flush_is_planned = False
@@ -365,7 +362,7 @@ class CachePolicy:
         uploaded = True
         if timeout is not None and (tiers := two_tiers(store)) is not None:
             uploaded = tiers.flush(timeout)
-        self._count_tiers()
+        self.count_tiers()
         amounts = self.tally.take_pending()
         if amounts:
             self._flushed_at = time.monotonic()
@@ -389,7 +386,8 @@ class CachePolicy:
             if self._store is store:
                 self._store = None
 
-    def _count_tiers(self) -> None:
+    def count_tiers(self) -> None:
+        """Count what the tiers of the store have counted since the last call."""
         tiers = two_tiers(self._store) if self._store is not None else None
         if tiers is not None:
             self.tally.add(**tiers.take_tier_counters())

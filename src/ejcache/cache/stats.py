@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import MISS_PREFIX, SKIP_PREFIX
+from ejcache.errors import StoreError
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.settings.table import Settings
 
 _COUNTS: Final = ("hits", "misses", "stores", "errors", "corrupt")
 
@@ -148,3 +152,20 @@ class Stats(NamedTuple):
             "skipped": self.skipped,
             "tiers": self.tiers,
         }
+
+
+def stats_of_process(cache: CachePolicy) -> Stats:
+    """Return the counters of this process."""
+    cache.count_tiers()
+    return Stats.of(cache.tally.totals())
+
+
+def stats_of_store(cache: CachePolicy, settings: Settings) -> Stats:
+    """Return the counters of all processes since the store was made."""
+    cache.flush()
+    store = cache.opened(settings)
+    try:
+        return Stats.of(store.counters()) if store is not None else Stats()
+    except StoreError as exc:
+        cache.report_failure("read the counters", exc, settings)
+        return Stats()

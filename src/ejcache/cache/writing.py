@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.cache.counters import Skip
+from ejcache.cache.counters import Skip, add_skip
 from ejcache.cache.policy import CachePolicy, may_write
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.keys.side_keys import module_text_key
@@ -147,7 +147,7 @@ class EntryWriter:
 
     def leave_out(self, key: str, reason: Skip, compile_seconds: float, settings: Settings) -> None:
         """Count a compilation that is not stored, and note on this host if that is because it was quick."""
-        self._policy.tally.skip(reason)
+        add_skip(self._policy.tally, reason)
         if reason in (Skip.QUICK, Skip.SMALL):
             self._policy.tally.add(left_out=1, left_out_seconds=compile_seconds)
         floors = settings.floors

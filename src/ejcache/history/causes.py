@@ -11,7 +11,8 @@ import difflib
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.counters import Skip
+from ejcache.cache.policy import Miss
 from ejcache.history import difference as differ
 from ejcache.history.buckets import buckets_of
 from ejcache.history.definitions import definition_of

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ejcache.cache.counters import Miss
+from ejcache.cache.policy import Miss
 from ejcache.keys.key import PGLE
 
 if TYPE_CHECKING:

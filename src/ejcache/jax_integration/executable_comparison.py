@@ -12,6 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ejcache.cache.counters import count_check
 from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration.seam import patch as seam
 
@@ -59,7 +60,7 @@ def check(
             `raise_persistent_cache_errors` is.
     """
     result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
-    cache.count_check(result.value)
+    count_check(cache, result.value)
     if result is not Comparison.DIFFERENT:
         return
     EntryWriter(cache).quarantine(stored.key, settings)

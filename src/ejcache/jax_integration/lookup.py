@@ -15,8 +15,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.counters import Miss
-from ejcache.cache.policy import Lookup
+from ejcache.cache.policy import Lookup, Miss
 from ejcache.jax_integration.compilation_state import stores_only
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key

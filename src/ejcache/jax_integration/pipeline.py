@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.cache.counters import Miss, Skip
+from ejcache.cache.policy import Miss
 from ejcache.jax_integration.compilation_state import (
     AlreadyStoredError,
     AskedError,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from ejcache.cache.counters import Skip
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.lowering.quick_programs import QuickPrograms
     from ejcache.jax_integration.preload.preloader import Preloader
@@ -154,10 +155,14 @@ class Compiler:
         settings = self.settings()
         cache = self.cache_of(settings)
         if cache is None:
+            from ejcache.cache.counters import Skip  # no hit skips a program
+
             return self._keyless(request, Skip.DISABLED)
         self._last = settings, str(request.backend.platform)
         if not seam.can_serialize(request.backend):
-            cache.count_skip(Skip.PLATFORM)
+            from ejcache.cache.counters import Skip, count_skip
+
+            count_skip(cache, Skip.PLATFORM)
             return self._keyless(request, Skip.PLATFORM)
         try:
             compilation = _compilation(request, settings, cache)
@@ -168,7 +173,9 @@ class Compiler:
             return self._keyless(request, exc.skip)
         except Exception as exc:
             # A program that has no key is compiled without the cache, as in JAX.
-            cache.count_skip(Skip.NO_KEY)
+            from ejcache.cache.counters import Skip, count_skip
+
+            count_skip(cache, Skip.NO_KEY)
             cache.report_failure("make a key", exc, settings)
             return self._keyless(request, Skip.NO_KEY)
         compilation.seconds.update(measured)
@@ -407,6 +414,7 @@ class Compiler:
         return made.executable
 
     def _compile_here(self, compilation: Compilation, program: LoweredProgram) -> Any:
+        from ejcache.cache.counters import Skip, count_miss
         from ejcache.jax_integration.progress import progress_of
 
         self._refuse_if_forbidden(compilation, program)
@@ -429,17 +437,17 @@ class Compiler:
         if _holds_callbacks(program):
             self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
         elif compilation.miss is Miss.NO_DEVICES or compilation.is_drifted:
-            compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
+            count_miss(compilation.cache, compilation.miss, compile_seconds=seconds)
             skipped = Skip.RANKS_DIFFER if compilation.is_drifted else Skip.DUPLICATE
             self._publisher.skip(compilation, program, skipped, seconds)
         elif compilation.to_check is not None:
-            compilation.cache.count_miss(Miss.CHECKED, compile_seconds=seconds)
+            count_miss(compilation.cache, Miss.CHECKED, compile_seconds=seconds)
             self._checked.add(compilation.to_check.key)
             from ejcache.jax_integration.executable_comparison import check
 
             check(compilation.to_check, program, executable, compilation.cache, compilation.settings)
         else:
-            compilation.cache.count_miss(compilation.miss, compile_seconds=seconds)
+            count_miss(compilation.cache, compilation.miss, compile_seconds=seconds)
             skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
             compilation.is_stored = skip in {None, Skip.DUPLICATE}
             is_next_time = compilation.settings.preload and not compilation.devices_absent
@@ -454,6 +462,8 @@ class Compiler:
         """
         ranks = compilation.forbidden_on
         if is_forbidden() if ranks is None else ranks:
+            from ejcache.cache.counters import Skip
+
             where = "here" if not ranks or seam_backends.process_index() in ranks else f"on rank {ranks[0]}"
             never = Skip.CALLBACK if _holds_callbacks(program) else None
             raise self._publisher.refusal(compilation, program, never, where)

@@ -17,7 +17,7 @@ import jax
 from jaxlib.mlir import ir
 
 from ejcache import entry
-from ejcache.cache.counters import Skip
+from ejcache.cache.counters import Skip, count_miss, count_skip
 from ejcache.cache.writing import EntryWriter, WriteResult
 from ejcache.errors import CompileForbiddenError
 from ejcache.history.causes import why_not_found, why_not_stored
@@ -119,7 +119,7 @@ class Publisher:
 
     def skip(self, compilation: Compilation, program: LoweredProgram, reason: Skip, compile_seconds: float) -> None:
         """Count and log a compilation that cannot be stored."""
-        compilation.cache.count_skip(reason)
+        count_skip(compilation.cache, reason)
         record = _record(compilation, program, outcome=reason, seconds=compile_seconds)
         _log(compilation.cache, compilation.settings, record, program, compilation.seconds)
 
@@ -133,8 +133,8 @@ class Publisher:
             where: which ranks forbid it, in words.
         """
         cache, settings, name, key = compilation.cache, compilation.settings, program.name, compilation.text
-        cache.count_miss(compilation.miss)
-        cache.count_skip(Skip.FORBIDDEN)
+        count_miss(cache, compilation.miss)
+        count_skip(cache, Skip.FORBIDDEN)
         if key not in self._refused:
             # A server may be asked for the same program again and again, and the reason may cost a listing.
             record = _record(compilation, program, reason=compilation.miss, outcome=Skip.FORBIDDEN)
@@ -153,7 +153,7 @@ class Publisher:
         self, cache: CachePolicy, settings: Settings, name: str, reason: Skip, seconds: Mapping[str, float]
     ) -> None:
         """Count a program of which no key can be made, and log it when JAX has compiled it."""
-        cache.count_skip(reason)
+        count_skip(cache, reason)
 
         def log_it(took: float) -> None:
             record = ProgramRecord(name, url=cache.url, outcome=reason.value, compile_seconds=took)
@@ -204,7 +204,7 @@ class Publisher:
                     writer.write(header, raw, settings)
 
             self._scheduler.later(_SUCCESSION_SECONDS, publish)
-        cache.count_skip(Skip.OTHER_RANK)
+        count_skip(cache, Skip.OTHER_RANK)
         return WriteResult(Skip.OTHER_RANK)
 
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.cache.counters import Miss
+from ejcache.cache.counters import count_miss
+from ejcache.cache.policy import Miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.entry import Header
 from ejcache.jax_integration.lowering.platform_toolchain import (
@@ -116,7 +117,7 @@ class ThinForm:
         looked = policy.read(_name(key, settings), settings)
         policy.tally.add(about=1)
         if looked.entry is None:
-            policy.count_miss(looked.miss or Miss.ABSENT)
+            count_miss(policy, looked.miss or Miss.ABSENT)
             _remember(self._missed, key, time.monotonic())
             return None
         _remember(self._given, key, None)
@@ -129,7 +130,7 @@ class ThinForm:
         seconds = time.monotonic() - missed if missed is not None else 0.0
         is_useless = key in self._given and not settings.check_contents
         if is_useless:
-            policy.count_miss(Miss.REJECTED)
+            count_miss(policy, Miss.REJECTED)
         name = _name(key, settings)
         header = Header(
             key=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.counters import Miss
+from ejcache.cache.policy import Miss
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.compilation_state import AlreadyStoredError, stores_only
 from ejcache.jax_integration.seam import patch as seam

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.counters import Skip
 from ejcache.jax_integration.lowering.components import (
     device_components,
     environment_components,
@@ -28,6 +27,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ejcache.cache.counters import Skip
     from ejcache.jax_integration.lowering.components import DeviceComponents, OptionComponents
     from ejcache.jax_integration.lowering.module_digest import ModuleDigest
     from ejcache.jax_integration.program import KeyRequest
@@ -63,6 +63,8 @@ def registered_components(computation: ModuleDigest, *, devices: int, ignore_fun
     """
     seen = registered()
     if seen.passes:
+        from ejcache.cache.counters import Skip  # only a program without a key needs a reason
+
         raise UnkeyableError(Skip.HLO_PASS, _PASSES)
     if not computation.custom_calls:
         return {}
@@ -75,6 +77,8 @@ def _partitioned_calls(
 ) -> str:
     """Return the program's custom calls that were registered as partitioned by their batch, a line each."""
     if not ignore_functions and (named := computation.custom_calls & seen.partitioned):
+        from ejcache.cache.counters import Skip
+
         raise UnkeyableError(
             Skip.PARTITIONING,
             f"has custom calls that a registered Python function partitions ({', '.join(sorted(named))}), which has no "
@@ -82,6 +86,8 @@ def _partitioned_calls(
         )
     foreign = computation.batched_calls - own_batch_targets()
     if foreign - seen.batched and devices > 1 and not seen.all_calls:
+        from ejcache.cache.counters import Skip
+
         raise UnkeyableError(
             Skip.PARTITIONING,
             f"has custom calls ({', '.join(sorted(foreign))}) that may have been registered as batch partitionable "
@@ -164,8 +170,12 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
         ignore_custom_partitioning=settings.remove_custom_partitioning_ptr,
     )
     if computation.custom_partitionings and not settings.remove_custom_partitioning_ptr:
+        from ejcache.cache.counters import Skip
+
         raise UnkeyableError(Skip.PARTITIONING, _PARTITIONING)
     if computation.inspections:
+        from ejcache.cache.counters import Skip
+
         # No setting excuses this one: a hit would not call the function.
         raise UnkeyableError(Skip.INSPECTION, _INSPECTION)
     chosen = option_components(request.options, profile_sentinel=request.profile_sentinel)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.counters import Miss
+from ejcache.cache.policy import Miss
 from ejcache.jax_integration.compilation_state import is_forbidden
 from ejcache.jax_integration.lookup import OWN
 from ejcache.jax_integration.lowering.key import short_digest

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ejcache import entry
+from ejcache.cache.counters import count_miss
 from ejcache.errors import StoreError
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN
@@ -73,7 +74,7 @@ def share(
     if received is None:
         log.info("ejcache: %s did not come from the first process, so it is compiled here", program.name)
         return compile_here()
-    compilation.cache.count_miss(compilation.miss)
+    count_miss(compilation.cache, compilation.miss)
     store(executable, compile_seconds=received.header.compile_seconds, raw=received.raw)
     return executable
 
