@@ -79,15 +79,15 @@ def test_a_wrong_entry_is_proven_and_taken_out_and_raised_as_jax_does(directory)
 
 def test_a_plug_in_that_does_not_show_its_programs_proves_nothing(directory, monkeypatch):
     """Nor its bytes; that is no error in the program, and no entry is taken out for it."""
-    from ejcache.jax_integration.seam import patch as seam
+    from ejcache.jax_integration.seam import compiling
 
     def lacking(executable):
         raise RuntimeError("UNIMPLEMENTED: GetHloModules")
 
     cache = ejcache.enable(directory, min_compile_seconds=0)
     expected = compile_one(multiply)
-    monkeypatch.setattr(seam, "optimised_program", lacking)
-    monkeypatch.setattr(seam, "serialize_executable", lacking)
+    monkeypatch.setattr(compiling, "optimised_program", lacking)
+    monkeypatch.setattr(compiling, "serialize_executable", lacking)
     jax.config.update("jax_compilation_cache_check_contents", True)
     try:
         assert compile_one(multiply).tobytes() == expected.tobytes()

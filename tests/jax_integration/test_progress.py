@@ -33,13 +33,13 @@ sys.stderr = Stream()
 cache = ejcache.enable(min_compile_seconds=0)
 progress.show_progress()
 
-from ejcache.jax_integration.seam import patch
-compile_executable = patch.compile_executable
+from ejcache.jax_integration.seam import compiling
+compile_executable = compiling.compile_executable
 def slowly(program):
     if {after} == 0:
         said.wait(60)
     return compile_executable(program)
-patch.compile_executable = slowly
+compiling.compile_executable = slowly
 
 def train_step(x):
     return x * 3 + 1

@@ -18,7 +18,7 @@ from pod import run_pod
 import ejcache
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.devices import absent as elsewhere
-from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam import compiling
 from ejcache.keys import key as keys
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING
 from ejcache.keys.parsing import evicted_before, parse_key
@@ -32,9 +32,9 @@ SHAPE = (6,)
 def compiled(monkeypatch):
     """The names of what is compiled from here on."""
     made = []
-    compile_executable = seam.compile_executable
+    compile_executable = compiling.compile_executable
     monkeypatch.setattr(
-        seam, "compile_executable", lambda program: made.append(program.name) or compile_executable(program)
+        compiling, "compile_executable", lambda program: made.append(program.name) or compile_executable(program)
     )
     monkeypatch.setattr(keys, "AUTOTUNED", frozenset({"cpu"}))
     return made
@@ -130,12 +130,12 @@ import json, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
-from ejcache.jax_integration.seam import patch
+from ejcache.jax_integration.seam import compiling
 from ejcache.keys import key as keys
 
 keys.AUTOTUNED = frozenset({"cpu"})
-compiled, compile_executable = [], patch.compile_executable
-patch.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
+compiled, compile_executable = [], compiling.compile_executable
+compiling.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
 
 def step(x):
     return jnp.cumsum(x * 3) + x.sum()

@@ -143,12 +143,12 @@ def warm(devices):
 
 def main(url):
     """Two steps of each; what was compiled, and the losses."""
-    from ejcache.jax_integration.seam import patch
+    from ejcache.jax_integration.seam import compiling
 
     ejcache.enable(url, min_compile_seconds=0)
     made = []
-    compile_executable = patch.compile_executable
-    patch.compile_executable = lambda program: made.append(program.name) or compile_executable(program)
+    compile_executable = compiling.compile_executable
+    compiling.compile_executable = lambda program: made.append(program.name) or compile_executable(program)
     losses = {}
     for name, program in PROGRAMS.items():
         step, init, _, placed = program(jax.devices())

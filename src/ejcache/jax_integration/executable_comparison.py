@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.cache.counters import count_check
 from ejcache.cache.writing import EntryWriter
-from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam import compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class StoredExecutable:
     def __init__(self, loaded: LoadedExecutable) -> None:
         self.key = loaded.key
         self.raw = loaded.raw
-        self.program = _if_given(seam.optimised_program, loaded.executable)
+        self.program = _if_given(compiling.optimised_program, loaded.executable)
 
 
 def check(
@@ -59,25 +59,25 @@ def check(
         Exception: it is another program. This is the error that JAX itself raises then, whatever
             `raise_persistent_cache_errors` is.
     """
-    result = compare(stored, fresh, compile_again=partial(seam.compile_executable, program))
+    result = compare(stored, fresh, compile_again=partial(compiling.compile_executable, program))
     count_check(cache, result.value)
     if result is not Comparison.DIFFERENT:
         return
     EntryWriter(cache).quarantine(stored.key, settings)
     cache.warn("check", f"{stored.key} differs from what a fresh compilation gives; it is quarantined")
-    raise seam.verification_error(stored.key, stored.raw, _if_given(seam.serialize_executable, fresh) or b"")
+    raise compiling.verification_error(stored.key, stored.raw, _if_given(compiling.serialize_executable, fresh) or b"")
 
 
 def compare(stored: StoredExecutable, fresh: Any, *, compile_again: Callable[[], Any]) -> Comparison:
     """Compare `stored` with a fresh executable; `compile_again` makes a second one where that is needed."""
-    if _if_given(seam.serialize_executable, fresh) == stored.raw:
+    if _if_given(compiling.serialize_executable, fresh) == stored.raw:
         return Comparison.SAME
-    program = _if_given(seam.optimised_program, fresh)
+    program = _if_given(compiling.optimised_program, fresh)
     if program is None or stored.program is None:
         return Comparison.UNSURE
     if program == stored.program:
         return Comparison.SAME
-    again = _if_given(seam.optimised_program, compile_again())
+    again = _if_given(compiling.optimised_program, compile_again())
     return Comparison.DIFFERENT if again == program else Comparison.UNSURE
 
 

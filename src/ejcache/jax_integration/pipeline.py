@@ -325,8 +325,10 @@ class Compiler:
         """Compile after a miss, and store the result."""
         compilation = _compilation_of(key)
         if compilation is None:
+            from ejcache.jax_integration.seam import compiling
+
             self._fill_xla_caches(program.placement.backend)
-            return seam.compile_executable(program)
+            return compiling.compile_executable(program)
         _choose_compiled(compilation, program)
         return self._compile_once(compilation, program)
 
@@ -410,12 +412,15 @@ class Compiler:
             return made
         waited()
         self._count_hit(compilation, placement, made)
-        seam.record_hit(program.name, compilation.text, made.header.compile_seconds, made.seconds)
+        from ejcache.jax_integration.seam.compiling import record_hit
+
+        record_hit(program.name, compilation.text, made.header.compile_seconds, made.seconds)
         return made.executable
 
     def _compile_here(self, compilation: Compilation, program: LoweredProgram) -> Any:
         from ejcache.cache.counters import Skip, count_miss
         from ejcache.jax_integration.progress import progress_of
+        from ejcache.jax_integration.seam import compiling
 
         self._refuse_if_forbidden(compilation, program)
         self._fill_xla_caches(program.placement.backend)
@@ -426,7 +431,7 @@ class Compiler:
 
                 executable = compile_for_others(compilation, program)
             else:
-                executable = seam.compile_executable(program)
+                executable = compiling.compile_executable(program)
         seconds = compilation.seconds["compiled"] = time.monotonic() - started
         if compilation.devices_absent:
             check_memory(executable)
@@ -434,7 +439,7 @@ class Compiler:
         self._entries.origins.compiled(executable)
         if "_xla_caches" in vars(self):
             self._try("store what XLA's own caches hold", self._xla_caches.collect, None)
-        if _holds_callbacks(program):
+        if _holds_callbacks(program.placement):
             self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
         elif compilation.miss is Miss.NO_DEVICES or compilation.is_drifted:
             count_miss(compilation.cache, compilation.miss, compile_seconds=seconds)
@@ -465,7 +470,7 @@ class Compiler:
             from ejcache.cache.counters import Skip
 
             where = "here" if not ranks or seam_backends.process_index() in ranks else f"on rank {ranks[0]}"
-            never = Skip.CALLBACK if _holds_callbacks(program) else None
+            never = Skip.CALLBACK if _holds_callbacks(program.placement) else None
             raise self._publisher.refusal(compilation, program, never, where)
 
     # -- checks ----------------------------------------------------------------------------------------------------
@@ -544,7 +549,7 @@ def _ask_ahead(compilation: Compilation, placement: Placement) -> None:
     if (
         compilation.is_multi_process
         or compilation.is_optimised  # another variant may be compiled
-        or (placement.callbacks and not seam.callbacks_are_cacheable())
+        or _holds_callbacks(placement)
         or is_forbidden()
         or not is_worth_requests(compilation)
     ):
@@ -567,7 +572,7 @@ def _is_compiled_alone(compilation: Compilation, program: LoweredProgram) -> boo
         # Who wants the executable itself cannot take another process's.
         or (compilation.devices_absent and not stores_only())
         or compilation.text in compilation.unloadable
-        or _holds_callbacks(program)
+        or _holds_callbacks(program.placement)
         # The ranks of one program meet in it; they must not wait for each other here.
         or compilation.is_multi_process
         or compilation.miss is Miss.QUICK
@@ -606,9 +611,13 @@ def _compilation_of(key: str) -> Compilation | None:
     return key.compilation if isinstance(key, KeyText) else None
 
 
-def _holds_callbacks(program: LoweredProgram) -> bool:
-    """True if the program calls Python functions that this JAX cannot restore with an executable."""
-    return bool(program.placement.callbacks) and not seam.callbacks_are_cacheable()
+def _holds_callbacks(placement: Placement) -> bool:
+    """True if a program calls Python functions that this JAX cannot restore with an executable."""
+    if not placement.callbacks:
+        return False
+    from ejcache.jax_integration.seam.compiling import callbacks_are_cacheable
+
+    return not callbacks_are_cacheable()
 
 
 def _program_in_words(key: str) -> str:

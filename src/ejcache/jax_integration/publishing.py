@@ -27,6 +27,7 @@ from ejcache.history.text import rename_arguments
 from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.module_digest import module_text
+from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
 from ejcache.jax_integration.seam.durations import when_compiled
@@ -91,7 +92,7 @@ class Publisher:
         else:
             began = time.monotonic()
             try:
-                raw = seam.serialize_executable(executable) if raw is None else raw
+                raw = compiling.serialize_executable(executable) if raw is None else raw
                 compilation.serialized_size = len(raw)
                 if compile_seconds >= max(TEXT_SECONDS, settings.floors.publish):
                     # The text goes first: nothing may be written after the entry that could evict it.
@@ -107,7 +108,7 @@ class Publisher:
         record = record._replace(outcome=skip.value if skip is not None else STORED)
         _log(cache, settings, record, program, compilation.seconds)
         if skip is None:
-            seam.record_event("/jax/compilation_cache/cache_misses")
+            compiling.record_event("/jax/compilation_cache/cache_misses")
             if settings.expect_pgle:
                 warnings.warn(
                     f"PERSISTENT CACHE WRITE with key {compilation.text}, this is unexpected because "
@@ -279,7 +280,7 @@ def _record(
     details, signature = dict(key.details), ""
     try:
         details |= notes(program) | facts_of_call()
-        signature = seam.signature(program.module)
+        signature = compiling.signature(program.module)
     except Exception as exc:
         # The program is compiled; a detail of the log must not take it away.
         compilation.report_failure("log a miss", exc)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.policy import Miss
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.compilation_state import AlreadyStoredError, stores_only
-from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam.lowered_programs import autotune_directory, with_overrides
 from ejcache.keys.key import CROSS
 from ejcache.util.log import log
@@ -49,17 +49,17 @@ def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any
     would make, the program stays the plain one.
     """
     if not compilation.key.untuned_key:
-        return seam.compile_executable(program)
+        return compiling.compile_executable(program)
     placement = program.placement
     measured = autotune_directory(placement.options)
     if measured and any(path.is_file() for path in Path(measured).rglob("*")):
         options = with_overrides(placement.options, {"xla_gpu_require_complete_aot_autotune_results": True})
         try:
-            return seam.compile_executable(program._replace(placement=placement._replace(options=options)))
+            return compiling.compile_executable(program._replace(placement=placement._replace(options=options)))
         except Exception as exc:
             # If it is the program that does not compile, the compilation below says so.
             log.debug("ejcache: %s is not tuned: %s", program.name, exc)
-    executable = seam.compile_executable(program)
+    executable = compiling.compile_executable(program)
     compilation.use_variant(CROSS)
     return executable
 

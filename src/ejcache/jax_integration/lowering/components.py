@@ -211,7 +211,9 @@ def _machine(platform: str, devices: Sequence[Any], topology: bytes | None) -> s
 
         return _digest(canonical_gpu_topology(topology))
     if platform != "cpu":
-        return seam.topology_fingerprint(devices)
+        from ejcache.jax_integration.seam.topologies import topology_fingerprint  # on neither a CPU nor a GPU
+
+        return topology_fingerprint(devices)
     # jaxlib 0.10 gives only a fingerprint, which differs from rank to rank; there the component `cpu` and the flags
     # tell machines apart.
     return _digest(canonical_topology(topology)) if topology is not None else ""

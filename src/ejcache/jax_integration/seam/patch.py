@@ -14,18 +14,16 @@ Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import jaxlib.version
-import numpy as np
 from jax._src import cache_key as jax_cache_key
 from jax._src import compilation_cache as jax_cache
 from jax._src import compiler as jax_compiler
 from jax._src import config as jax_config
-from jax._src import monitoring as jax_monitoring
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 from jax.experimental import serialize_executable as jax_serialization
@@ -33,10 +31,10 @@ from jaxlib import _hlo
 
 from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
 from ejcache.jax_integration.seam import durations, registries
-from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames, without_our_frames
+from ejcache.jax_integration.seam.tracebacks import call_without_our_frames, register_our_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     class CompileCache(Protocol):
         """The functions of `jax._src.compiler` that ejcache replaces; `pipeline.Compiler` has them."""
@@ -84,19 +82,18 @@ _PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The functions of `jax._src.compiler` that take part in a compilation, with the parameters that they may have.
 
-The last text of each has all of them, in their order.
+The last text of each has all of them, in the order of ours.
 """
 
+_XLA_CACHES: Final = "jax_persistent_cache_enable_xla_caches"
 _NEEDED_FLAGS: Final = (
     "jax_compilation_cache_dir",
     "jax_enable_compilation_cache",
     "jax_compilation_cache_max_size",
     "jax_persistent_cache_min_compile_time_secs",
     "jax_persistent_cache_min_entry_size_bytes",
-    "jax_persistent_cache_enable_xla_caches",
+    _XLA_CACHES,
 )
-
-_REPLACED: Final = (*_PARAMETERS, "get_compile_options", "is_persistent_cache_enabled")
 
 _CALLERS: Final[dict[str, tuple[str, ...]]] = {
     "compile_or_get_cached": (
@@ -125,7 +122,9 @@ _USED: Final[dict[Any, tuple[str, ...]]] = {
         "get_flag_prefixes",
     ),
     jax_config: ("config", "config_states"),
+    _hlo: ("HloPrintOptions",),
 }
+"""What is used of these modules here, in `compiling.py` and in `topologies.py`."""
 
 
 def mismatches() -> list[str]:
@@ -144,16 +143,13 @@ def mismatches() -> list[str]:
             found.append(f"jax._src.compiler.{name} takes {tuple(inspect.signature(function).parameters)}")
     for caller, callees in _CALLERS.items():
         # Others may have put something around it, as profilers do; the function itself is inside.
-        code = getattr(inspect.unwrap(getattr(jax_compiler, caller, _nothing)), "__code__", None)
+        function = getattr(jax_compiler, caller, None)
+        code = None if function is None else getattr(inspect.unwrap(function), "__code__", None)
         missing = [callee for callee in callees if code is None or callee not in code.co_names]
         found += [f"jax._src.compiler.{caller} does not call {callee}" for callee in missing]
     states = getattr(jax_config, "config_states", {})
     missing = [flag for flag in _NEEDED_FLAGS if not hasattr(states.get(flag), "_update_global_hook")]
     return found + [f"the flag {flag} is gone" for flag in missing] + registries.mismatches()
-
-
-def _nothing() -> None:
-    """Stand in the place of a function of JAX that is gone."""
 
 
 # -- replacing -----------------------------------------------------------------------------------------------------
@@ -174,85 +170,97 @@ _BY_EJCACHE: Final = "set by ejcache"
 """The value of JAX's flag for XLA's own caches, in the thread that makes compile options, while it makes them."""
 
 
-class _Replacements:
-    """The functions that replace JAX's, as methods of the same names: those in `_PARAMETERS` get one dictionary."""
-
-    def __init__(self, hooks: CompileCache, compile_options: Any) -> None:
-        self._hooks = hooks
-        self._compile_options = compile_options
-        self._options_known = compile_options.__code__.co_names
-        self._xla_caches_flag = jax_config.config_states["jax_persistent_cache_enable_xla_caches"]
-
-    def get_compile_options(self, *arguments: Any, **named: Any) -> Any:
-        # JAX would put XLA's own caches below the cache directory, which aborts the process if that is a URL.
-        with self._xla_caches_flag(_BY_EJCACHE):
-            options = self._compile_options(*arguments, **named)
-        debug = options.executable_build_options.debug_options
-        for name, path in self._hooks.xla_caches(named.get("backend")).items():
-            setattr(debug, name, path)
-            for option, value in _XLA_CACHE_OPTIONS.get(name, {}).items():
-                if option in self._options_known:
-                    setattr(debug, option, value)
-        return options
-
-    def is_persistent_cache_enabled(self) -> bool:
-        return self._xla_caches_flag.value != _BY_EJCACHE and self._hooks.is_enabled()
-
-    def _get_cache_key(self, given: dict[str, Any]) -> str | None:
-        if not jax_cache._cache_initialized:
-            self._hooks.reset()
-            _keep_jax_cache_closed()
-        jax_cache.is_cache_used(given["backend"])  # sends JAX's event about the use of the cache, once in a process
-        override = given.get("override_fdo_profile")
-        asked = KeyRequest(given["computation"], given["devices"], given["options"], given["backend"], override)
-        return self._hooks.make_key(asked)
-
-    def _is_executable_in_cache(self, given: dict[str, Any]) -> bool:
-        return self._hooks.contains(given["cache_key"])
-
-    def _cache_read(self, given: dict[str, Any]) -> Any:
-        return self._hooks.read(given["cache_key"], _placement(given))
-
-    def _compile_and_write_cache(self, given: dict[str, Any]) -> Any:
-        return self._hooks.compile(given["cache_key"], _program(given))
-
-    def _compile_and_share_module(self, given: dict[str, Any]) -> Any:
-        return self._hooks.share(given["cache_key"], _program(given), first_process=given["first_process_id"])
-
-    def _share_fdo_profiles(self, given: dict[str, Any]) -> bytes:
-        request = KeyRequest(given["computation"], given["devices"], given["compile_options"], given["backend"])
-        return self._hooks.share_profile(request, first_process=given["min_process_id"])
+# The functions that replace JAX's. They have its parameters, those of `_PARAMETERS`, because JAX passes some by name.
 
 
-def _with_names(function: Any, parameters: str) -> Any:
-    """Return `function`, which gets JAX's arguments by the names of these parameters; its exceptions carry no frames of
-    ours.
-
-    It does what `without_our_frames` does, so that a hit enters one function less.
-    """
-    names = parameters.split()
-
-    def called(*arguments: Any, **named: Any) -> Any:
-        try:
-            return function(dict(zip(names, arguments, strict=False)) | named)
-        except BaseException as exc:
-            cut_our_frames(exc)
-            raise
-
-    return called
+def _make_compile_options(
+    hooks: CompileCache, own: Callable[..., Any], known: Sequence[str], /, *arguments: Any, **named: Any
+) -> Any:
+    """Make compile options by JAX's `own` function, which names all the options that are `known` in this version."""
+    # JAX would put XLA's own caches below the cache directory, which aborts the process if that is a URL.
+    with jax_config.config_states[_XLA_CACHES](_BY_EJCACHE):
+        options = own(*arguments, **named)
+    debug = options.executable_build_options.debug_options
+    for name, path in hooks.xla_caches(named.get("backend")).items():
+        setattr(debug, name, path)
+        for option, value in _XLA_CACHE_OPTIONS.get(name, {}).items():
+            if option in known:
+                setattr(debug, option, value)
+    return options
 
 
-def _placement(given: dict[str, Any]) -> Placement:
-    return Placement(
-        backend=given["backend"],
-        devices=given["executable_devices"],
-        options=given["compile_options"],
-        callbacks=given.get("host_callbacks", ()),
-    )
+def _is_enabled(hooks: CompileCache) -> bool:
+    return jax_config.config_states[_XLA_CACHES].value != _BY_EJCACHE and hooks.is_enabled()
 
 
-def _program(given: dict[str, Any]) -> LoweredProgram:
-    return LoweredProgram(given["computation"], given["module_name"], _placement(given))
+def _make_key(
+    hooks: CompileCache, options: Any, backend: Any, computation: Any, devices: Any, override_fdo_profile: Any = None
+) -> str | None:
+    if not jax_cache._cache_initialized:
+        hooks.reset()
+        _keep_jax_cache_closed()
+    jax_cache.is_cache_used(backend)  # sends JAX's event about the use of the cache, once in a process
+    return hooks.make_key(KeyRequest(computation, devices, options, backend, override_fdo_profile))
+
+
+def _contains(hooks: CompileCache, backend: Any, cache_key: str) -> bool:  # noqa: ARG001 (JAX's parameters)
+    return hooks.contains(cache_key)
+
+
+def _read(
+    hooks: CompileCache,
+    module_name: str,  # noqa: ARG001 (JAX's parameters)
+    cache_key: str,
+    compile_options: Any,
+    backend: Any,
+    executable_devices: Any,
+    host_callbacks: Sequence[Any] = (),
+) -> Any:
+    return hooks.read(cache_key, Placement(backend, executable_devices, compile_options, host_callbacks))
+
+
+def _compile(
+    hooks: CompileCache,
+    backend: Any,
+    computation: Any,
+    executable_devices: Any,
+    compile_options: Any,
+    host_callbacks: Sequence[Any],
+    module_name: str,
+    cache_key: str,
+) -> Any:
+    placement = Placement(backend, executable_devices, compile_options, host_callbacks)
+    return hooks.compile(cache_key, LoweredProgram(computation, module_name, placement))
+
+
+def _share(
+    hooks: CompileCache,
+    backend: Any,
+    computation: Any,
+    executable_devices: Any,
+    compile_options: Any,
+    host_callbacks: Sequence[Any],
+    global_client: Any,  # noqa: ARG001 (JAX's parameters)
+    module_name: str,
+    cache_key: str,
+    first_process_id: int,
+) -> Any:
+    placement = Placement(backend, executable_devices, compile_options, host_callbacks)
+    program = LoweredProgram(computation, module_name, placement)
+    return hooks.share(cache_key, program, first_process=first_process_id)
+
+
+def _share_profile(
+    hooks: CompileCache,
+    computation: Any,
+    devices: Any,
+    compile_options: Any,
+    backend: Any,
+    global_client: Any,  # noqa: ARG001 (JAX's parameters)
+    min_process_id: int,
+) -> bytes:
+    request = KeyRequest(computation, devices, compile_options, backend)
+    return hooks.share_profile(request, first_process=min_process_id)
 
 
 def install(hooks: CompileCache) -> None:
@@ -260,13 +268,21 @@ def install(hooks: CompileCache) -> None:
     with _lock:
         if _originals:
             raise RuntimeError("the seam is already in use")
-        replacements = _Replacements(hooks, jax_compiler.get_compile_options)
-        for name in _REPLACED:
-            module, function = _module_of(name), getattr(replacements, name)
+        own = jax_compiler.get_compile_options
+        for name, function, *more in (
+            ("_get_cache_key", _make_key),
+            ("_is_executable_in_cache", _contains),
+            ("_cache_read", _read),
+            ("_compile_and_write_cache", _compile),
+            ("_compile_and_share_module", _share),
+            ("_share_fdo_profiles", _share_profile),
+            ("get_compile_options", _make_compile_options, own, own.__code__.co_names),
+            ("is_persistent_cache_enabled", _is_enabled),
+        ):
+            module = _module_of(name)
             _originals[name] = getattr(module, name)
-            parameters = _PARAMETERS.get(name)
-            replacement = _with_names(function, parameters[-1]) if parameters else without_our_frames(function)
-            setattr(module, name, replacement)
+            # A partial is two objects of the collector, a function with what it closes over five.
+            setattr(module, name, functools.partial(call_without_our_frames, function, hooks, *more))
         register_our_frames()
         registries.watch()
         durations.listen()
@@ -310,11 +326,6 @@ def is_installed() -> bool:
     return bool(_originals)
 
 
-def callbacks_are_cacheable() -> bool:
-    """True if this JAX restores host callbacks with an executable (0.11 and later do)."""
-    return "host_callbacks" in inspect.signature(original("_cache_read")).parameters
-
-
 def _keep_jax_cache_closed() -> None:
     """Tell JAX that its cache is opened, whose object stays what it is: JAX's own test cases compare it.
 
@@ -335,7 +346,6 @@ def original(name: str) -> Any:
 # -- what the hooks need of JAX ------------------------------------------------------------------------------------
 
 
-@functools.cache
 def jaxlib_version() -> str:
     """Return the version of jaxlib as JAX's own key has it."""
     return str(jaxlib.version.__version__)
@@ -344,23 +354,6 @@ def jaxlib_version() -> str:
 def module_name(module: Any) -> str:
     """Return the module's symbol name, `jit_train_step`."""
     return str(ir.StringAttr(module.operation.attributes["sym_name"]).value)
-
-
-def signature(module: Any) -> str:
-    """Return the types of the program's arguments and results; empty if it has no main function."""
-    for operation in module.body.operations:
-        attributes = operation.operation.attributes
-        if "function_type" in attributes and ir.StringAttr(attributes["sym_name"]).value == "main":
-            return str(ir.TypeAttr(attributes["function_type"]).value)
-    return ""
-
-
-def compile_executable(program: LoweredProgram) -> Any:
-    """Compile as JAX does."""
-    placement = program.placement
-    return jax_compiler.backend_compile_and_load(
-        placement.backend, program.module, placement.devices, placement.options, placement.callbacks
-    )
 
 
 def load_executable(serialized: bytes, placement: Placement) -> Any:
@@ -376,31 +369,6 @@ def executable_identity(executable: Any) -> tuple[object, object]:
     return getattr(executable, "fingerprint", None), id(executable)
 
 
-def serialize_executable(executable: Any) -> bytes:
-    """Return the bytes that `load_executable` takes."""
-    return bytes(executable.serialize())
-
-
-def optimised_program(executable: Any) -> str:
-    """Return the HLO that XLA made of a program, without what does not run: names of files and lines."""
-    options = _hlo.HloPrintOptions.canonical()
-    options.print_metadata = False
-    options.print_large_constants = True
-    return "\n".join(module.to_string(options) for module in executable.hlo_modules())
-
-
-def verification_error(key: str, stored: bytes, fresh: bytes) -> Exception:
-    """Return JAX's own error for an entry that differs from a fresh compilation."""
-    error: Exception = jax_cache.CacheVerificationError(
-        f"Persistent compilation cache inconsistency for key {key}. The executable in the cache differs from what a "
-        "fresh compilation gives; its entry is quarantined.",
-        key,
-        stored,
-        fresh,
-    )
-    return error
-
-
 def can_serialize(backend: Any) -> bool:
     """True if this backend can serialise executables: any PJRT platform that says so, not a list of names."""
     return bool(getattr(backend, "supports_executable_serialization", True)) and (
@@ -413,33 +381,14 @@ def can_load(backend: Any) -> bool:
     return bool(backend.local_device_count())
 
 
-def record_event(name: str) -> None:
-    """Record a monitoring event of JAX's, for those who listen."""
-    jax_monitoring.record_event(name)
-
-
-def record_hit(module_name: str, key: str, compile_seconds: float, retrieval_seconds: float) -> None:
-    """Log and send what JAX does for a hit, for one that came after JAX had counted a miss."""
-    jax_compiler.log_persistent_cache_hit(module_name, key)
-    jax_monitoring.record_event("/jax/compilation_cache/cache_hits")
-    jax_monitoring.record_event_duration_secs(
-        "/jax/compilation_cache/compile_time_saved_sec", compile_seconds - retrieval_seconds
-    )
-    jax_monitoring.record_event_duration_secs("/jax/compilation_cache/cache_retrieval_time_sec", retrieval_seconds)
-
-
 def serialized_options(options: Any) -> bytes:
     """Return the compile options as JAX's own key has them, the device assignment put in order on every platform.
 
     JAX strips the assignment on GPU only; elsewhere a rank's own device ids kept it from every other rank's entries.
     """
     collected: list[bytes] = []
-
-    class Collector:
-        def update(self, data: bytes) -> None:
-            collected.append(data)
-
-    jax_cache_key._hash_serialized_compile_options(Collector(), options, strip_device_assignment=True)
+    collector = SimpleNamespace(update=collected.append)
+    jax_cache_key._hash_serialized_compile_options(collector, options, strip_device_assignment=True)
     return b"".join(collected)
 
 
@@ -453,13 +402,6 @@ def topology_bytes(devices: Sequence[Any]) -> bytes | None:
     topology = xla_client.get_topology_for_devices(devices)
     serialize = getattr(topology, "serialize", None)
     return bytes(serialize()) if serialize is not None else None
-
-
-def topology_fingerprint(devices: Sequence[Any]) -> str:
-    """Return the topology as JAX's own key has it."""
-    hasher = hashlib.sha256()
-    jax_cache_key._hash_accelerator_config(hasher, np.array(devices, dtype=object))
-    return hasher.hexdigest()
 
 
 def custom_hook() -> str:

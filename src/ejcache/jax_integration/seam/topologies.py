@@ -1,16 +1,28 @@
-"""Devices of a topology, which a process can compile for without having them: a part of the seam.
+"""Topologies: as a key has them, and their devices, which a process can compile for without having them. A part of the
+seam.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `jax/experimental/topologies.py` and `xla_bridge.py`.
+Read for this: jax 0.10.2 and 0.12.0.1, `cache_key.py`, `jax/experimental/topologies.py` and `xla_bridge.py`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax._src import cache_key as jax_cache_key
 
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+def topology_fingerprint(devices: Sequence[Any]) -> str:
+    """Return the topology as JAX's own key has it."""
+    hasher = hashlib.sha256()
+    jax_cache_key._hash_accelerator_config(hasher, np.array(devices, dtype=object))
+    return hasher.hexdigest()
 
 
 def absent_devices(platform: str, topology: bytes) -> Sequence[Any]:
