@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ejcache.keys.environment_variables import compile_variables, neuron_variables
+from ejcache.keys.environment_variables import compile_variables
 from ejcache.keys.flags import canonical_flags, canonical_overrides, split_flags
 from ejcache.keys.known_flags import KINDS, Kind
 from ejcache.keys.libtpu_flags import split_words
@@ -285,7 +285,7 @@ def test_words_of_libtpu_do_not_make_the_order_of_flags_count(first, second, sam
 )
 def test_neuron_environments_that_compile_the_same(first, second):
     """Order, spelling, cache, log and run-time settings of Neuron do not count."""
-    assert neuron_variables("neuron", first) == neuron_variables("neuron", second)
+    assert compile_variables("neuron", first) == compile_variables("neuron", second)
 
 
 @pytest.mark.parametrize(
@@ -304,11 +304,11 @@ def test_neuron_environments_that_compile_the_same(first, second):
 )
 def test_neuron_environments_that_compile_differently(first, second):
     """Compiler options, trivial computations on the CPU and unknown variables count."""
-    assert neuron_variables("neuron", first) != neuron_variables("neuron", second)
+    assert compile_variables("neuron", first) != compile_variables("neuron", second)
 
 
 @given(st.dictionaries(st.sampled_from(["NEURON_CC_FLAGS", "NEURON_RT_NUM_CORES", "NEURON_X"]), st.text(max_size=5)))
 @settings(max_examples=30)
 def test_neuron_variables_mean_nothing_elsewhere(environ):
     """Another platform does not read them."""
-    assert neuron_variables("cpu", environ) == neuron_variables("tpu", environ) == {}
+    assert compile_variables("cpu", environ) == compile_variables("tpu", environ) == {}

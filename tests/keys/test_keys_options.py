@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ejcache.keys import compile_options
-from ejcache.keys.compile_options import canonical_options, canonical_topology, without_cache_paths
-from ejcache.keys.protobuf import Field, edit, join, split
+from ejcache.keys import compile_options, protobuf
+from ejcache.keys.cache_paths import without_cache_paths
+from ejcache.keys.compile_options import canonical_options, canonical_topology
+from ejcache.keys.protobuf import edit, places, without
+from ejcache.keys.protobuf_fields import Field, join, split
 
 PROGRAM = """
     import sys
@@ -99,11 +101,26 @@ def test_a_message_is_taken_apart_and_put_together_again(made):
     assert edit(join(made), (), lambda message: join(split(message))) == join(made)
 
 
+@given(fields, st.integers(1, 5000))
+def test_an_edit_leaves_all_else_as_it_was(made, number):
+    """A message within the fields of one number is replaced, whatever stands beside it; or the fields are left out."""
+    numbers = (number, *(field.number for field in made[:2]))
+    assert without(join(made), numbers) == join(field for field in made if field.number not in numbers)
+    longer = b"x" * 200
+    for path in numbers:
+        changed = [
+            field._replace(value=longer + field.value) if field.number == path and field.kind == 2 else field
+            for field in made
+        ]
+        assert edit(join(made), (path,), lambda value: longer + value) == join(changed)
+
+
 def test_programs_with_other_arguments_share_what_was_read_of_their_debug_options(monkeypatch):
     """The largest part of the options is taken apart once, though each number of arguments makes other options."""
     debug = join(Field(number, 0, b"\1") for number in range(700, 900))
     taken_apart = []
-    monkeypatch.setattr(compile_options, "split", lambda message: taken_apart.append(message) or split(message))
+    for module in (compile_options, protobuf):
+        monkeypatch.setattr(module, "places", lambda message: taken_apart.append(message) or places(message))
 
     def options_of(arguments):
         build = join([Field(3, 2, debug), Field(18, 2, b"\1" * arguments)])

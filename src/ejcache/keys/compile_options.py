@@ -1,13 +1,16 @@
 """Serialised compile options and topologies, without the fields that do not change the executable.
 
-The options have the flags of `XLA_FLAGS` a second time, as fields of `DebugOptions`: `known_flags` has their numbers.
-
     CompileOptionsProto: 3 executable_build_options, 7 env_option_overrides
     ExecutableBuildOptionsProto: 3 debug_options
     PjRtTopologyDescriptionProto: 1 fingerprint, 9 platform_specific_topology (Any: 2 value)
     CpuTopologyProto: 1 cpu_devices
     GpuTopologyProto: 8 gpu_target_config, 9 host_target_machine_options
     GpuTargetConfigProto: 1 gpu_device_info; its fields 20 and 21 hold maps
+
+The options have the flags of `XLA_FLAGS` a second time, as fields of `DebugOptions`. The tables here have the flags
+that are not compared as they are, `name:number` where they have a field. The numbers were found in jaxlib 0.10.2 and
+0.12.0.1 by setting each flag and comparing the bytes; `tests/keys/test_keys_options.py` repeats that for all of them.
+All other flags are in `known_flags`.
 """
 
 from __future__ import annotations
@@ -15,19 +18,67 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from ejcache.keys.known_flags import CACHE_PATH_FIELDS, FIELDS, Kind
-from ejcache.keys.protobuf import edit, join, split
+from ejcache.keys.protobuf import edit, places, without
 
-_DEBUG_OPTIONS: Final = (3, 3)
+# JAX itself leaves these out of its key (jax/_src/cache_key.py, 0.12.0). `xla_tpu_compiler_variant`, which JAX
+# leaves out since 0.11, is not here: nothing shows that two variants make the same executable.
+_BY_JAX: Final = """
+    xla_dump_compress_protos:151 xla_dump_disable_metadata:153 xla_dump_fusion_visualization:149
+    xla_dump_hlo_as_dot:114 xla_dump_hlo_as_html:116 xla_dump_hlo_as_long_text:164 xla_dump_hlo_as_proto:113
+    xla_dump_hlo_as_text:112 xla_dump_hlo_as_url:115 xla_dump_hlo_module_re:110 xla_dump_hlo_pass_re:111
+    xla_dump_hlo_pipeline_re:154 xla_dump_hlo_snapshots:118 xla_dump_include_timestamp:131
+    xla_dump_max_hlo_modules:132 xla_dump_module_metadata:144 xla_dump_to:109
+    xla_force_host_platform_device_count:102 xla_gpu_cuda_data_dir:61 xla_gpu_experimental_autotune_cache_mode
+    xla_tpu_sdc_checker_enable_coresweep_ng_callbacks xla_tpu_sdc_checker_enable_sdc_event_callbacks
+    xla_tpu_sdc_checker_no_logging_if_callbacks_are_present xla_tpu_sdc_checker_streamz_metric
+"""
+
+# What is written beside the executable, and log lines. The GPU ones are read in XLA where a finished result is
+# written out, nowhere else. `xla_dump_hlo_unoptimized_snapshots` and the dumps of GPU executables are not here:
+# they change what the executable carries.
+_DUMPS: Final = """
+    xla_detailed_logging:252 xla_dump_buffer_assignment_analysis:466 xla_dump_compact_gte:495 xla_dump_emitter_re:433
+    xla_dump_enable_mlir_pretty_form:185 xla_dump_full_hlo_config:381 xla_dump_hlo_as_riegeli:498
+    xla_dump_hlo_to_subfolder:502 xla_dump_large_constants:290 xla_dump_latency_hiding_schedule:182
+    xla_enable_scoped_logging_timers:436 xla_gpu_dump_autotune_logs_to:292 xla_gpu_dump_autotune_results_to:222
+    xla_gpu_print_compilation_stats:454 xla_hlo_print_inline_stack_frames:447
+"""
+
+# Where caches lie. What they hold is a result that the compiler would otherwise have computed.
+CACHE_PATHS: Final = """
+    xla_gpu_experimental_autotuner_cache_dir:407 xla_gpu_kernel_cache_file:306
+    xla_gpu_per_fusion_autotune_cache_dir:310
+"""
+
+DROPPED: Final = _BY_JAX + _DUMPS + CACHE_PATHS
+"""They do not change the executable."""
+SETS: Final = "xla_disable_hlo_passes:30 xla_enable_hlo_passes_only:124"
+"""`HloPassPipeline` makes hash sets of these two: neither the order nor the repetition of their names counts."""
+MAPS: Final = """
+    xla_backend_extra_options:500 xla_gpu_analytical_latency_estimator_options:357
+    xla_gpu_experimental_cost_model_gemm_tiling_options:474
+"""
+"""Protobuf writes maps in no fixed order."""
+
+
+def fields_of(flags: str) -> tuple[int, ...]:
+    """Return the numbers in a table of flags."""
+    return tuple(int(number) for flag in flags.split() if (number := flag.partition(":")[2]))
+
+
+DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
 TOPOLOGY: Final = (9, 2)
 
+_IN_SETS: Final = fields_of(SETS)
+_IN_MAPS: Final = fields_of(MAPS)
+_NOT_AS_THEY_ARE: Final = dict.fromkeys((*fields_of(DROPPED), *_IN_SETS, *_IN_MAPS))
+
 REMEMBERED: Final = 32
-"""Results to remember: reading options takes half the time of a key. The programs of a process share one topology and
-their debug options; the other options differ by the number of arguments and results."""
+"""Results to remember: reading options takes a fifth of the time of a key. The programs of a process share one topology
+and their debug options; the other options differ by the number of arguments and results, and are short."""
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
 def canonical_options(serialized: bytes) -> bytes:
     """Return the options that count, in a fixed order.
 
@@ -37,21 +88,24 @@ def canonical_options(serialized: bytes) -> bytes:
     Raises:
         ValueError: it is not such a message.
     """
-    rest = join(field for field in split(serialized) if field.number != _ENV_OPTION_OVERRIDES)
-    return edit(rest, _DEBUG_OPTIONS, _canonical_debug_options)
+    return edit(without(serialized, (_ENV_OPTION_OVERRIDES,)), DEBUG_OPTIONS, _canonical_debug_options)
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
-def without_cache_paths(serialized: bytes) -> bytes:
-    """Return a `CompileOptionsProto` without the paths of XLA's own caches, which no executable is loaded by.
+def _canonical_debug_options(serialized: bytes) -> bytes:
+    found = places(serialized)
+    ordered = [serialized[begin:end] for number, begin, _, end in found if number not in _NOT_AS_THEY_ARE]
+    sets, maps = (
+        [
+            (number, serialized[value:end], serialized[begin:end])
+            for number, begin, value, end in found
+            if number in those
+        ]
+        for those in (_IN_SETS, _IN_MAPS)
+    )
+    return b"".join([*ordered, *(field for _, _, field in sorted([*set(sets), *maps]))])
 
-    Raises:
-        ValueError: it is not such a message.
-    """
-    return edit(serialized, _DEBUG_OPTIONS, _debug_options_without_cache_paths)
 
-
-@functools.lru_cache(maxsize=REMEMBERED)
 def canonical_topology(serialized: bytes) -> bytes:
     """Return the machine that a CPU topology describes (its triple, CPU and features), without this process's devices.
 
@@ -68,22 +122,4 @@ def canonical_topology(serialized: bytes) -> bytes:
 
 def topology_without(serialized: bytes, *, field: int) -> bytes:
     """Drop a field of the topology in a description, and from the description the devices of this process."""
-    rest = join(each for each in split(serialized) if each.number != 1)
-    return edit(rest, TOPOLOGY, lambda topology: join(each for each in split(topology) if each.number != field))
-
-
-@functools.lru_cache(maxsize=REMEMBERED)
-def _debug_options_without_cache_paths(serialized: bytes) -> bytes:
-    return join(field for field in split(serialized) if field.number not in CACHE_PATH_FIELDS)
-
-
-@functools.lru_cache(maxsize=REMEMBERED)
-def _canonical_debug_options(serialized: bytes) -> bytes:
-    dropped, in_sets, in_maps = (FIELDS[kind] for kind in (Kind.DROPPED, Kind.SET, Kind.MAP))
-    kept = [field for field in split(serialized) if field.number not in dropped]
-    # Neither the order nor the repetition of the names in a set counts, and protobuf writes maps in no fixed order.
-    sets = {field for field in kept if field.number in in_sets}
-    maps = [field for field in kept if field.number in in_maps]
-    unordered = in_sets | in_maps
-    ordered = [field for field in kept if field.number not in unordered]
-    return join([*ordered, *sorted([*sets, *maps], key=lambda field: (field.number, field.value))])
+    return edit(without(serialized, (1,)), TOPOLOGY, lambda topology: without(topology, (field,)))

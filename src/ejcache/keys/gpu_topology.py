@@ -6,7 +6,8 @@ import functools
 from typing import Final
 
 from ejcache.keys.compile_options import REMEMBERED, TOPOLOGY, topology_without
-from ejcache.keys.protobuf import BYTES, edit, join, split
+from ejcache.keys.protobuf import BYTES, edit
+from ejcache.keys.protobuf_fields import join, split
 
 GPU: Final = (*TOPOLOGY, 8, 1)
 """Where a topology has the description of a GPU."""

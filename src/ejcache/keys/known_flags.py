@@ -1,8 +1,7 @@
 """The table of the compiler flags that are known, and the kind of each. Any other flag is unknown and stays verbatim.
 
-A flag that is not compared as it is has the number of its field in XLA's `DebugOptions`, too, `name:number`: there it
-appears a second time (`compile_options`). The numbers were found in jaxlib 0.10.2 and 0.12.0.1 by setting each flag and
-comparing the bytes; `tests/keys/test_keys_options.py` repeats that for all of them.
+A flag that is not compared as it is appears a second time in the compile options, which a program without flags has,
+too. So `compile_options` has those of the kinds `DROPPED`, `SET` and `MAP`.
 
 `BOOLEAN` and `SCALAR` were measured, not assumed: in jaxlib 0.10.2 and 0.12.0, each of these flags, given in
 `XLA_FLAGS`, changes one field of the compile options that no other flag of the tables changes, and of two
@@ -16,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from ejcache.keys.compile_options import DROPPED, MAPS, SETS
 from ejcache.util.words import Words
 
 
@@ -31,36 +31,6 @@ class Kind(Words):
     FILES = "files"  # as LIST, likewise
     DROPPED = "dropped"  # does not change the executable
 
-
-# JAX itself leaves these out of its key (jax/_src/cache_key.py, 0.12.0). `xla_tpu_compiler_variant`, which JAX
-# leaves out since 0.11, is not here: nothing shows that two variants make the same executable.
-_DROPPED_BY_JAX: Final = """
-    xla_dump_compress_protos:151 xla_dump_disable_metadata:153 xla_dump_fusion_visualization:149
-    xla_dump_hlo_as_dot:114 xla_dump_hlo_as_html:116 xla_dump_hlo_as_long_text:164 xla_dump_hlo_as_proto:113
-    xla_dump_hlo_as_text:112 xla_dump_hlo_as_url:115 xla_dump_hlo_module_re:110 xla_dump_hlo_pass_re:111
-    xla_dump_hlo_pipeline_re:154 xla_dump_hlo_snapshots:118 xla_dump_include_timestamp:131
-    xla_dump_max_hlo_modules:132 xla_dump_module_metadata:144 xla_dump_to:109
-    xla_force_host_platform_device_count:102 xla_gpu_cuda_data_dir:61 xla_gpu_experimental_autotune_cache_mode
-    xla_tpu_sdc_checker_enable_coresweep_ng_callbacks xla_tpu_sdc_checker_enable_sdc_event_callbacks
-    xla_tpu_sdc_checker_no_logging_if_callbacks_are_present xla_tpu_sdc_checker_streamz_metric
-"""
-
-# What is written beside the executable, and log lines. The GPU ones are read in XLA where a finished result is
-# written out, nowhere else. `xla_dump_hlo_unoptimized_snapshots` and the dumps of GPU executables are not here:
-# they change what the executable carries.
-_DUMPS: Final = """
-    xla_detailed_logging:252 xla_dump_buffer_assignment_analysis:466 xla_dump_compact_gte:495 xla_dump_emitter_re:433
-    xla_dump_enable_mlir_pretty_form:185 xla_dump_full_hlo_config:381 xla_dump_hlo_as_riegeli:498
-    xla_dump_hlo_to_subfolder:502 xla_dump_large_constants:290 xla_dump_latency_hiding_schedule:182
-    xla_enable_scoped_logging_timers:436 xla_gpu_dump_autotune_logs_to:292 xla_gpu_dump_autotune_results_to:222
-    xla_gpu_print_compilation_stats:454 xla_hlo_print_inline_stack_frames:447
-"""
-
-# Where caches lie. What they hold is a result that the compiler would otherwise have computed.
-_CACHE_PATHS: Final = """
-    xla_gpu_experimental_autotuner_cache_dir:407 xla_gpu_kernel_cache_file:306
-    xla_gpu_per_fusion_autotune_cache_dir:310
-"""
 
 _BOOLEAN: Final = """
     xla_allow_excess_precision xla_allow_h2h_copy_when_automatic_host_compute_offload_disabled
@@ -207,30 +177,18 @@ _FILE: Final = """
     xla_gpu_topology_filename
 """
 
-_FLAGS: Final[dict[Kind, str]] = {
-    Kind.BOOLEAN: _BOOLEAN,
-    Kind.SCALAR: _SCALAR + _TPU,
-    # `HloPassPipeline` makes hash sets of these two.
-    Kind.SET: "xla_disable_hlo_passes:30 xla_enable_hlo_passes_only:124",
-    Kind.MAP: """
-        xla_backend_extra_options:500 xla_gpu_analytical_latency_estimator_options:357
-        xla_gpu_experimental_cost_model_gemm_tiling_options:474
-    """,
-    Kind.LIST: "xla_gpu_ptx_compiler_extra_flags xla_gpu_hlo_custom_call_allowlist",
-    Kind.FILE: _FILE,
-    Kind.FILES: "xla_gpu_ptx_file xla_gpu_llvm_ir_file",
-    Kind.DROPPED: _DROPPED_BY_JAX + _DUMPS + _CACHE_PATHS,
+KINDS: Final = {
+    word.partition(":")[0]: kind
+    for kind, words in (
+        (Kind.BOOLEAN, _BOOLEAN),
+        (Kind.SCALAR, _SCALAR + _TPU),
+        (Kind.SET, SETS),
+        (Kind.MAP, MAPS),
+        (Kind.LIST, "xla_gpu_ptx_compiler_extra_flags xla_gpu_hlo_custom_call_allowlist"),
+        (Kind.FILE, _FILE),
+        (Kind.FILES, "xla_gpu_ptx_file xla_gpu_llvm_ir_file"),
+        (Kind.DROPPED, DROPPED),
+    )
+    for word in words.split()
 }
-
-KINDS: Final = {word.partition(":")[0]: kind for kind, words in _FLAGS.items() for word in words.split()}
 """The kind of each flag."""
-
-
-def _fields(words: str) -> frozenset[int]:
-    return frozenset(int(number) for word in words.split() if (number := word.partition(":")[2]))
-
-
-FIELDS: Final = {kind: _fields(words) for kind, words in _FLAGS.items()}
-"""The fields of `DebugOptions` of the flags of a kind, where the kind changes what counts of them."""
-CACHE_PATH_FIELDS: Final = _fields(_CACHE_PATHS)
-"""The fields of the paths of XLA's own caches, which each process has for itself."""

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.compile_options import canonical_options, canonical_topology
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
-from ejcache.keys.flags import canonical_flags, canonical_overrides
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
 from ejcache.keys.toolchain import content_digest
 from ejcache.settings.environment import all_variables, variables_to_compare
@@ -126,9 +125,14 @@ def _read_options(options: Any, profile_sentinel: bytes | None, files: _Files) -
         variant = PGLE
     elif overrides[-1:] == [_WITHOUT_COMMAND_BUFFERS]:
         variant, overrides = PROFILING, overrides[:-1]
+    flags: tuple[str, ...] = ()
+    if overrides:
+        from ejcache.keys.flags import canonical_overrides  # where there are flags
+
+        flags = canonical_overrides(overrides, content=files.digest)
     return OptionComponents(
         variant=variant,
-        overrides="\n".join(canonical_overrides(overrides, content=files.digest)),
+        overrides="\n".join(flags),
         options=_digest(canonical_options(seam.serialized_options(options))),
         profile=_digest(profile) if profile and profile_sentinel is None else "",
     )
@@ -231,7 +235,11 @@ def environment_components(platform: str) -> EnvironmentComponents:
     text = read_flags_file(all_variables())
     files.are_named = text is not None
     found = compile_variables(platform, all_variables(), flags_files=text, content=files.digest)
-    flags = canonical_flags((arg for arg in seen[1] if arg.startswith(prefixes)), content=files.digest)
+    flags: tuple[str, ...] = ()
+    if given := [arg for arg in seen[1] if arg.startswith(prefixes)]:
+        from ejcache.keys.flags import canonical_flags  # where there are flags
+
+        flags = canonical_flags(given, content=files.digest)
     pairs = tuple(f"{name}={value}" for name, value in found.items())
     components = EnvironmentComponents(pairs, "\n".join(pairs), "\n".join(flags))
     if not files.are_named and seen[0] == variables_to_compare():

@@ -40,7 +40,7 @@ from ejcache.jax_integration.preload.run_profile import (
 )
 from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam
-from ejcache.keys.compile_options import without_cache_paths
+from ejcache.keys.cache_paths import without_cache_paths
 from ejcache.keys.side_keys import run_profile_key
 from ejcache.stores.base import two_tiers, worth_of_use
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
