@@ -51,7 +51,7 @@ WORKER = """
         for number, key in enumerate(keys):
             began = time.time()
             found = policy.read(key, settings)
-            said = {"time": began, "key": number, "miss": found.miss and found.miss.value}
+            said = {"time": began, "key": number, "miss": found.miss}
             if found.entry is not None:
                 header = found.entry.header
                 said |= {"id": found.entry.raw.decode(), "writer": header.writer, "recall": header.recall}

@@ -11,7 +11,6 @@ import contextlib
 import inspect
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from ejcache.cache.counters import Skip
 from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.jax_integration.compilation_state import Storing, blocks_everywhere, entered_blocks, is_forbidden
 from ejcache.jax_integration.seam import patch as seam
@@ -131,13 +130,14 @@ def forbid_compile(*, everywhere: bool = False) -> CompileGuard:
     return CompileGuard(everywhere=everywhere)
 
 
-def refuse_if_forbidden(program: str, why: str | Skip) -> None:
-    """Raise CompileForbiddenError if this thread may not compile; `why` says why no cache can answer for `program`."""
+def refuse_if_forbidden(program: str, why: str) -> None:
+    """Raise CompileForbiddenError if this thread may not compile; `why`, a `Skip` or a sentence, says why no cache can
+    answer for `program`.
+    """
     if is_forbidden():
         from ejcache.history.causes import why_not_stored
 
-        words = why_not_stored(why) if isinstance(why, Skip) else why
-        raise CompileForbiddenError(program, f"{program} would be compiled: {words}", caller())
+        raise CompileForbiddenError(program, f"{program} would be compiled: {why_not_stored(why)}", caller())
 
 
 def _refuse_unasked(program: str) -> None:

@@ -169,7 +169,7 @@ class Compiler:
         except UnkeyableError as exc:
             name = seam.module_name(request.module)
             self._publisher.skip_without_key(cache, settings, name, exc.skip, measured)
-            cache.warn(exc.skip.value, f"{name} {exc}")
+            cache.warn(exc.skip, f"{name} {exc}")
             return self._keyless(request, exc.skip)
         except Exception as exc:
             # A program that has no key is compiled without the cache, as in JAX.

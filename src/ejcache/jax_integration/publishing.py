@@ -105,7 +105,7 @@ class Publisher:
                 compilation.report_failure("write an entry", exc)
                 skip = Skip.ERROR
             compilation.spent("lost" if skip is Skip.ERROR else "stored", began)
-        record = record._replace(outcome=skip.value if skip is not None else STORED)
+        record = record._replace(outcome=skip if skip is not None else STORED)
         _log(cache, settings, record, program, compilation.seconds)
         if skip is None:
             compiling.record_event("/jax/compilation_cache/cache_misses")
@@ -157,7 +157,7 @@ class Publisher:
         count_skip(cache, reason)
 
         def log_it(took: float) -> None:
-            record = ProgramRecord(name, url=cache.url, outcome=reason.value, compile_seconds=took)
+            record = ProgramRecord(name, url=cache.url, outcome=reason, compile_seconds=took)
             _log(cache, settings, record, None, {**seconds, "compiled": took})
 
         when_compiled(log_it)

@@ -28,7 +28,9 @@ class _Kind(Words):
     DROPPED_SWITCH = "--retry_failed_compilation"
 
 
-_KINDS: Final = {name: kind for kind in _Kind for name in kind.value.split()}
+_KINDS: Final = {
+    name: kind for kind in (_Kind.SCALAR, _Kind.SWITCH, _Kind.DROPPED, _Kind.DROPPED_SWITCH) for name in kind.split()
+}
 
 _SHORT: Final = {"-O": "--optlevel", "-lnc": "--logical-nc-config", "--lnc": "--logical-nc-config"}
 

@@ -155,12 +155,13 @@ def run_exit_phases() -> None:
     interrupt: BaseException | None = None
     while _callbacks:
         phase = min(phase for phase, _ in _callbacks)
-        position = max(index for index, callback in enumerate(_callbacks) if callback[0] is phase)
+        position = max(index for index, callback in enumerate(_callbacks) if callback[0] == phase)
         _, callback = _callbacks.pop(position)
         try:
             callback()
         except Exception:
-            log.warning("ejcache: an exit callback (phase %s) failed", phase.name, exc_info=True)
+            name = next(name for name, value in vars(ExitPhase).items() if value == phase)
+            log.warning("ejcache: an exit callback (phase %s) failed", name, exc_info=True)
         except BaseException as exc:
             # Ctrl-C ends one callback, which may be a long upload, and not the short ones after it.
             interrupt = exc
