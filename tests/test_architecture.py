@@ -25,6 +25,7 @@ PACKAGE = ROOT / "src" / "ejcache"
 
 LEVELS = {
     "_version": 0,
+    "common_errors": -1,
     "errors": 0,
     "events": 2,
     "util": 1,

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import zstandard
 
-from ejcache.errors import EntryCorruptError, EntryError, EntryForeignError, EntryVersionError
+from ejcache.common_errors import EntryCorruptError, EntryError, EntryForeignError, EntryVersionError
 from ejcache.util.tuples import NamedTuple
 
 _FAMILY: Final = b"EJC"

@@ -26,12 +26,32 @@
         └── NotAStoreError              there is something else at the URL, or nothing
 
 Those with a star are for the package itself; a program catches what stands above them. Absence is not an error: `get`
-returns `None`.
+returns `None`. A hit loads none of the errors that are defined here.
 """
+
+# An import under its own name is one that others may import from here.
+# ruff: noqa: PLC0414
 
 from __future__ import annotations
 
-from typing import Final, Self
+from ejcache.common_errors import ACCEPTED_SIZE as ACCEPTED_SIZE
+from ejcache.common_errors import MALFORMED as MALFORMED
+from ejcache.common_errors import EjcacheError as EjcacheError
+from ejcache.common_errors import EntryCorruptError as EntryCorruptError
+from ejcache.common_errors import EntryError as EntryError
+from ejcache.common_errors import EntryForeignError as EntryForeignError
+from ejcache.common_errors import EntryVersionError as EntryVersionError
+from ejcache.common_errors import InvalidKeyError as InvalidKeyError
+from ejcache.common_errors import NotAStoreError as NotAStoreError
+from ejcache.common_errors import SettingError as SettingError
+from ejcache.common_errors import StoreBusyError as StoreBusyError
+from ejcache.common_errors import StoreError as StoreError
+from ejcache.common_errors import StoreForbiddenError as StoreForbiddenError
+from ejcache.common_errors import StoreReadOnlyError as StoreReadOnlyError
+from ejcache.common_errors import StoreTooSmallError as StoreTooSmallError
+from ejcache.common_errors import StoreUnavailableError as StoreUnavailableError
+from ejcache.common_errors import UntrustedDirectoryError as UntrustedDirectoryError
+from ejcache.common_errors import UsageError as UsageError
 
 __all__ = [
     "CompileForbiddenError",
@@ -43,34 +63,6 @@ __all__ = [
     "StoreUnavailableError",
     "UsageError",
 ]
-
-MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What a decoder raises for text that is not in its format, whatever others have written: numbers that are too large,
-lists in place of objects, nesting without end."""
-
-
-class EjcacheError(Exception):
-    """The base class of all exceptions that ejcache raises."""
-
-
-class UsageError(EjcacheError, ValueError):
-    """The caller passed a wrong value, such as a setting, key, size, age or URL, and can correct it."""
-
-
-class SettingError(UsageError):
-    """A setting has a value that it cannot have.
-
-    The message is one sentence: the setting, its value, and the values that are accepted.
-    """
-
-    def __init__(self, setting: str, value: object, accepted: str) -> None:
-        super().__init__(setting, value, accepted)
-        self.setting = setting
-        self.value = value
-        self.accepted = accepted
-
-    def __str__(self) -> str:
-        return f"{self.setting} cannot be {self.value!r}: accepted is {self.accepted}"
 
 
 class UnknownSettingError(SettingError):
@@ -104,10 +96,6 @@ class NotFoundError(UsageError):
     """What a command line names does not exist."""
 
 
-class InvalidKeyError(UsageError):
-    """A key that no store can hold: not text, empty, too long, or with characters that text files cannot carry."""
-
-
 class CompileForbiddenError(EjcacheError, RuntimeError):
     """A program would have been compiled inside of `ejcache.forbid_compile()`. It was not compiled, and did not run.
 
@@ -135,63 +123,8 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
         )
 
 
-class EntryError(EjcacheError):
-    """The stored bytes are not the intact cache entry that was asked for."""
-
-
-class EntryCorruptError(EntryError):
-    """The bytes are truncated or changed, or never were an entry."""
-
-
-class EntryForeignError(EntryError):
-    """The entry is intact, but belongs to another key than the one that was asked for."""
-
-
-class EntryVersionError(EntryError):
-    """The entry is in a format that this version does not read. It is a miss, and stays for versions that read it."""
-
-
 class EntryRecalledError(EntryError):
     """The entry is intact, and an operator has recalled it (`ejcache recall`)."""
-
-
-class StoreError(EjcacheError, OSError):
-    """The storage failed.
-
-    Attributes:
-        cause: the cause of the failure, if the client library of the storage names it; otherwise None.
-    """
-
-    cause: str | None = None
-
-    def because(self, cause: str | None) -> Self:
-        """Note the cause, unless there is one already."""
-        self.cause = self.cause or cause
-        return self
-
-
-class StoreReadOnlyError(StoreError):
-    """A write to a read-only store."""
-
-
-class StoreTooSmallError(StoreError):
-    """One entry is larger than the limit of the whole store. No other entry was evicted for it."""
-
-
-class StoreBusyError(StoreError):
-    """A lock or a database was busy until the deadline."""
-
-
-class StoreUnavailableError(StoreError):
-    """The storage cannot be reached, opened or repaired."""
-
-
-class UntrustedDirectoryError(StoreUnavailableError):
-    """Another user owns a local directory, or can write to it, and entries are code. It was not used."""
-
-
-class StoreForbiddenError(StoreUnavailableError):
-    """The storage answered, but not with the object: this user may not read it, or it is behind a link."""
 
 
 class NoPermissionError(StoreForbiddenError):
@@ -209,13 +142,4 @@ class StoreNotAskedError(StoreUnavailableError):
     """A request was not sent: the storage failed a moment ago, or the library that talks to it is still loading."""
 
 
-class NotAStoreError(StoreError):
-    """The URL holds something that is not a cache, or nothing. It was not changed."""
-
-
-ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10GiB (binary)"
-"""What errors say of sizes (`util.units`); here, because most programs give none."""
-
-for _name in __all__:
-    # Tracebacks show the name by which a program catches the error.
-    globals()[_name].__module__ = "ejcache"
+CompileForbiddenError.__module__ = "ejcache"  # as those of `common_errors` that a program catches

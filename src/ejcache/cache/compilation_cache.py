@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache import entry
 from ejcache.cache.policy import Miss
-from ejcache.errors import UsageError
+from ejcache.common_errors import UsageError
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.util.store_keys import check_key
 

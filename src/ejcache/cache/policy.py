@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.errors import (
+from ejcache.common_errors import (
     EntryCorruptError,
     EntryError,
     EntryVersionError,

@@ -19,7 +19,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import EntryError, StoreBusyError, StoreError
+from ejcache.common_errors import EntryError, StoreBusyError, StoreError
 from ejcache.util.files import make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log, warn_once

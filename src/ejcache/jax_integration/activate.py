@@ -14,7 +14,7 @@ import jax
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight, open_switch
 from ejcache.cache.policy import CachePolicy
-from ejcache.errors import UsageError
+from ejcache.common_errors import UsageError
 from ejcache.jax_integration.forms import Form, choose_form
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.parsers import FlagValue, Origin

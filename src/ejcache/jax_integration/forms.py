@@ -15,7 +15,7 @@ import importlib.metadata
 import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ejcache.errors import UsageError
+from ejcache.common_errors import UsageError
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.words import Words

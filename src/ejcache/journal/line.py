@@ -31,7 +31,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import MALFORMED
+from ejcache.common_errors import MALFORMED
 from ejcache.util.store_keys import check_key
 from ejcache.util.tuples import NamedTuple
 

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import MALFORMED
+from ejcache.common_errors import MALFORMED
 from ejcache.util.files import make_private, write_atomically
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.store_keys import is_hex

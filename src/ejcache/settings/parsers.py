@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import ACCEPTED_SIZE
+from ejcache.common_errors import ACCEPTED_SIZE
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.words import Words
 

@@ -14,7 +14,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import ACCEPTED_SIZE, ConfigFileError, JaxImportError, SettingError, UnknownSettingError
+from ejcache.common_errors import ACCEPTED_SIZE, SettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.parsers import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
@@ -52,6 +52,8 @@ def setting_named(name: str) -> Setting:
     found = _BY_NAME.get(name) or _BY_NAME.get(f"jax_{name}")
     if found is None:
         import difflib  # for a wrong name only
+
+        from ejcache.errors import UnknownSettingError
 
         meant = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=_ALIKE)
         raise UnknownSettingError(
@@ -158,6 +160,7 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
     found: dict[str, Value] = {}
     if not any(map(may_exist, configuration_files(env))):
         return found
+    from ejcache.errors import ConfigFileError
     from ejcache.settings.config_files import read_files
 
     for path, values in read_files(env):
@@ -195,6 +198,8 @@ def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
     known = OTHER_VARIABLES.union(_OWN_VARIABLES)
     for name in sorted(name for name in env if name.startswith("EJCACHE_") and name not in known):
         import difflib  # for a wrong name only
+
+        from ejcache.errors import UnknownSettingError
 
         meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
         if meant:
@@ -253,6 +258,8 @@ def _parse_variable(setting: Setting, variable: str, text: str) -> Any:
         try:
             jax_reading(setting, text)
         except ValueError as exc:
+            from ejcache.errors import JaxImportError  # where JAX cannot be imported
+
             with contextlib.suppress(SettingError):
                 accepted = accepted.replace(_SIZE_IN_BYTES, f"{_SIZE_IN_BYTES} (write {parse(setting, text)})")
             raise JaxImportError(variable, text, accepted) from exc

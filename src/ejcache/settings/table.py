@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import ejcache.settings.parsers as read
-from ejcache.errors import ACCEPTED_SIZE
+from ejcache.common_errors import ACCEPTED_SIZE
 from ejcache.settings.parsers import Origin, Setting, Value, declared_settings, setting
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Literal, TypedDict
 
-    from ejcache.errors import SettingError
+    from ejcache.common_errors import SettingError
     from ejcache.settings.floors import Floors
 
     class SettingOptions(TypedDict, total=False):

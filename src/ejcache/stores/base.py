@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final, cast
 
-from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
+from ejcache.common_errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from ejcache.errors import UsageError
+from ejcache.common_errors import UsageError
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.words import Words
 

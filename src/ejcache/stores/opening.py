@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import UntrustedDirectoryError, UsageError
+from ejcache.common_errors import UntrustedDirectoryError, UsageError
 from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use

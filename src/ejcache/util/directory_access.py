@@ -36,7 +36,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import MALFORMED
+from ejcache.common_errors import MALFORMED
 from ejcache.util.files import make_below, make_private, make_with_mode, read_regular
 from ejcache.util.tuples import NamedTuple
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ejcache.errors import InvalidKeyError
+from ejcache.common_errors import InvalidKeyError
 
 MAX_KEY_BYTES: Final = 700
 """A key must fit, escaped, into one file name or object name of every backend."""

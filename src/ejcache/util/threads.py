@@ -16,7 +16,7 @@ from _queue import SimpleQueue  # `queue` makes sixty objects around it
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import StoreUnavailableError
+from ejcache.common_errors import StoreUnavailableError
 from ejcache.util.lifecycle import members, track_forks
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.common_errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index_repair import Generations
 from ejcache.stores.local.sqlite import SqliteFailure, classify, is_full, sqlite3, translate
 from ejcache.util.lifecycle import AtExit, ExitPhase, at_exit, track_forks

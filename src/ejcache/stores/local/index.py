@@ -14,7 +14,7 @@ import time
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import StoreBusyError
+from ejcache.common_errors import StoreBusyError
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
 from ejcache.stores.local.sqlite import DamageError, SqliteFailure, classify, sqlite3
 from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.common_errors import EntryError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
 from ejcache.stores.local.layout import INDEX, Layout, explain_failure, modification_time, remove_trees
 from ejcache.stores.local.sqlite import DamageError, SqliteFailure, classify, is_full, is_malformed, sqlite3, translate

@@ -36,7 +36,7 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError
+from ejcache.common_errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.util.directory_access import Access, decide_access, why_untrusted
 from ejcache.util.files import (
     UnsafeFileError,

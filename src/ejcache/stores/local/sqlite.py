@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.common_errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.words import Words
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.errors import StoreBusyError, StoreReadOnlyError
+from ejcache.common_errors import StoreBusyError, StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, Store
 from ejcache.stores.local.connection_manager import ConnectionManager
 from ejcache.stores.local.index import EntryIndex, IndexOptions
