@@ -98,6 +98,7 @@ FOREIGN = frozenset(
         "lax/linalg.py",
         "lru_cache.py",
         "mesh.py",
+        "monitoring.py",
         "pjit.py",
         "random/prng.py",
         "source_info_util.py",

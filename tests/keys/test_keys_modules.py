@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
 
+from ejcache.jax_integration.lowering import module_digest, private_functions
 from ejcache.jax_integration.lowering.kernels import strip_mosaic_config
-from ejcache.jax_integration.lowering.module_digest import digest_module, module_text
-from ejcache.keys.canonical_modules import base_name, content_name, function_order
+from ejcache.jax_integration.lowering.module_digest import digest_module
+from ejcache.jax_integration.lowering.private_functions import base_name, content_name, function_order
+from ejcache.jax_integration.seam.compiling import module_text
 
 MAIN = """
 module @jit_f attributes {{mhlo.num_partitions = 1 : i32}} {{
@@ -126,6 +128,12 @@ def test_functions_are_followed_wherever_stablehlo_refers_to_them(operation):
         return MAIN.format(body=body, functions=function(name, value))
 
     assert digest(module("f_1", 1)) == digest(module("f_2", 1)) != digest(module("f_1", 2))
+
+
+def test_plain_bytecode_names_no_operation_that_is_looked_at():
+    """What is digested as it is has none of the operations that the canonical form changes or counts."""
+    names = {name.rpartition(".")[2].encode() for name in private_functions._REFERENCES}
+    assert set(module_digest._NAMES_IN_BYTECODE) == {b"private", *names}
 
 
 @pytest.mark.parametrize("attribute", ["@{name}", "[@{name}]", "{{deep = [{{er = @{name}}}]}}"], ids=str)

@@ -26,7 +26,6 @@ from ejcache.history.log import LARGE_CONSTANT, record_miss, remember_program
 from ejcache.history.text import rename_arguments
 from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
-from ejcache.jax_integration.lowering.module_digest import module_text
 from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
@@ -96,7 +95,7 @@ class Publisher:
                 compilation.serialized_size = len(raw)
                 if compile_seconds >= max(TEXT_SECONDS, settings.floors.publish):
                     # The text goes first: nothing may be written after the entry that could evict it.
-                    text = module_text(program.module)
+                    text = compiling.module_text(program.module)
                     record = record._replace(module=writer.write_text(text, settings, program=program.name))
                 skip, size = self._write(compilation, program, record, raw)
                 record = record._replace(size=size)
@@ -326,7 +325,7 @@ def located_text(program: LoweredProgram) -> str:
     """Return the module as text with the source lines of its operations, and digests of the constants that it leaves
     out.
     """
-    text = module_text(program.module, locations=True)
+    text = compiling.module_text(program.module, locations=True)
     if _ELIDED not in text:
         return text
     return "\n".join((text, *(f"{LARGE_CONSTANT}{digest}" for digest in _large_constants(program.module))))

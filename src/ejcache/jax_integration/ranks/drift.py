@@ -12,7 +12,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.history.environment import environment_differences
-from ejcache.jax_integration.lowering.module_digest import module_text
+from ejcache.jax_integration.seam.compiling import module_text
 from ejcache.journal.line import ProgramRecord
 from ejcache.util.log import log, warn_once
 

@@ -36,6 +36,12 @@ def signature(module: Any) -> str:
     return ""
 
 
+def module_text(module: Any, *, locations: bool = False) -> str:
+    """Return the module as text for people: constants above 64 elements elided, debug locations on request."""
+    with module.context:
+        return str(module.operation.get_asm(enable_debug_info=locations, large_elements_limit=64))
+
+
 def compile_executable(program: LoweredProgram) -> Any:
     """Compile as JAX does."""
     placement = program.placement
