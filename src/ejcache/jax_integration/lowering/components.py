@@ -20,7 +20,6 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.compile_options import canonical_options, canonical_topology
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
-from ejcache.keys.toolchain import content_digest
 from ejcache.settings.environment import all_variables, variables_to_compare
 from ejcache.util.tuples import NamedTuple
 
@@ -87,6 +86,8 @@ class _Files:
         self.are_named = False
 
     def digest(self, path: str) -> str | None:
+        from ejcache.keys.library_reading import content_digest  # where flags name files
+
         self.are_named = True
         return content_digest(path)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import jaxlib.version
 
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
-from ejcache.keys.toolchain import LibraryDigests, content_digest, cpu_features, native_files
+from ejcache.keys.toolchain import LibraryDigests, cpu_features, native_files
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
 from ejcache.util.log import log
@@ -194,6 +194,8 @@ def installed_packages(beginnings: tuple[str, ...]) -> Iterator[tuple[str, str]]
 
 def components_of_cpu() -> dict[str, str]:
     """Make the components of keys of programs that this host compiles for its CPU, but those of its devices."""
+    from ejcache.keys.library_reading import content_digest  # a hit needs it where flags name files
+
     variables = all_variables()
     said = compile_variables("cpu", variables, flags_files=read_flags_file(variables), content=content_digest)
     found = {

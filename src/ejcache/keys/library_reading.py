@@ -1,0 +1,86 @@
+"""Reads files for their digests: native libraries that no memo knows, once in an environment, and what flags name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ejcache.keys.recorded_digests import recorded_digests
+from ejcache.util.files import make_private, write_atomically
+from ejcache.util.parallel import in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+
+_READERS: Final = 2
+"""Libraries that are read at once: each is digested by one core, and the program wants the others."""
+_PIECE_BYTES: Final = 8 << 20
+"""Bytes that are read at once. A thread in the background waits for the program twice for each piece, up to 5 ms each:
+in pieces of 256 KB, which `hashlib.file_digest` reads, 330 MB took 13 s beside a busy program."""
+
+
+def file_digests(paths: Iterable[str], read: Callable[[Path], str] | None = None) -> Iterator[tuple[str, str]]:
+    """Yield the digests (hex) of files: those that pip wrote down, then those that are read.
+
+    Args:
+        paths: the files.
+        read: returns the digest of one file; by default `file_digest`.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    texts = {Path(path): path for path in paths}
+    recorded = recorded_digests(texts)
+    yield from ((texts[path], digest) for path, digest in recorded.items())
+    rest = [path for path in texts if path not in recorded]
+    digests = in_parallel(read or file_digest, rest, threads=min(_READERS, len(rest)))
+    yield from ((texts[path], digest) for path, digest in zip(rest, digests, strict=True))
+
+
+def file_digest(path: Path) -> str:
+    """Digest (hex) of the content of one file; raises `OSError` if it cannot be read."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        piece = memoryview(bytearray(min(_PIECE_BYTES, max(1 << 16, path.stat().st_size))))
+        while length := file.readinto(piece):
+            digest.update(piece[:length])
+    return digest.hexdigest()
+
+
+def content_digest(path: str) -> str | None:
+    """Digest (hex) of a file, or of the files directly in a directory by name; None if it cannot be read.
+
+    For the files that flags name (`canonical_flags(content=…)`).
+    """
+    place = Path(path)
+    try:
+        if not place.is_dir():
+            return file_digest(place)
+        lines = [f"{entry.name} {file_digest(entry)}" for entry in sorted(place.iterdir()) if entry.is_file()]
+    except OSError:
+        return None
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def write_memo(path: Path, fresh: Mapping[str, str], *, kept: Mapping[str, str]) -> None:
+    """Write digests, by the identities of files, into a memo.
+
+    Args:
+        path: the memo; nothing happens if it cannot be written.
+        fresh: the digests.
+        kept: what the memo has. Of the files of fresh digests it is left out.
+    """
+    places = {_place(identity) for identity in fresh}
+    others = {known: digest for known, digest in kept.items() if _place(known) not in places}
+    text = json.dumps({"format": 1, "libraries": {**others, **fresh}}, indent=1, sort_keys=True)
+    with suppress(OSError):
+        make_private(path.parent)
+        write_atomically(path, text.encode())
+
+
+def _place(identity: str) -> str:
+    return identity.rsplit(":", 5)[0]
