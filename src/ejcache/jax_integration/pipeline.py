@@ -32,7 +32,7 @@ from ejcache.jax_integration.compilation_state import (
     stores_only,
 )
 from ejcache.jax_integration.lookup import OWN, EntryLoader
-from ejcache.jax_integration.lowering.key import UnkeyableError, make_key
+from ejcache.jax_integration.lowering.key import make_key
 from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import durations
@@ -166,15 +166,16 @@ class Compiler:
             return self._keyless(request, Skip.PLATFORM)
         try:
             compilation = _compilation(request, settings, cache)
-        except UnkeyableError as exc:
-            name = seam.module_name(request.module)
-            self._publisher.skip_without_key(cache, settings, name, exc.skip, measured)
-            cache.warn(exc.skip, f"{name} {exc}")
-            return self._keyless(request, exc.skip)
         except Exception as exc:
             # A program that has no key is compiled without the cache, as in JAX.
             from ejcache.cache.counters import Skip, count_skip
+            from ejcache.jax_integration.lowering.python_functions import UnkeyableError
 
+            if isinstance(exc, UnkeyableError):
+                name = seam.module_name(request.module)
+                self._publisher.skip_without_key(cache, settings, name, exc.skip, measured)
+                cache.warn(exc.skip, f"{name} {exc}")
+                return self._keyless(request, exc.skip)
             count_skip(cache, Skip.NO_KEY)
             cache.report_failure("make a key", exc, settings)
             return self._keyless(request, Skip.NO_KEY)

@@ -43,7 +43,7 @@ def key(
 
 def _host() -> tuple[str, dict[str, str]]:
     """Return the platform that JAX compiles for here, and what decides what it can load."""
-    from ejcache.jax_integration.lowering.platform_toolchain import components_of_cpu, has_cpu_alone
+    from ejcache.jax_integration.lowering.cpu_host import components_of_cpu, has_cpu_alone
 
     # Without an import of JAX, which takes longer than all other commands of a job in CI.
     name = "cpu"

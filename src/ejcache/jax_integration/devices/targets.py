@@ -25,8 +25,9 @@ from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVers
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.devices.topologies import device_memory, gathered_topology
 from ejcache.jax_integration.lowering.components import device_components, environment_components
-from ejcache.jax_integration.lowering.key import AbsentHost, described
-from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, installed_packages, native_libraries
+from ejcache.jax_integration.lowering.key import absent_hosts
+from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, native_libraries
+from ejcache.jax_integration.lowering.plugins import installed_packages
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import topologies
 from ejcache.jax_integration.seam.coordination_service import coordination_client
@@ -77,12 +78,14 @@ def target(name: str) -> Iterator[Sequence[Any]]:
             )
     client = devices[0].client
     version = found.platform_version or str(client.platform_version)
-    with described(client, AbsentHost(version, found.cpu)):
-        _current.append((found, devices))
-        try:
-            yield devices
-        finally:
-            _current.pop()
+    # The keys of this client's programs are made, in this block, as by the process that will run them.
+    absent_hosts[id(client)] = client, version, found.cpu
+    _current.append((found, devices))
+    try:
+        yield devices
+    finally:
+        _current.pop()
+        del absent_hosts[id(client)]
 
 
 def current_target() -> tuple[DeviceTarget, Sequence[Any]] | None:

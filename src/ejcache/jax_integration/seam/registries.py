@@ -3,8 +3,7 @@
 XLA keeps these registries in C++ and lists none of them. So the Python functions that fill them are replaced by ones
 that also note what is registered. Some things are known of what was registered before:
 
-* Passes over the HLO. CPython counts in the bytecode of a function how often it ran, so JAX's function that registers
-  passes shows whether it was ever called.
+* Passes over the HLO: whether JAX's function that registers passes was ever called.
 * Custom calls that are partitioned by their batch dimensions, or by a Python function. Until JAX looks for plug-ins, it
   keeps these registrations in a list. What was registered later, but before ejcache was enabled, is not known.
 
@@ -16,10 +15,8 @@ Read for this: jax and jaxlib 0.10.2 and 0.12.0.1, `xla_transform.py`, `ffi.py`,
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import sys
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 from jax._src import lib as jax_lib
@@ -28,7 +25,6 @@ from jax._src.lib import xla_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import CodeType
 
 _REGISTER: Final = "register_xla_transform"
 _CLEAR: Final = "clear_xla_transform"
@@ -38,8 +34,6 @@ _BATCHED: Final = "register_custom_call_as_batch_partitionable"
 _PARTITIONED: Final = "register_custom_call_partitioner"
 _OWN_PARTITIONER: Final = "CustomSPMDPartitioning"
 """What `custom_partitioning` registers."""
-_OWN_BATCHED: Final = ("gpu_linalg", "gpu_solver", "gpu_sparse", "lapack")
-"""The modules whose custom calls `jax._src.lax.linalg` registers when it is imported."""
 
 
 class RegisteredFunctions:
@@ -78,7 +72,10 @@ def watch() -> None:
     global _seen
     _seen = RegisteredFunctions()
     registering = getattr(sys.modules.get("jax._src.xla_transform"), "register_hlo_module_transformation", None)
-    _seen.passes = registering is not None and (not _can_tell() or _has_run(registering))
+    if registering is not None:
+        from ejcache.jax_integration.seam.earlier_registrations import may_have_run  # few programs import it
+
+        _seen.passes = may_have_run(registering)
     # JAX asks plug-ins to register the calls, too, and until it has found the plug-ins it keeps the requests.
     _seen.all_calls = not xla_bridge._plugins_registered
     for request in xla_bridge._plugin_callbacks:
@@ -102,15 +99,6 @@ def unwatch() -> None:
 def registered() -> RegisteredFunctions:
     """Return all that is registered now."""
     return _seen
-
-
-@functools.cache
-def own_batch_targets() -> frozenset[str]:
-    """Return the custom calls of JAX's own libraries that every process registers as partitioned by their batch."""
-    from jax._src.lax import linalg
-
-    modules = [getattr(linalg, name, None) for name in _OWN_BATCHED]
-    return frozenset(name for module in modules for name in getattr(module, "batch_partitionable_targets", list)())
 
 
 # -- noting --------------------------------------------------------------------------------------------------------
@@ -143,35 +131,3 @@ def _note_call(function: str, arguments: tuple[Any, ...], named: Mapping[str, An
 def _passes_module() -> Any:
     """Return None in jaxlib before 0.10.2, which has no such passes."""
     return getattr(jax_lib, "_xla", None)
-
-
-# -- whether a function ever ran -----------------------------------------------------------------------------------
-
-
-_WARMUP: Final = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t) + 3 * ctypes.sizeof(ctypes.c_void_p) + 4
-"""Where Python 3.11 counts in a code object how often it ran."""
-
-
-def _has_run(function: FunctionType) -> bool:
-    """True if a function was called before; anything but a Python function counts as called."""
-    code = getattr(function, "__code__", None)
-    # A copy has never run.
-    return code is None or _counters(code) != _counters(code.replace())
-
-
-def _counters(code: CodeType) -> bytes:
-    if not hasattr(sys, "monitoring"):  # Python 3.11
-        return ctypes.string_at(id(code) + _WARMUP, 2)
-    return bytes(getattr(code, "_co_code_adaptive"))  # noqa: B009 (the type has no such attribute)
-
-
-def _can_tell() -> bool:
-    """True if this interpreter counts as expected; one without the specialising interpreter does not."""
-    sample = FunctionType(_sample.__code__.replace(), globals())
-    before = _has_run(sample)
-    sample()
-    return not before and _has_run(sample)
-
-
-def _sample() -> int:
-    return len(())

@@ -1,0 +1,139 @@
+"""The plug-ins of other platforms than the CPU: what compiles for them, and whether they can find a device here.
+
+Nothing here imports JAX, which takes seconds: a command asks, too, what this host can load.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pkgutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ejcache.keys.toolchain import native_files
+from ejcache.settings.environment import environment_variable
+from ejcache.util.distributions import distributions_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+PLUGINS: Final = (
+    "jax_cuda12_plugin",
+    "jax_cuda13_plugin",
+    "jax_rocm60_plugin",
+    "jax_rocm7_plugin",
+    "libtpu",
+    "libneuronxla",
+)
+"""Packages of plug-ins outside the `jax_plugins` namespace."""
+
+_COMPILERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cuda": ("nvidia-cudnn", "nvidia-cublas", "nvidia-cuda-nvcc", "nvidia-nvjitlink"),
+    "rocm": (),
+    "tpu": (),
+    "neuron": ("neuronx-cc",),
+    "": ("triton",),
+}
+"""The platforms that are known by a part of the names of their plug-ins, and beginnings of the names of distributions
+whose programs and libraries take part in compiling for them. They have hundreds of megabytes, so their versions are
+used instead of their content. What is under "" counts for other platforms only, of which nothing is known."""
+
+
+_NVIDIA_DEVICES: Final = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
+"""Without any of them JAX does not ask CUDA for GPUs."""
+
+_PCI_DEVICES: Final = "/sys/bus/pci/devices"
+_PCI_GOOGLE: Final = "0x1ae0"
+"""The vendor of the chips of a TPU, which are on the PCI bus of a host that has them."""
+
+
+def plugin_libraries(platform: str) -> list[str]:
+    """Return the native libraries of the plug-ins that may compile for `platform`."""
+    files = _libraries_of(_plugins(platform))
+    # "name:path,name:path", where a name may be missing.
+    named = [part.split(":", 1) for part in (environment_variable("PJRT_NAMES_AND_LIBRARY_PATHS") or "").split(",")]
+    paths = [part[-1] for part in named if len(part) > 1 and (not part[0] or _is_of(part[0], platform))]
+    if _is_of("tpu", platform):
+        paths.append(environment_variable("TPU_LIBRARY_PATH") or "")
+    return files + [path for path in paths if path and Path(path).is_file()]
+
+
+def usable_libraries(platform: str) -> list[str]:
+    """Return the native libraries of those plug-ins for `platform` that may find a device here."""
+    return _libraries_of(name for name in _plugins(platform) if not finds_nothing(name))
+
+
+def _libraries_of(packages: Iterable[str]) -> list[str]:
+    files: list[str] = []
+    for name in packages:
+        spec = importlib.util.find_spec(name)
+        for directory in (spec and spec.submodule_search_locations) or ():
+            files += native_files(directory)
+    return files
+
+
+def _plugins(platform: str) -> list[str]:
+    """Return the packages of plug-ins that may compile for `platform`."""
+    names = [*PLUGINS, *(f"jax_plugins.{name}" for name in packages_in_namespace())]
+    return [name for name in names if _is_of(name, platform)]
+
+
+def packages_in_namespace() -> list[str]:
+    """Return the names of the plug-ins in the namespace `jax_plugins`."""
+    namespace = importlib.util.find_spec("jax_plugins")
+    if namespace is None or namespace.submodule_search_locations is None:
+        return []
+    return [info.name for info in pkgutil.iter_modules(namespace.submodule_search_locations)]
+
+
+def _families(name: str) -> set[str]:
+    """Return the known platforms that a name belongs to: JAX says `gpu` for two of them. Of any other name, ""
+    alone.
+    """
+    if name == "gpu":
+        return {"cuda", "rocm"}
+    return {family for family in _COMPILERS if family and family in name} or {""}
+
+
+def _is_of(name: str, platform: str) -> bool:
+    """True if the plug-in of this name may compile for `platform`."""
+    return bool(_families(name) & _families(platform)) or _families(platform) == {""}
+
+
+def compiler_versions(platform: str) -> list[str]:
+    """Return names and versions of the distributions that take part in compiling for `platform`, `name==version`."""
+    families = set(_COMPILERS) if _families(platform) == {""} else _families(platform)
+    beginnings = tuple(beginning for family in families for beginning in _COMPILERS[family])
+    return sorted({f"{name}=={version}" for name, version in installed_packages(beginnings)}) if beginnings else []
+
+
+def installed_packages(beginnings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield name and version of each installed distribution whose name begins with one of these.
+
+    Args:
+        beginnings: of names, in small letters and with hyphens.
+    """
+    for place in dict.fromkeys(sys.path):
+        for each in distributions_in(place or "."):
+            if each.name.startswith(beginnings):
+                yield each.name, each.version
+
+
+def finds_nothing(plugin: str) -> bool:
+    """True if this host lacks the files by which JAX knows that a device for this plug-in is there.
+
+    Of a plug-in that JAX does not look for in this way, nothing is known.
+    """
+    if _families(plugin) == {"cuda"}:
+        return not any(Path(path).exists() for path in _NVIDIA_DEVICES)
+    if plugin == "libtpu" and environment_variable("JAX_FORCE_TPU_INIT") is None:
+        return not any(_is_of_google(path) for path in Path(_PCI_DEVICES).glob("*/vendor"))
+    return False
+
+
+def _is_of_google(vendor: Path) -> bool:
+    try:
+        return vendor.read_text().strip() == _PCI_GOOGLE
+    except OSError:
+        return True  # it cannot be known: JAX has to say
