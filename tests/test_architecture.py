@@ -118,6 +118,7 @@ INNER_LEVELS = {
     "stores": {
         "abilities": -1,
         "listing": -1,
+        "urls": -1,
         "base": 0,
         "location": 0,
         "network_filesystems": 1,

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from ejcache.entry import Header, decode, encode
 from ejcache.errors import EntryError, SettingError
 from ejcache.stores.local.index_repair import REBUILDS
-from ejcache.stores.local.layout import declared_overhead
+from ejcache.stores.local.quarantine import declared_overhead
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
 from ejcache.util.units import format_size, parse_size
 

@@ -11,9 +11,10 @@ import pytest
 from sqlite_connections import opened_connections
 
 from ejcache.maintenance.worth import worth
-from ejcache.stores.local.layout import FIXED_BYTES, WAL_BYTES, declared_overhead
+from ejcache.stores.local.layout import WAL_BYTES
+from ejcache.stores.local.quarantine import FIXED_BYTES, declared_overhead
 from ejcache.stores.local.store import LocalStore
-from ejcache.stores.local.values import INLINE_BYTES
+from ejcache.stores.local.value_files import INLINE_BYTES
 
 MB = 10**6
 

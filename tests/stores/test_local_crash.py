@@ -12,9 +12,9 @@ from helpers import SUPPORT
 from local_processes import starting
 from test_local_bounds import disk_usage
 
-from ejcache.stores.local.layout import declared_overhead
+from ejcache.stores.local.quarantine import declared_overhead
 from ejcache.stores.local.store import LocalStore
-from ejcache.stores.local.values import INLINE_BYTES
+from ejcache.stores.local.value_files import INLINE_BYTES
 
 POINTS = ["file-begun", "file-written", "row-written", "before-commit", "committed"]
 LIMIT = 200_000

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["STEPS", "seeing_steps", "tell_steps"]
 
 STEPS = {
-    "file-begun": ("values.py", "while view:\n                    view = view[file.write(view) :]"),
-    "file-written": ("values.py", "return PendingValue(key, digest, len(data), MODE_BINARY, filename, None)"),
+    "file-begun": ("value_files.py", "while view:\n                view = view[file.write(view) :]"),
+    "file-written": ("value_files.py", "return PendingValue(key, digest, len(data), MODE_BINARY, filename, None)"),
     "row-written": ("writer.py", "if index.options.max_size >= 0:"),
     "before-commit": ("index.py", 'yield self._sql\n            self._sql("COMMIT")'),
-    "committed": ("writer.py", "_evict(index, value, age)\n    return True"),
-    "index-made": ("index_repair.py", 'generation = self._layout.fresh("g")'),
+    "committed": ("writer.py", "raise\n    return True"),
+    "index-made": ("index_repair.py", 'generation = layout.fresh("g")'),
 }
 """Each step is told before the last line of its text is executed; a text is found once in its file, or a test fails."""
 

@@ -1,18 +1,26 @@
-"""The connection of a local store to its index: opened, repaired, replaced and reopened when that is necessary."""
+"""The connection of a local store to its index: opened, replaced and reopened when that is necessary.
+
+The index is opened under the lock of the store, and swept if a process died that had it open. `index_repair` makes an
+index, and another one in place of a damaged one.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import time
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.common_errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.index_repair import Generations
-from ejcache.stores.local.sqlite import SqliteFailure, classify, is_full, sqlite3, translate
+from ejcache.stores.local.index import EntryIndex, IndexOptions, wal_bytes
+from ejcache.stores.local.layout import INDEX, Layout, explain_failure, remove_trees
+from ejcache.stores.local.sqlite import DamageError, classify, is_full, sqlite3, translate
+from ejcache.util.files import read_regular
 from ejcache.util.lifecycle import AtExit, ExitPhase, at_exit, track_forks
-from ejcache.util.locks import ThreadLock, pause
+from ejcache.util.locks import Presence, ThreadLock, dead_presences, exclusive, pause
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import short_tasks
 
@@ -21,13 +29,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from ejcache.stores.local.index import EntryIndex, IndexOptions
-    from ejcache.stores.local.layout import Layout
-
     T = TypeVar("T")
 
 _USES_PATIENCE: Final = 0.02
 """How long the write of uses waits for other processes."""
+_HEADER: Final = b"SQLite format 3\0"
 
 if TYPE_CHECKING:
     _Action = Callable[[EntryIndex], T]
@@ -47,7 +53,7 @@ class ConnectionManager:
         self.read_only = read_only
         self.wants_read_only = read_only
         self._layout = layout
-        self._generations = Generations(layout, options)
+        self._options = options
         self._timeout = timeout
         self._lock = ThreadLock(str(self.root))
         self._index: EntryIndex | None = None
@@ -88,17 +94,17 @@ class ConnectionManager:
                     return None if index is None else self._once(index, action, deadline)
             except (sqlite3.Error, UnicodeError) as exc:
                 kind = classify(exc)
-                if kind is SqliteFailure.BUSY:
+                if kind == "busy":
                     if not pause(deadline):
                         raise StoreBusyError(f"another process kept the index of {self.root} busy too long") from exc
                     continue
-                if kind is SqliteFailure.FULL:
+                if kind == "full":
                     raise translate(exc, self.root) from exc
                 self.close()
                 if self.read_only and damaged:
                     warn_once(("unreadable", self.root), "ejcache: the index of %s cannot be read: %s", self.root, exc)
                     return None
-                if self.read_only or (self._used is not None and self._generations.is_damaged(self._used, exc)):
+                if self.read_only or (self._used is not None and _is_damaged(self._used, exc)):
                     damaged += 1
                     if damaged > 2:
                         raise translate(exc, self.root) from exc
@@ -106,7 +112,7 @@ class ConnectionManager:
                         self.rebuild(str(exc))
                 else:
                     failed += 1
-                    if failed > 1 or kind is SqliteFailure.READ_ONLY:
+                    if failed > 1 or kind == "read-only":
                         raise translate(exc, self.root) from exc
             except StoreError:
                 raise
@@ -163,14 +169,18 @@ class ConnectionManager:
         Raises:
             StoreError: the storage failed; the entries may be gone all the same.
         """
-        kept = self.run(lambda index: index.counters())
+        from ejcache.stores.local.index_repair import start_over  # by what clears a store
+        from ejcache.stores.local.index_upkeep import counters
+
+        kept = self.run(counters)
         if kept is None:
             return
         deadline = time.monotonic() + self._timeout
         try:
             with self._lock.until(deadline):
                 self._make_room()
-                self._generations.start_over(kept, deadline)
+                with exclusive(self._layout.lock, deadline=deadline):
+                    start_over(self._layout, kept)
         except OSError as exc:
             raise translate(exc, self.root) from exc
 
@@ -223,6 +233,8 @@ class ConnectionManager:
         Raises:
             StoreError: that failed.
         """
+        from ejcache.stores.local.index_repair import replace  # by what is damaged
+
         deadline = time.monotonic() + self._timeout
         try:
             with self._lock.until(deadline):
@@ -231,7 +243,8 @@ class ConnectionManager:
                     return
                 log.warning("ejcache: the index of %s is damaged, and a new one is created: %s", self.root, why)
                 self._release()
-                self._generations.replace(index.generation, deadline)
+                with exclusive(self._layout.lock, deadline=deadline):
+                    replace(self._layout, index.generation, self._options.max_size)
                 self._current(make=True, deadline=deadline)
         except StoreError:
             raise
@@ -269,13 +282,13 @@ class ConnectionManager:
         if self._forked:
             raise StoreUnavailableError(f"{self.root} was in use in the parent when this process was forked off")
         if self.wants_read_only:
-            self._index = self._generations.open_for_reading()
+            self._index = _open_for_reading(self._layout)
             return self._index
         if not make and not self._layout.local.is_dir():
             self._layout.check()
             return None
         try:
-            opened = self._generations.open_for_writing(deadline)
+            opened = _open_for_writing(self._layout, self._options, deadline)
             self.read_only = opened is None
             if opened is not None and not self._uses_reserve:
                 self._layout.keep_reserve()
@@ -285,10 +298,10 @@ class ConnectionManager:
             # The disk is full: read the index as it is. A call that writes tries to open it again.
             opened = None
             with contextlib.suppress(sqlite3.Error, UnicodeError):  # it is damaged, and there is no room for another
-                opened = self._generations.open_for_reading()
+                opened = _open_for_reading(self._layout)
             if opened is None:
                 raise
-        self._index = self._generations.open_for_reading() if opened is None else opened
+        self._index = _open_for_reading(self._layout) if opened is None else opened
         return self._index
 
     def _is_damage_confirmed(self) -> bool:
@@ -354,6 +367,155 @@ class ConnectionManager:
         if index is not None:
             index.abandon()
             self._forked = True
+
+
+def _open_for_writing(layout: Layout, options: IndexOptions, deadline: float) -> EntryIndex | None:
+    """Open the store, and create or repair it if necessary; None if this user cannot write there.
+
+    Args:
+        layout: of the store.
+        options: of its index.
+        deadline: monotonic seconds.
+
+    Raises:
+        StoreBusyError: another process was opening it until `deadline`.
+        NotAStoreError: there is something else, or a newer format.
+        StoreUnavailableError: it can neither be created nor read, or must not be trusted.
+    """
+    try:
+        layout.check()
+        layout.make_directories()
+        with exclusive(layout.lock, deadline=deadline):
+            # A process that deleted the directory meanwhile deleted the lock file too, and this lock locks nothing.
+            layout.make_directories()
+            return _open_locked(layout, options, deadline)
+    except (PermissionError, StoreReadOnlyError) as exc:
+        if os.access(layout.root, os.R_OK | os.X_OK) and _is_readable(layout):
+            return None
+        raise explain_failure(layout.root, exc) from exc
+    except StoreError:
+        raise
+    except OSError as exc:
+        if exc.errno == errno.EROFS and layout.root.is_dir():
+            return None
+        if exc.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
+            raise explain_failure(layout.root, exc) from exc
+        raise translate(exc, layout.root) from exc
+
+
+def _open_for_reading(layout: Layout) -> EntryIndex | None:
+    """Open the store without leaving a trace; None if there is none.
+
+    Raises:
+        NotAStoreError: there is something else, or a newer format.
+        StoreUnavailableError: it cannot be read, or must not be trusted.
+        sqlite3.Error: its index is damaged.
+    """
+    if not layout.check():
+        return None
+    try:
+        generations = layout.generations()
+    except OSError as exc:
+        raise explain_failure(layout.local, exc) from exc
+    if not generations:
+        return None
+    layout.check_files(generations[0])
+    # A log that is not empty belongs to a live or a killed writer, or holds uses and counters only. It can be read
+    # if its memory can be shared; otherwise its content counts as absent.
+    if wal_bytes(generations[0] / INDEX):
+        try:
+            return EntryIndex(generations[0], mode="ro")
+        except sqlite3.OperationalError as exc:
+            if classify(exc) == "suspect":
+                raise
+    return EntryIndex(generations[0])
+
+
+def _open_locked(layout: Layout, options: IndexOptions, deadline: float) -> EntryIndex:
+    remove_trees(layout.leftovers())
+    generations = layout.generations()
+    presence = Presence(layout.present)
+    try:
+        if generations:
+            index = _attach_if_intact(layout, generations[0], presence, options, deadline)
+            if index is not None:
+                return index
+        from ejcache.stores.local.index_repair import create, replace  # once for each store, and by what is damaged
+
+        if generations:
+            replace(layout, generations[0], options.max_size)
+        generation = (layout.generations() or [create(layout, {})])[0]
+        return _attach(generation, presence, options, deadline)
+    except BaseException:
+        presence.leave(clean=True)
+        raise
+
+
+def _attach(generation: Path, presence: Presence, options: IndexOptions, deadline: float) -> EntryIndex:
+    while True:
+        try:
+            return EntryIndex(generation, presence, options=options)
+        except sqlite3.OperationalError as exc:
+            if classify(exc) != "busy" or not pause(deadline):
+                raise
+
+
+def _attach_if_intact(
+    layout: Layout, generation: Path, presence: Presence, options: IndexOptions, deadline: float
+) -> EntryIndex | None:
+    """Open the index of `generation`, and sweep it if a process died that had it open; None if it is damaged.
+
+    Raises:
+        StoreError: it cannot be opened now, but is intact: another process has it locked, the disk is full,
+            or this user may not write to it.
+    """
+    root = layout.root
+    index = None
+    try:
+        layout.check_files(generation)
+        _check_header(generation / INDEX)
+        index = _attach(generation, presence, options, deadline)
+        if dead := dead_presences(layout.present):
+            from ejcache.stores.local.index_upkeep import sweep  # where a process was killed
+
+            sweep(index, layout, dead)
+        return index
+    except (sqlite3.Error, UnicodeError) as exc:
+        if index is not None:
+            index.connection.close()
+        if not _is_damaged(generation, exc):
+            raise translate(exc, root) from exc
+        log.warning("ejcache: the index of %s is damaged, and is quarantined: %s", root, exc)
+        return None
+
+
+def _is_damaged(generation: Path, exc: sqlite3.Error | UnicodeError) -> bool:
+    """True if `exc`, raised by the index of `generation`, proves that it is damaged, or if SQLite's check does."""
+    if isinstance(exc, DamageError):
+        return True
+    if classify(exc) != "suspect":
+        return False
+    try:
+        from ejcache.stores.local.index_repair import is_copy_damaged  # by what is suspected
+    except (ImportError, OSError):
+        return False  # no file can be read, so nothing can be proven
+    return is_copy_damaged(generation / INDEX)
+
+
+def _check_header(path: Path) -> None:
+    """Look at what SQLite would make of the file, before it opens it: a database without tables of an empty file."""
+    try:
+        header = read_regular(path, max_size=len(_HEADER), length=len(_HEADER))
+    except FileNotFoundError as exc:
+        raise DamageError(str(exc)) from exc
+    if header != _HEADER:
+        raise DamageError("it does not begin as a database does")
+    if not os.access(path, os.W_OK):
+        raise StoreReadOnlyError(f"{path} cannot be written by this user")
+
+
+def _is_readable(layout: Layout) -> bool:
+    return not layout.version.exists() or os.access(layout.local, os.R_OK | os.X_OK) or not layout.local.exists()
 
 
 def _write_uses(reference: weakref.ref[ConnectionManager]) -> None:

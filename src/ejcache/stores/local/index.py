@@ -1,7 +1,8 @@
 """The index of one generation of a local store: an SQLite database with diskcache's tables and two of ours.
 
 One connection, from opening to closing it: rows, transactions with deadlines, uses that are written later, and files of
-deleted rows. `index_repair` opens it, `writer` writes entries with it.
+deleted rows. `connection_manager` opens it, `writer` writes entries with it, and `index_upkeep` has what is asked of it
+besides.
 """
 
 from __future__ import annotations
@@ -9,23 +10,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import time
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.common_errors import StoreBusyError
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
-from ejcache.stores.local.sqlite import DamageError, SqliteFailure, classify, sqlite3
-from ejcache.stores.local.values import MODE_RAW, IndexRow, ValueFiles
+from ejcache.stores.local.sqlite import DamageError, classify, sqlite3
+from ejcache.stores.local.values import IndexRow, ValueFiles
 from ejcache.util.locks import pause
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from ejcache.stores.local.values import PendingValue
     from ejcache.util.locks import Presence
 
 
@@ -36,21 +35,11 @@ _REQUIRED: Final = frozenset(
         "Settings_size_insert", "Settings_size_update", "Settings_size_delete",
     }
 )  # fmt: skip
-_WHOLE: Final = "rowid, tag, size, mode, filename, value, store_time"
-_LENGTH: Final = _WHOLE.replace("value", "length(value)")
+WHOLE: Final = "rowid, tag, size, mode, filename, value, store_time"
+LENGTH: Final = WHOLE.replace("value", "length(value)")
+"""The columns of an `IndexRow`, with its value or only the value's length."""
 # What is put into these statements are the constants of this module.
 # ruff: noqa: S608
-_UNREAD: Final = r"failed to get page|error code ?=? ?(?!11\b)\d"
-"""A line of SQLite's check about a page that could not be read: its code is another one than SQLITE_CORRUPT."""
-_USED: Final = (
-    f"SELECT key, raw, expire_time, access_time, access_count, {_WHOLE} FROM Cache",
-    "INSERT INTO Cache (key, raw, size) VALUES ('', 1, 0)",
-    "UPDATE Cache SET size = 0",
-    "DELETE FROM Cache",
-    "INSERT INTO Settings (key, value) VALUES ('', 0)",
-    "INSERT INTO EjcacheCounters (name, amount) VALUES ('', 0)",
-)
-"""Statements that SQLite can prepare, with the triggers that they fire, if the tables are those that ejcache makes."""
 _COUNT: Final = """
     INSERT INTO EjcacheCounters VALUES (?) ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount
 """
@@ -71,7 +60,7 @@ USES_SECONDS: Final = 1.0
 """How long a use may be known to this process only. A killed process loses it."""
 _MOST_USES: Final = 1_000
 _WATCH_STEPS: Final = 1_000_000
-_MOST_STEPS: Final = 200
+MOST_STEPS: Final = 200
 """A statement of more than this many million steps is in an endless loop in a damaged index."""
 
 
@@ -157,6 +146,7 @@ class EntryIndex:
     Attributes:
         values: the value files.
         uses: when entries were used that this index does not know of yet.
+        removed: the files of rows that the open transaction has deleted; `finish_write` deletes them.
         deadline: monotonic seconds until which writes wait for other writers.
         evictions: how many puts of this connection have evicted something.
         unclean: something may have been left behind, so the next process that opens the store sweeps it.
@@ -179,9 +169,9 @@ class EntryIndex:
         self.unclean = False
         self.evictions = 0
         self._presence = presence
-        self._marked: list[tuple[str, float, int]] = []  # of the transaction that is open, as is `_removed`
-        self._removed: list[str] = []
-        self._pending_deletes: list[str] = []
+        self._marked: list[tuple[str, float, int]] = []  # of the transaction that is open, as is `removed`
+        self.removed: list[Any] = []
+        self._pending_deletes: list[Any] = []
         self._only_notes = True
         path = generation / INDEX
         self._path = str(path)
@@ -205,7 +195,7 @@ class EntryIndex:
 
     def _set_up(self) -> None:
         self.connection.text_factory = _AS_TEXT
-        self._steps = _MOST_STEPS
+        self._steps = MOST_STEPS
         self.connection.set_progress_handler(self._watch, _WATCH_STEPS)
         for pragma in (
             "mmap_size = 0",
@@ -232,7 +222,7 @@ class EntryIndex:
         self._steps -= 1
         return int(self._steps < 0)
 
-    def rows(self, statement: str, *parameters: object, steps: int = _MOST_STEPS) -> list[Any]:
+    def rows(self, statement: str, *parameters: object, steps: int = MOST_STEPS) -> list[Any]:
         """Return the rows of a query, which is stopped after `steps` million steps."""
         self._steps = steps
         rows: list[Any] = self._sql(statement, parameters).fetchall()
@@ -302,7 +292,7 @@ class EntryIndex:
         try:
             self._sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.OperationalError as exc:
-            if classify(exc) is not SqliteFailure.BUSY:
+            if classify(exc) != "busy":
                 raise
         finally:
             self._sql("PRAGMA busy_timeout = 0")
@@ -310,39 +300,29 @@ class EntryIndex:
     # -- transactions ----------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def transact(self, value: PendingValue | None = None, *, notes: bool = False) -> Iterator[Callable[..., Any]]:
+    def transact(self, *, notes: bool = False) -> Iterator[Callable[..., Any]]:
         """Run a block as one transaction: yields the function that runs its statements.
 
         Args:
-            value: the value that it stores; its file is deleted if the transaction fails.
             notes: it writes nothing but uses and counters.
 
         Raises:
             StoreBusyError: another process kept the index busy until the deadline.
         """
         self._only_notes = self._only_notes and notes
-        self._steps = _MOST_STEPS
+        self._steps = MOST_STEPS
         self._begin()
-        self._marked, self._removed = [], []
+        self._marked, self.removed = [], []
         try:
             yield self._sql
             self._sql("COMMIT")
         except BaseException:
             self.uses.give_back(self._marked)
-            # If this fails (closed or damaged connection), the next sweep deletes the file.
-            with contextlib.suppress(sqlite3.Error):
+            with contextlib.suppress(sqlite3.Error):  # a closed or damaged connection
                 if self.connection.in_transaction:
                     self._sql("ROLLBACK")
-                if value is not None and value.filename is not None and not self._is_committed(value):
-                    self.values.discard(value.filename)
-                    self.values.delete(value.filename)
             raise
-        self._pending_deletes.extend(self._removed)
-
-    def _is_committed(self, value: PendingValue) -> bool:
-        """True if its row is committed: Ctrl-C during a COMMIT is raised after it."""
-        named = "SELECT 1 FROM Cache WHERE key = ? AND raw = 1 AND filename = ?"
-        return self._sql(named, (value.key, value.filename)).fetchone() is not None
+        self._pending_deletes.extend(filter(None, self.removed))
 
     def _begin(self) -> None:
         while True:
@@ -350,14 +330,10 @@ class EntryIndex:
                 self._sql("BEGIN IMMEDIATE")
                 return
             except sqlite3.OperationalError as exc:
-                if classify(exc) is not SqliteFailure.BUSY:
+                if classify(exc) != "busy":
                     raise
                 if not pause(self.deadline):
                     raise StoreBusyError(f"another process kept the index of {self.generation} busy too long") from exc
-
-    def delete_later(self, *filenames: Any) -> None:
-        """Have `finish_write` delete files that no row names after the commit."""
-        self._removed.extend(filter(None, filenames))
 
     def delete_pending(self) -> bool:
         """Delete the files of deleted rows; False if some could not be deleted."""
@@ -378,60 +354,9 @@ class EntryIndex:
 
     def find(self, key: str, *, whole: bool) -> IndexRow | None:
         """Return the row of `key`, with its value or only the value's length."""
-        self._steps = _MOST_STEPS
-        row = self._sql(
-            f"SELECT {_WHOLE if whole else _LENGTH} FROM Cache WHERE key = ? AND raw = 1", (key,)
-        ).fetchone()
+        self._steps = MOST_STEPS
+        row = self._sql(f"SELECT {WHOLE if whole else LENGTH} FROM Cache WHERE key = ? AND raw = 1", (key,)).fetchone()
         return None if row is None else IndexRow(*row)
-
-    def find_small(self, keys: Sequence[str]) -> dict[str, IndexRow]:
-        """Return the rows of those of these keys, at most a few hundred, whose values are in the rows."""
-        named = ", ".join("?" * len(keys))
-        select = f"SELECT key, {_WHOLE} FROM Cache WHERE raw = 1 AND mode = {MODE_RAW} AND key IN ({named})"
-        return {key: IndexRow(*row) for key, *row in self.rows(select, *keys)}
-
-    def remove(self, row: IndexRow) -> bool:
-        """Delete exactly this row and its file; False if it was deleted or replaced."""
-        with self.transact() as sql:
-            now = sql(f"SELECT {_LENGTH} FROM Cache WHERE rowid = ?", (row.rowid,)).fetchone()
-            # Compared here and not by SQLite, because a value of a damaged row may not be usable as a parameter.
-            if now is None or (*now[:5], now[6]) != (*row[:5], row.stored):
-                return False
-            sql("DELETE FROM Cache WHERE rowid = ?", (row.rowid,))
-            self.delete_later(row.filename)
-            return True
-
-    def page(self, after: str, number: int) -> list[tuple[Any, ...]]:
-        """Return the next `number` rows in the order of keys; `store.entries` names the columns."""
-        from ejcache.stores.local.cost_order import has_turns
-
-        turn = "turn, worth * size" if has_turns(self._sql) else "NULL, NULL"
-        return self.rows(
-            f"SELECT key, size, store_time, access_time, access_count, {turn} FROM Cache"
-            " WHERE key > ? AND raw = 1 AND typeof(key) = 'text' ORDER BY key LIMIT ?",
-            after,
-            number,
-        )
-
-    def whole_rows(self, after: int, number: int, *, values: bool = False) -> list[tuple[Any, ...]]:
-        """Read the next `number` rows by rowid: key, raw, and an `IndexRow` with its value, or with its length only."""
-        select = f"SELECT key, raw, {_WHOLE if values else _LENGTH} FROM Cache WHERE rowid > ? ORDER BY rowid LIMIT ?"
-        return [(key, raw, IndexRow(*row)) for key, raw, *row in self.rows(select, after, number)]
-
-    def filenames(self) -> set[str]:
-        """Return the value files that rows name."""
-        return {name for (name,) in self.rows("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
-
-    def delete_orphans(self) -> int:
-        """Delete the value files that no row names; returns how many that was.
-
-        The candidates are collected without a lock, and confirmed under the write lock.
-        """
-        found = set(self.values.committed())
-        if not found - self.filenames():
-            return 0
-        with self.transact():
-            return sum(self.values.delete(name) for name in found - self.filenames())
 
     # -- sums, uses and counters -----------------------------------------------------------------------------------
 
@@ -443,13 +368,6 @@ class EntryIndex:
     def sum_of_sizes(self) -> int:
         """Return the bytes of all entries, by their rows."""
         return int(self.rows("SELECT COALESCE(SUM(size), 0) FROM Cache WHERE typeof(size) = 'integer'")[0][0])
-
-    def recount(self) -> int:
-        """Correct the stored sum of sizes and number of rows; returns the sum. Inside a transaction."""
-        total = self.sum_of_sizes()
-        for key, value in (("size", total), ("count", self._sql("SELECT COUNT(*) FROM Cache").fetchone()[0])):
-            self._sql("INSERT OR REPLACE INTO Settings VALUES (?, ?)", (key, value))
-        return total
 
     def mark_uses(self) -> None:
         """Write when entries were used, inside a transaction; if that fails, the next one does it."""
@@ -476,37 +394,6 @@ class EntryIndex:
             if amounts:
                 rows = ", ".join(["(?, ?)"] * len(amounts))
                 sql(_COUNT.replace("(?)", rows), [value for pair in amounts.items() for value in pair])
-
-    def counters(self) -> dict[str, float]:
-        """Return the counters."""
-        rows = self.rows("SELECT name, amount FROM EjcacheCounters")
-        return {name: amount for name, amount in rows if isinstance(name, str) and isinstance(amount, int | float)}
-
-    def reset_counters(self) -> None:
-        """Forget the counters."""
-        with self.transact() as sql:
-            sql("DELETE FROM EjcacheCounters")
-
-    def integrity_problems(self) -> list[str]:
-        """Have SQLite check the file and the tables, and return what proves damage, at most ten messages.
-
-        Raises:
-            sqlite3.Error: it could not be read, which proves nothing.
-        """
-        lines = [str(line) for (line,) in self.rows("PRAGMA integrity_check(10)", steps=11 * _MOST_STEPS)]
-        if any(re.search(_UNREAD, line) for line in lines):
-            # A page that the disk did not give counts as damage there, and so does what only that page leads to.
-            raise sqlite3.OperationalError("; ".join(lines))
-        if lines != ["ok"]:
-            return lines
-        try:
-            for statement in _USED:
-                self._sql(f"EXPLAIN {statement}").fetchall()
-        except sqlite3.OperationalError as exc:
-            if exc.sqlite_errorcode != sqlite3.SQLITE_ERROR:
-                raise
-            return [f"its tables are not those that ejcache makes: {exc}"]
-        return []
 
 
 def wal_bytes(path: str | Path) -> int:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.local.layout import Layout
+from ejcache.stores.local.index_upkeep import (
+    delete_orphans,
+    filenames,
+    integrity_problems,
+    recount,
+    remove,
+    whole_rows,
+)
+from ejcache.stores.local.value_files import committed, delete_unfinished, is_present, size_of, unfinished
 from ejcache.util.locks import exclusive, living
 from ejcache.util.store_keys import is_key
 
@@ -23,7 +31,7 @@ def check_index(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
 
     Rows and files that other processes create and delete meanwhile are not reported: each finding is confirmed.
     """
-    problems = [_FATAL + line for line in index.integrity_problems()]
+    problems = [_FATAL + line for line in integrity_problems(index)]
     if problems:
         return problems
     problems += _rows(index, fix=fix)
@@ -33,7 +41,7 @@ def check_index(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
         problems.append(f"the stored sum of sizes is wrong by {drift} bytes")
         if fix:
             with index.transact():
-                index.recount()
+                recount(index)
     return problems
 
 
@@ -47,20 +55,20 @@ def _rows(index: EntryIndex, *, fix: bool) -> list[str]:
     problems: list[str] = []
     after = -(2**63)
     while True:
-        page = index.whole_rows(after, _PAGE)
+        page = whole_rows(index, after, _PAGE)
         for key, raw, row in page:
             named = raw == 1 and is_key(key)
             if not named or not row.trustworthy(key):
                 problem = f"the row of {key!r:.100} is not one that this store writes"
-            elif not index.values.present(row):
-                length = index.values.size(row.filename)
+            elif not is_present(index.values, row):
+                length = size_of(index.values, row.filename)
                 if index.find(key, whole=False) != row:
                     continue  # replaced or removed since
                 problem = f"{key} has {'no file' if length is None else f'a file of {length} bytes, not {row.size}'}"
             else:
                 continue
             problems.append(problem)
-            if fix and index.remove(row):
+            if fix and remove(index, row):
                 index.delete_pending()
         if len(page) < _PAGE:
             return problems
@@ -73,12 +81,12 @@ def _files(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
         return []
     with exclusive(layout.lock, deadline=index.deadline):
         alive = living(layout.present)
-    problems = [f"a killed process left {name} unfinished" for name in index.values.unfinished(alive)]
-    found = set(index.values.committed())
-    if found - index.filenames():
+    problems = [f"a killed process left {name} unfinished" for name in unfinished(index.values, alive)]
+    found = set(committed(index.values))
+    if found - filenames(index):
         with index.transact():
-            problems += [f"no row names the file {name}" for name in sorted(found - index.filenames())]
+            problems += [f"no row names the file {name}" for name in sorted(found - filenames(index))]
     if fix and problems:
-        index.values.delete_unfinished(alive)
-        index.delete_orphans()
+        delete_unfinished(index.values, alive)
+        delete_orphans(index)
     return problems

@@ -1,4 +1,4 @@
-"""The directory of a local store: its layout, whether it can be trusted, and its quarantine.
+"""The directory of a local store: its layout, and whether it can be trusted.
 
     <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
       CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)
@@ -15,7 +15,7 @@
             tmp/<token>_<name>     a value that the process of that token is writing
           new-<random>/            a generation that is being created
           dead-<random>/           a damaged or cleared generation that is being deleted
-        quarantine/                a bounded number of damaged entries and one damaged index, for inspection
+        quarantine/                a bounded number of damaged entries and one damaged index (`quarantine`)
 
 The name of a generation is never used twice. SQLite finds a write-ahead log by the name of its database. If a new
 database took the name of a quarantined or deleted one, a process that still has the old one open would delete the log
@@ -30,7 +30,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -40,8 +39,6 @@ from ejcache.common_errors import NotAStoreError, StoreUnavailableError, Untrust
 from ejcache.util.directory_access import Access, decide_access, why_untrusted
 from ejcache.util.files import (
     UnsafeFileError,
-    directory_below,
-    make_below,
     open_like_directory,
     read_regular,
     write_atomically,
@@ -58,17 +55,8 @@ INDEX: Final = "cache.db"
 
 WAL_BYTES: Final = 4 * 2**20
 """A `put` that finds the write-ahead log longer than this moves it into the database."""
-ENTRY_BYTES: Final = 8 * 2**10
-"""An entry's share of the index, its directory entry, and the rounding of its file to blocks."""
-QUARANTINED_INDEX_BYTES: Final = 2 * 2**20
-"""A damaged index larger than this is deleted, not quarantined."""
 RESERVE_BYTES: Final = 2**19
 """A new index takes 320 kB while it is made, most of it for SQLite's log; the deletion of an entry takes 80 kB."""
-FIXED_BYTES: Final = 2**20
-"""Directories, markers, the reserve, and an index without entries."""
-QUARANTINED_ENTRIES: Final = 8
-QUARANTINED_BYTES: Final = 64 * 2**20
-
 _TAG: Final = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# This file is a cache directory tag created by ejcache.\n"
@@ -77,9 +65,6 @@ _TAG: Final = (
 _NUMBER_BYTES: Final = 64
 LONGEST_ROOT: Final = 512 - len("/v1/local/new-0123456789abcdef/cache.db-journal") - 1
 """SQLite's longest path (MAX_PATHNAME of its os_unix.c), less what is below the root."""
-_LARGEST_LIMIT: Final = 20 * 10**9
-_SHARE_OF_DISK: Final = 10
-"""The limit of a cache is at most a tenth of its disk."""
 _RESERVES: Final = 16
 """A disk that is smaller than so many reserves has none: entries need the room."""
 _NUMBER_DIGITS: Final = 18
@@ -87,28 +72,11 @@ _RANDOM_BYTES: Final = 8
 """That the names of directories end with."""
 _GENERATION: Final = ("g",)
 _LEFTOVER: Final = ("new", "dead")
-_WRONG: Final = ".wrong"
-_QUARANTINED_ENTRY: Final = r"[0-9a-f]{16}-[0-9a-f]{8}\.(entry|wrong)"
-_QUARANTINED_INDEX: Final = r"index-[0-9a-f]{16}"
 _OPENED: Final = {INDEX: stat.S_ISREG, f"{INDEX}-wal": stat.S_ISREG, f"{INDEX}-shm": stat.S_ISREG} | {
-    f"{INDEX}-journal": lambda _: False
+    f"{INDEX}-journal": None
 }
-"""What SQLite opens, and what it may be. Another file, such as a copy of the index, does no harm."""
-_PLAIN_JAX: Final = r".*-(cache|atime)|\.lockfile|xla_gpu_.*"
-
-
-def quarantine_bytes(max_size: int) -> int:
-    """Limit the bytes of damaged entries that a store with this `max_size` keeps in quarantine."""
-    return QUARANTINED_BYTES if max_size < 0 else min(QUARANTINED_BYTES, max_size // 16)
-
-
-def declared_overhead(entries: int, *, max_size: int = -1) -> int:
-    """Say by how many bytes, at most, `du` of a store of `entries` entries exceeds the sum of their sizes.
-
-    It holds after any crash as soon as the next process has opened the store. While processes write, each adds the
-    value that it is writing; what a killed process was writing stays until the next one opens the store.
-    """
-    return FIXED_BYTES + WAL_BYTES + QUARANTINED_INDEX_BYTES + quarantine_bytes(max_size) + entries * ENTRY_BYTES
+"""What SQLite opens, and what it may be; None: it must not be there. Another file, such as a copy of the index, does no
+harm."""
 
 
 class Layout:
@@ -188,14 +156,17 @@ class Layout:
         Raises:
             OSError: it cannot be created.
         """
-        is_new = not _is_there(self.local / "format")
-        tag = is_new and (not self.root.is_dir() or self._holds_caches_only())
+        is_new, tag = not _is_there(self.local / "format"), False
+        if is_new:
+            from ejcache.stores.local.new_store import default_limit, holds_caches_only  # once for each store
+
+            tag = not self.root.is_dir() or holds_caches_only(self.root)
         self.access.make("v1/local/present")
         if tag and not os.path.lexists(self.root / "CACHEDIR.TAG"):
             write_atomically(self.root / "CACHEDIR.TAG", _TAG)
         if is_new:
             # Atomically: a disk that is full now would leave an empty file, and the cache without a limit for good.
-            write_atomically(self.local / "limit", b"%d\n" % self._default_limit())
+            write_atomically(self.local / "limit", b"%d\n" % default_limit(self.root))
         if self._format() is None:
             write_atomically(self.local / "format", b"%d\n" % FORMAT)
 
@@ -227,17 +198,13 @@ class Layout:
         """
         try:
             number = self._number("limit")
-            if number is None:
-                return -1 if _is_there(self.local / "format") else self._default_limit()
+            if number is None and not _is_there(self.local / "format"):
+                from ejcache.stores.local.new_store import default_limit
+
+                return default_limit(self.root)
         except OSError:  # opening the store raises the error
             return -1
-        return number
-
-    def _default_limit(self) -> int:
-        for path in (self.root, *self.root.parents):
-            with contextlib.suppress(OSError):
-                return min(_LARGEST_LIMIT, shutil.disk_usage(path).total // _SHARE_OF_DISK)
-        return _LARGEST_LIMIT
+        return -1 if number is None else number
 
     def generations(self) -> list[Path]:
         """Return the generations, the newest first; there is more than one only after a crash."""
@@ -278,78 +245,23 @@ class Layout:
         with contextlib.suppress(FileNotFoundError):  # it is gone
             for name in expected.keys() & os.listdir(generation):  # noqa: PTH208
                 with contextlib.suppress(FileNotFoundError):  # as SQLite's log is, when the last process closes it
-                    if not expected[name]((generation / name).lstat().st_mode):
+                    is_expected, about = expected[name], (generation / name).lstat()
+                    if is_expected is None or not is_expected(about.st_mode):
                         return f"{generation / name} is not a file or directory that ejcache makes, and has to go"
             if not self.access.others and (why := why_untrusted(generation, generation.lstat())):
                 return why
         return ""
 
-    def quarantine_index(self, dead: Path) -> None:
-        """Move the files of a damaged index into quarantine, if they are small enough, and delete the one before."""
-        with contextlib.suppress(OSError), self._quarantine() as folder, directory_below(dead, "") as source:
-            sizes = {name: _regular_size(name, source) for name in (INDEX, f"{INDEX}-wal")}
-            names = [name for name, size in sizes.items() if size is not None]
-            if not names or sum(filter(None, sizes.values())) > QUARANTINED_INDEX_BYTES:
-                return
-            for name in os.listdir(folder):  # noqa: PTH208 (of a descriptor)
-                if re.fullmatch(_QUARANTINED_INDEX, name):
-                    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
-            kept = f"index-{dead.name.partition('-')[2]}"
-            os.mkdir(kept, 0o700, dir_fd=folder)
-            os.chmod(kept, os.fstat(folder).st_mode & 0o2777, dir_fd=folder)  # so that others can clear it away
-            for name in names:
-                os.rename(name, f"{kept}/{name}", src_dir_fd=source, dst_dir_fd=folder)
+    def check_files(self, generation: Path) -> None:
+        """Refuse to open a generation with `unexpected` files.
 
-    def quarantined(self) -> tuple[list[Path], list[Path]]:
-        """Return the copies of entries that quarantine keeps because they seemed damaged, and the indexes."""
-        folder = self.version / "quarantine"
-        try:
-            with directory_below(self.root, "v1/quarantine") as descriptor:
-                names = sorted(os.listdir(descriptor))  # noqa: PTH208
-        except OSError:
-            return [], []
-        copies = [folder / name for name in names if re.fullmatch(_QUARANTINED_ENTRY, name)]
-        copies = [path for path in copies if path.suffix != _WRONG]
-        return copies, [folder / name for name in names if re.fullmatch(_QUARANTINED_INDEX, name)]
-
-    def quarantine_entry(self, digest: str, data: bytes, *, max_size: int, wrong: bool = False) -> None:
-        """Keep a copy of a damaged entry, if there is room for it, and delete the oldest ones for it.
-
-        Args:
-            digest: of the key.
-            data: the entry.
-            max_size: the limit of the store.
-            wrong: it is intact, and not what it should be, so it is never put back.
+        Raises:
+            StoreUnavailableError: it has some.
+            OSError: it cannot be looked at.
         """
-        allowed = quarantine_bytes(max_size)
-        if len(data) > allowed:
-            return
-        with contextlib.suppress(OSError), self._quarantine() as folder:
-            found = []
-            for name in os.listdir(folder):  # noqa: PTH208
-                if re.fullmatch(_QUARANTINED_ENTRY, name):
-                    about = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                    found.append((about.st_mtime, name, about.st_size))
-            found.sort()
-            total = sum(size for *_, size in found)
-            while found and (len(found) >= QUARANTINED_ENTRIES or total + len(data) > allowed):
-                _, name, size = found.pop(0)
-                total -= size
-                os.unlink(name, dir_fd=folder)
-            path = f"{digest}-{secrets.token_hex(4)}{_WRONG if wrong else '.entry'}"
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-            try:
-                with os.fdopen(fd, "wb") as file:
-                    file.write(data)
-            except OSError:
-                os.unlink(path, dir_fd=folder)
-                raise
-
-    @contextlib.contextmanager
-    def _quarantine(self) -> Iterator[int]:
-        make_below(self.version / "quarantine")
-        with directory_below(self.root, "v1/quarantine") as folder:
-            yield folder
+        why = self.unexpected(generation)
+        if why:
+            raise StoreUnavailableError(f"the index of {self.root} is not opened: {why}")
 
     def _format(self) -> int | None:
         number = self._number("format")
@@ -364,12 +276,6 @@ class Layout:
         text = data.decode(errors="replace").strip()
         is_number = text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS
         return int(text) if is_number or text == "-1" else None
-
-    def _holds_caches_only(self) -> bool:
-        with contextlib.suppress(OSError):
-            names = (path.name for path in self.root.iterdir())
-            return all(name in {"v1", "CACHEDIR.TAG"} or re.fullmatch(_PLAIN_JAX, name) for name in names)
-        return False
 
 
 def _is_there(path: Path) -> bool:
@@ -417,13 +323,6 @@ def modification_time(path: Path) -> float:
     with contextlib.suppress(OSError):
         return path.lstat().st_mtime
     return 0.0
-
-
-def _regular_size(name: str, directory: int) -> int | None:
-    with contextlib.suppress(OSError):
-        about = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        return about.st_size if stat.S_ISREG(about.st_mode) else None
-    return None
 
 
 def remove_trees(paths: Iterable[Path]) -> None:

@@ -10,8 +10,11 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.local.index import EntryIndex
+from ejcache.stores.local.index_upkeep import integrity_problems, whole_rows
 from ejcache.stores.local.layout import remove_trees
+from ejcache.stores.local.quarantine import quarantined
 from ejcache.stores.local.sqlite import sqlite3
+from ejcache.stores.local.value_files import is_present
 from ejcache.stores.local.values import MAX_VALUE_BYTES
 from ejcache.util.files import read_regular
 from ejcache.util.store_keys import is_key
@@ -40,7 +43,7 @@ def restore(store: Store, layout: Layout, key_of: Callable[[bytes], str | None])
         StoreError: the storage failed.
     """
     number = 0
-    copies, indexes = layout.quarantined()
+    copies, indexes = quarantined(layout)
     for path in copies:
         data = None
         with contextlib.suppress(OSError):
@@ -82,15 +85,15 @@ def _values(directory: Path, layout: Layout) -> Iterator[bytes]:
     index = EntryIndex(directory, mode="ro")
     try:
         last = -(2**63)
-        while page := index.whole_rows(last, _PAGE, values=True):
+        while page := whole_rows(index, last, _PAGE, values=True):
             for key, _, row in page:
                 last = row.rowid
                 # Values in files were linked into the index that took the place of this one, if it was damaged.
-                if is_key(key) and row.trustworthy(key) and index.values.present(row):
+                if is_key(key) and row.trustworthy(key) and is_present(index.values, row):
                     value = index.values.read(row)
                     if value is not None:
                         yield value
-        if problems := index.integrity_problems():
+        if problems := integrity_problems(index):
             raise sqlite3.DatabaseError(problems[0])
     finally:
         index.connection.close()

@@ -6,50 +6,38 @@ import errno
 from typing import TYPE_CHECKING, Final
 
 from ejcache.common_errors import StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.words import Words
 
 if TYPE_CHECKING:
     import sqlite3 as sqlite3  # noqa: PLC0414 (for those who import it from here)
     from pathlib import Path
+    from typing import Literal
+
+    SqliteFailure = Literal["busy", "suspect", "moved", "read-only", "full", "failed"]
+    """What a store does about an SQLite error:
+
+    * busy: another process is using it; try again until the deadline;
+    * suspect: the index may be damaged; SQLite checks a copy before that counts as true. It also says of a page that
+      the disk does not give that the index is malformed (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT in its vdbe.c);
+    * moved: the index was moved or removed while it was open; open the one that is there now;
+    * read-only: this user cannot write it;
+    * full: nothing can be written: the disk, the quota or the process's own limit is used up;
+    * failed: the disk or the memory is failing, or the call was wrong; try once more, then raise.
+    """
 else:
     import _sqlite3 as sqlite3  # what `sqlite3` adds to it converts dates: two modules more in each start that hits
 
 
-_FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-class SqliteFailure(Words):
-    """What a store does about an SQLite error."""
-
-    BUSY = "busy"
-    """Another process is using it: try again until the deadline."""
-    SUSPECT = "suspect"
-    """The index may be damaged: SQLite checks a copy before that counts as true. It also says of a page that the disk
-    does not give that the index is malformed (SQLITE_IOERR_CORRUPTFS becomes SQLITE_CORRUPT in its vdbe.c)."""
-    MOVED = "moved"
-    """The index was moved or removed while it was open: open the one that is there now."""
-    READ_ONLY = "read_only"
-    """This user cannot write it."""
-    FULL = "full"
-    """Nothing can be written: the disk, the quota or the process's own limit is used up."""
-    FAILED = "failed"
-    """The disk or the memory is failing, or the call was wrong: try once more, then raise."""
-
-
-_MALFORMED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_SUSPECT: Final = _MALFORMED | frozenset(
-    {
-        sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA,
-        sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT,
-    }
+_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MALFORMED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_SUSPECT: Final = (
+    *_MALFORMED, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA,
+    sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT,
 )  # fmt: skip
-_FULL: Final = frozenset(
-    {
-        sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE,
-        sqlite3.SQLITE_IOERR_SHMSIZE,
-    }
+_FULL: Final = (
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
 )  # fmt: skip
-_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
 
 
 class DamageError(sqlite3.DatabaseError):
@@ -70,26 +58,26 @@ def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
     Python raises a UnicodeError when a damaged name is part of SQLite's message.
     """
     if isinstance(exc, UnicodeError):
-        return SqliteFailure.SUSPECT
+        return "suspect"
     code: int | None = getattr(exc, "sqlite_errorcode", None)
     if code is None:
-        return SqliteFailure.FAILED
+        return "failed"
     primary = code & 0xFF
     if primary in _SUSPECT or code == sqlite3.SQLITE_IOERR_SHORT_READ:
-        return SqliteFailure.SUSPECT
+        return "suspect"
     if code == sqlite3.SQLITE_READONLY_DBMOVED or primary == sqlite3.SQLITE_CANTOPEN:
-        return SqliteFailure.MOVED
+        return "moved"
     if code in _FULL:
-        return SqliteFailure.FULL
+        return "full"
     if primary in _BUSY:
-        return SqliteFailure.BUSY
-    return SqliteFailure.READ_ONLY if primary == sqlite3.SQLITE_READONLY else SqliteFailure.FAILED
+        return "busy"
+    return "read-only" if primary == sqlite3.SQLITE_READONLY else "failed"
 
 
 def is_full(exc: BaseException | None) -> bool:
     """True if `exc` or one of its causes says that the disk or quota is full."""
     while exc is not None:
-        if isinstance(exc, sqlite3.Error) and classify(exc) is SqliteFailure.FULL:
+        if isinstance(exc, sqlite3.Error) and classify(exc) == "full":
             return True
         if isinstance(exc, OSError) and exc.errno in _FULL_ERRNOS:
             return True
@@ -107,11 +95,11 @@ def translate(exc: sqlite3.Error | UnicodeError | OSError, root: Path) -> StoreE
             what = "a file cannot become that large"
         return StoreError(f"{root}: {what}: {exc.strerror or exc}{_limit(exc.errno == errno.EFBIG)}")
     kind = classify(exc)
-    if kind is SqliteFailure.READ_ONLY:
+    if kind == "read-only":
         return StoreReadOnlyError(f"the index of {root} cannot be written by this user: {exc}")
-    if kind is SqliteFailure.FULL:
+    if kind == "full":
         return StoreError(f"{root}: no room is left for the index: {exc}{_limit()}")
-    if kind is SqliteFailure.FAILED:
+    if kind == "failed":
         return StoreError(f"{root}: the index could not be used: {exc}")
     return StoreUnavailableError(f"{root}: the index cannot be opened or repaired: {exc}")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.common_errors import StoreBusyError, StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, Store
 from ejcache.stores.local.connection_manager import ConnectionManager
-from ejcache.stores.local.index import EntryIndex, IndexOptions
+from ejcache.stores.local.index import IndexOptions
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.sqlite import translate
 from ejcache.stores.local.values import digest_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.local.index import EntryIndex
     from ejcache.stores.local.values import IndexRow
 
 TIMEOUT: Final = 5.0
@@ -117,10 +118,12 @@ class LocalStore(Store):
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
         """Get those of these entries that are in rows of the index, by one look into it."""
+        from ejcache.stores.local.index_upkeep import find_small  # a hit looks up one
+
         found: dict[str, bytes] = {}
         for start in range(0, len(keys), _BATCH):
             batch = [check_key(key) for key in keys[start : start + _BATCH]]
-            looked = self._manager.run(partial(_find_small, keys=batch))
+            looked = self._manager.run(partial(find_small, keys=batch))
             if looked is None:
                 break
             # `get` deletes and counts a damaged row.
@@ -133,13 +136,15 @@ class LocalStore(Store):
 
     def contains(self, key: str) -> bool:
         """True if `get` would find an entry, by its row and the length of its file."""
+        from ejcache.stores.local.value_files import is_present  # a hit reads
+
         check_key(key)
 
         def look(index: EntryIndex) -> bool:
             row = index.find(key, whole=False)
             if row is None:
                 return False
-            if row.trustworthy(key) and index.values.present(row):
+            if row.trustworthy(key) and is_present(index.values, row):
                 return True
             self._drop(index, key=key, row=row)
             return False
@@ -149,20 +154,21 @@ class LocalStore(Store):
     def entries(self) -> Iterator[EntryInfo]:
         """List every entry by key, read in pages; no lock is held between them. Damaged rows are left out."""
         from ejcache.stores.listing import EntryInfo  # a hit lists nothing
+        from ejcache.stores.local.index_upkeep import page
 
         after = ""
         self._manager.write_uses()
         while True:
-            page = self._manager.run(partial(EntryIndex.page, after=after, number=_PAGE)) or []
-            for key, size, stored, used, count, turn, saves in page:
+            rows = self._manager.run(partial(page, after=after, number=_PAGE)) or []
+            for key, size, stored, used, count, turn, saves in rows:
                 if type(size) is int and isinstance(stored, float) and isinstance(used, float) and is_key(key):
                     hits = count if type(count) is int and count >= 0 else None
                     order = turn if isinstance(turn, float) else None
                     worth = saves if isinstance(saves, float) else None
                     yield EntryInfo(key, size, stored, max(stored, used), hits=hits, order=order, worth=worth)
-            if len(page) < _PAGE:
+            if len(rows) < _PAGE:
                 return
-            after = page[-1][0]
+            after = rows[-1][0]
 
     def size(self) -> int:
         """Return the bytes of all entries, from the sum that the index keeps."""
@@ -170,7 +176,9 @@ class LocalStore(Store):
 
     def counters(self) -> dict[str, float]:
         """Return the counters kept with the store. A damaged index may lose them."""
-        return self._manager.run(lambda index: index.counters()) or {}
+        from ejcache.stores.local.index_upkeep import counters  # a hit adds to them
+
+        return self._manager.run(counters) or {}
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -194,6 +202,9 @@ class LocalStore(Store):
 
     def delete(self, key: str) -> bool:
         """Remove the entry; False if there was none."""
+        from ejcache.stores.local.index_upkeep import remove  # by what deletes
+        from ejcache.stores.local.value_files import is_present
+
         check_key(key)
         self._check_writable()
 
@@ -201,8 +212,8 @@ class LocalStore(Store):
             row = index.find(key, whole=False)
             if row is None:
                 return False
-            good = row.trustworthy(key) and index.values.present(row)
-            return index.remove(row) and good
+            good = row.trustworthy(key) and is_present(index.values, row)
+            return remove(index, row) and good
 
         return self._manager.free(delete) or False
 
@@ -213,6 +224,9 @@ class LocalStore(Store):
 
     def quarantine(self, key: str, data: bytes, *, wrong: bool = False) -> bool:
         """Take the entry out of use if it still is exactly `data`, and keep a copy if there is room for it."""
+        from ejcache.stores.local.index_upkeep import remove  # by what is damaged
+        from ejcache.stores.local.quarantine import quarantine_entry
+
         check_key(key)
         self._check_writable()
 
@@ -224,11 +238,11 @@ class LocalStore(Store):
                 found = index.values.read(row)
             except OSError:
                 return False
-            return found == data and index.remove(row)
+            return found == data and remove(index, row)
 
         taken = self._manager.change(take_out) or False
         if taken:
-            self._layout.quarantine_entry(digest_of(key), data, max_size=self.max_size, wrong=wrong)
+            quarantine_entry(self._layout, digest_of(key), data, max_size=self.max_size, wrong=wrong)
         return taken
 
     def restore(self, key_of: Callable[[bytes], str | None]) -> int:
@@ -249,8 +263,10 @@ class LocalStore(Store):
 
     def reset_counters(self) -> None:
         """Start counting from zero."""
+        from ejcache.stores.local.index_upkeep import reset_counters  # a hit adds to them
+
         self._check_writable()
-        self._manager.change(lambda index: index.reset_counters())
+        self._manager.change(reset_counters)
 
     def check(self, *, fix: bool = False) -> list[str]:
         """Return the problems of the store's structures, one sentence each; the content of entries is not examined.
@@ -317,8 +333,10 @@ class LocalStore(Store):
         """Delete a row that is damaged or whose file is, and count it, if that is possible."""
         if index.read_only:
             return
+        from ejcache.stores.local.index_upkeep import remove  # by what is damaged
+
         with contextlib.suppress(StoreBusyError):
-            if index.remove(row):
+            if remove(index, row):
                 index.delete_pending()
                 index.add_counters({DAMAGED_ROWS: 1})
                 warn_once(("damaged row", self.url), "ejcache: a damaged entry of %s was deleted: %s", self.url, key)
@@ -334,7 +352,3 @@ class LocalStore(Store):
         if self.read_only:
             why = "is open for reading only" if self._manager.wants_read_only else "cannot be written by this user"
             raise StoreReadOnlyError(f"{self.url} {why}")
-
-
-def _find_small(index: EntryIndex, *, keys: Sequence[str]) -> dict[str, IndexRow]:
-    return index.find_small(keys)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diskcache import Cache, Disk
 
-from ejcache.stores.local.values import INLINE_BYTES
+from ejcache.stores.local.value_files import INLINE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from ejcache.stores.local.index import EntryIndex
-    from ejcache.stores.local.values import PendingValue
+    from ejcache.stores.local.value_files import PendingValue
 
 _SETTINGS: Final = {
     "eviction_policy": "least-recently-used",
@@ -79,7 +79,7 @@ class Rows(Cache):  # type: ignore[misc]  # diskcache has no types
     def __init__(self, index: EntryIndex, place: tuple[float, float] | None = None) -> None:
         self._place = place
         self._sql = index.connection.execute
-        self._transaction = contextlib.nullcontext((self._sql, index.delete_later))
+        self._transaction = contextlib.nullcontext((self._sql, index.removed.append))
 
     def _transact(self, retry: bool = False, filename: str | None = None) -> Any:  # noqa: ARG002, FBT001, FBT002
         return self._transaction

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
 from ejcache.stores.local.cost_order import age_after, age_of, convert, order_by_use, set_age
-from ejcache.stores.local.sqlite import translate
+from ejcache.stores.local.index_upkeep import recount
+from ejcache.stores.local.sqlite import sqlite3, translate
 from ejcache.stores.local.tables import Rows
+from ejcache.stores.local.value_files import commit, discard, write_pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.stores.local.connection_manager import ConnectionManager
     from ejcache.stores.local.index import EntryIndex
-    from ejcache.stores.local.values import PendingValue
+    from ejcache.stores.local.value_files import PendingValue
 
 _CLOCK_SLACK: Final = 60.0
 """Seconds that a use may lie ahead of the clock before the clock is taken to have been wrong then."""
@@ -48,7 +51,7 @@ def write_entry(
                 raise StoreReadOnlyError(f"{manager.root} cannot be written by this user")
             try:
                 # Not inside `change`: other threads can use the store while a large value is written.
-                value = index.values.write_pending(key, data)
+                value = write_pending(index.values, key, data)
             except OSError as exc:
                 if index.stale():
                     continue  # the directory was moved or deleted
@@ -61,7 +64,7 @@ def write_entry(
                 written = manager.change(partial(_write_row, index, value, replace, each), make=True)
             finally:
                 if not written:
-                    index.values.discard(value.filename)
+                    discard(index.values, value.filename)
             if written is not None:
                 return written
     raise StoreUnavailableError(f"{manager.root} is being removed or replaced again and again")
@@ -77,16 +80,31 @@ def _write_row(
     """Make the row, give the file its final name, and evict, or change nothing; None if the index is not in use now."""
     if current is not index:
         return None
-    with index.transact(value):
-        age = 0.0 if worth is None else age_of(index.connection.execute)
-        rows = Rows(index, None if worth is None else (worth, age + worth))
-        if not (rows.set if replace else rows.add)(value.key, value, tag=value.tag):
-            return False
+    try:
+        with index.transact():
+            age = 0.0 if worth is None else age_of(index.connection.execute)
+            rows = Rows(index, None if worth is None else (worth, age + worth))
+            if not (rows.set if replace else rows.add)(value.key, value, tag=value.tag):
+                return False
+            if value.filename is not None:
+                commit(index.values, value.filename)
+            if index.options.max_size >= 0:
+                _evict(index, value, age)
+    except BaseException:
         if value.filename is not None:
-            index.values.commit(value.filename)
-        if index.options.max_size >= 0:
-            _evict(index, value, age)
+            _delete_file(index, value.key, value.filename)
+        raise
     return True
+
+
+def _delete_file(index: EntryIndex, key: str, filename: str) -> None:
+    """Delete the file of a value whose row is not committed. After Ctrl-C during a COMMIT, it is."""
+    named = "SELECT 1 FROM Cache WHERE key = ? AND raw = 1 AND filename = ?"
+    # If this fails (closed or damaged connection), the next sweep deletes the file.
+    with contextlib.suppress(sqlite3.Error):
+        if index.connection.execute(named, (key, filename)).fetchone() is None:
+            discard(index.values, filename)
+            index.values.delete(filename)
 
 
 def _evict(index: EntryIndex, value: PendingValue, age: float) -> None:
@@ -97,7 +115,7 @@ def _evict(index: EntryIndex, value: PendingValue, age: float) -> None:
     if excess > value.size:
         # The sum was within the limit before, unless another process has a larger limit or the sum is damaged. A
         # damaged sum would evict everything.
-        excess = index.recount() - limit
+        excess = recount(index) - limit
     order, condition = "access_time", ""
     if excess > 0 and index.options.worth is not None:
         if index.evictions % _CONVERTING == 0:
@@ -122,7 +140,7 @@ def _evict(index: EntryIndex, value: PendingValue, age: float) -> None:
             _correct_uses(index)
             continue
         if not rows:
-            excess = index.recount() - limit
+            excess = recount(index) - limit
             if excess > 0:
                 raise StoreTooSmallError(
                     f"an entry of {value.size} bytes is larger than the limit of {index.generation}"
@@ -139,7 +157,7 @@ def _evict(index: EntryIndex, value: PendingValue, age: float) -> None:
                 break
     if age > before:
         set_age(sql, age)
-    index.delete_later(*gone.values())
+    index.removed.extend(gone.values())
 
 
 def _correct_uses(index: EntryIndex) -> None:
