@@ -9,6 +9,7 @@ import pytest
 from answering import answer, serving
 from buckets import S3Server
 from cli_helpers import ejcache, files, fill
+from mounts import mount_nfs
 from soak_turns import some
 
 from ejcache.bucket.storage_causes import StorageCause
@@ -258,9 +259,7 @@ def test_s3(monkeypatch, answering_python):
 
 def test_network_file_system(tmp_path, monkeypatch):
     """A directory between hosts is tried as one: its file system is named, and conditions are the writer's own."""
-    real = "ejcache.stores.network_filesystems.detect_filesystem"
-    monkeypatch.setattr(real, lambda path, **_: ("nfs4" if "nfs" in str(path) else "ext4", frozenset()))
-    monkeypatch.setattr("ejcache.maintenance.doctor.detect_filesystem", lambda path: ("nfs4", frozenset()))
+    mount_nfs(tmp_path / "nfs", monkeypatch)
     (tmp_path / "nfs").mkdir()
     checks = doctor(tmp_path / "nfs" / "cache")
     assert verdicts(checks) == {}

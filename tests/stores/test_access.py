@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from capabilities import needs
+from mounts import mount_nfs
 from store_processes import in_fork
 
 from ejcache.bucket import breaker
@@ -116,9 +117,9 @@ def as_user(uid, function, *, mount=None, team=TEAM, container=False):
 
     def become():
         directory_access.is_in_container = lambda: container
-        if mount:
-            network_filesystems.detect_network_filesystem = lambda path: path.startswith(str(mount))
         network_filesystems.forget_filesystems()
+        if mount:
+            mount_nfs(mount)
         if uid != ROOT:
             os.setgroups([team])
             os.setresgid(uid, uid, uid)
@@ -137,8 +138,7 @@ def _imported():
             for kind in ("local", "mount"):
                 start(Path(name, kind), HOME=name)
                 start(Path(name, kind), HOME=name)
-                network_filesystems.detect_network_filesystem = lambda _: True
-                network_filesystems.forget_filesystems()
+                mount_nfs(name)
         return sorted(sys.modules)
 
     for module in (*in_fork(use), "grp", "pwd"):
@@ -403,8 +403,7 @@ def test_a_host_with_an_open_umask(place, monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(directory_access, "is_in_container", lambda: False)
     shared = Location.parse(place / "mount")
-    monkeypatch.setattr(network_filesystems, "detect_network_filesystem", lambda path: path.startswith(shared.path))
-    network_filesystems.forget_filesystems()
+    mount_nfs(shared.path, monkeypatch)
 
     def work(*, killed):
         os.umask(0)

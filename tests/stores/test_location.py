@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from mounts import mount_nfs
 
 from ejcache.errors import StoreNotAskedError, UsageError
 from ejcache.stores import network_filesystems
-from ejcache.stores.location import Location, LocationKind, display_url
+from ejcache.stores.location import Location, display_url
 from ejcache.stores.network_filesystems import detect_shared_storage, forget_filesystems
 from ejcache.stores.opening import open_store
 from ejcache.stores.shared.store import SharedStore
@@ -24,10 +25,10 @@ def no_verdicts():
 @pytest.mark.parametrize(
     ("url", "kind", "bucket", "prefix"),
     [
-        ("gs://bucket/a/b/", LocationKind.GCS, "bucket", "a/b"),
-        ("S3A://bucket", LocationKind.S3, "bucket", ""),
-        ("abfs://container@account/x", LocationKind.AZURE, "container@account", "x"),
-        ("memory://name/x", LocationKind.MEMORY, "name/x", ""),
+        ("gs://bucket/a/b/", "gcs", "bucket", "a/b"),
+        ("S3A://bucket", "s3", "bucket", ""),
+        ("abfs://container@account/x", "azure", "container@account", "x"),
+        ("memory://name/x", "memory", "name/x", ""),
     ],
 )
 def test_parts(url, kind, bucket, prefix):
@@ -79,8 +80,10 @@ def test_display_changes_nothing_else(url):
 def test_verdict_is_reached_once(tmp_path, monkeypatch):
     """A directory is looked at once per process, however many parts of a cache ask."""
     looked = []
+    mount_nfs(tmp_path, monkeypatch)
+    detect = network_filesystems.detect_filesystem
     monkeypatch.setattr(
-        network_filesystems, "detect_filesystem", lambda path, **_: (looked.append(path), ("nfs4", ()))[1]
+        network_filesystems, "detect_filesystem", lambda path, **_: (looked.append(path), detect(path))[1]
     )
     location = Location.parse(tmp_path)
     assert all(detect_shared_storage(location) for _ in range(5))
@@ -95,6 +98,7 @@ def test_a_dead_mount_is_waited_for_once(tmp_path, monkeypatch):
         looked.append(what)
         raise CallTimeoutError(f"{what} gave no answer within {seconds} s")
 
+    mount_nfs(tmp_path / "mount", monkeypatch)
     monkeypatch.setattr(network_filesystems, "call_with_timeout", hang)
     with open_store(tmp_path / "mount") as store:
         assert isinstance(store, SharedStore)
@@ -102,3 +106,41 @@ def test_a_dead_mount_is_waited_for_once(tmp_path, monkeypatch):
             store.get("k")
         assert detect_shared_storage(Location.parse(tmp_path / "mount"))
     assert len(looked) == 1
+
+
+def test_a_local_disk_needs_no_thread(tmp_path, monkeypatch):
+    """Where all names are on this machine's disks, and none is a link, the directory is looked at without a deadline.
+
+    A link, a mount of another kind on the way, and what may be the layout of shared storage are looked at with one.
+    """
+    asked = []
+    monkeypatch.setattr(
+        network_filesystems, "call_with_timeout", lambda what, function, _: (asked.append(what), function())[1]
+    )
+    kinds = {"/": "ext4"}
+    monkeypatch.setattr(network_filesystems, "mounts", lambda _=None: [(*mount, "") for mount in kinds.items()])
+    root = tmp_path.resolve()
+
+    def looked(path):
+        network_filesystems.forget_filesystems()
+        asked.clear()
+        return detect_shared_storage(Location.parse(path)), len(asked)
+
+    for path in ("cache", "is/not/there"):
+        assert looked(root / path) == (False, 0)
+    for kind, answer in {"overlay": (False, 0), "ext4": (False, 0), "nfs4": (True, 1), "fuse.new": (True, 1)}.items():
+        kinds["/"] = kind
+        assert looked(root / "cache") == answer
+    kinds["/"] = "xfs"
+    for kind, answer in {"overlay": (False, 1), "autofs": (True, 1), "tmpfs": (False, 0)}.items():
+        kinds[str(root)] = kind
+        assert looked(root / "cache") == answer
+        assert looked(root.parent / "cache") == (False, 0)
+    (root / "link").symlink_to(root / "cache")
+    assert looked(root / "link") == (False, 1)
+    (root / "shared/v1/entries").mkdir(parents=True)
+    assert looked(root / "shared") == (True, 1)
+    (root / "shared/v1/local").mkdir()
+    assert looked(root / "shared") == (False, 1)
+    kinds.clear()
+    assert looked(root / "cache") == (False, 1)

@@ -7,6 +7,7 @@ import os
 
 import pytest
 from capabilities import require
+from mounts import mount_nfs
 
 from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
@@ -32,12 +33,7 @@ from ejcache.util.log import forget_warnings
 def network(monkeypatch, tmp_path):
     """Everything below tmp_path/nfs is on a network file system."""
     (tmp_path / "nfs").mkdir()
-    here = os.path.realpath(tmp_path / "nfs")
-
-    def detect_filesystem(path, **_):
-        return ("nfs4" if os.path.realpath(path).startswith(here) else "ext4", frozenset())
-
-    monkeypatch.setattr("ejcache.stores.network_filesystems.detect_filesystem", detect_filesystem)
+    mount_nfs(tmp_path / "nfs", monkeypatch)
     return tmp_path / "nfs"
 
 

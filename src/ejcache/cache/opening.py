@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ejcache.stores.location import Location, LocationKind
+from ejcache.stores.location import Location
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.stores.opening import open_store, usable_location
 from ejcache.util.directory_access import POLICY
@@ -72,7 +72,7 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
         settings: the settings now.
     """
     location = usable_location(Location.parse(url), settings)
-    if store.read_only or location.kind is LocationKind.MEMORY:
+    if store.read_only or location.kind == "memory":
         return None
     from ejcache.coordination.single_flight import SingleFlight
 
@@ -96,7 +96,7 @@ def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheS
     from ejcache.util.files import read_regular
 
     opened = Location.parse(store.url)  # `url`, or the directory that is used in its place
-    if opened.kind is LocationKind.MEMORY:
+    if opened.kind == "memory":
         return None
     if not detect_shared_storage(opened):
         path = Path(opened.path) / POLICY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.location import Location, LocationKind
+from ejcache.stores.location import Location
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.stores.opening import open_bucket, usable_location
 from ejcache.util.tuples import NamedTuple
@@ -42,7 +42,7 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
         UsageError: `url` names no store.
     """
     location = usable_location(Location.parse(url), settings)
-    if location.kind is LocationKind.MEMORY:
+    if location.kind == "memory":
         return None
     shared = detect_shared_storage(location)
     if not shared and not settings.read_only:

@@ -92,10 +92,10 @@ def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool
 
 def check_directory(url: str, complaint: str) -> None:
     """Raise NotFoundError, which begins with `complaint`, if `url` is a directory that does not exist."""
-    from ejcache.stores.location import Location, LocationKind
+    from ejcache.stores.location import Location
 
     location = Location.parse(url)
-    if location.kind is LocationKind.DIRECTORY and not Path(location.path).is_dir():
+    if location.kind == "directory" and not Path(location.path).is_dir():
         raise NotFoundError(f"{complaint} {location}: the directory does not exist")
 
 
@@ -148,10 +148,9 @@ def policy_of_directory(location: Location) -> dict[str, Any]:
         EntryError: this version cannot read it.
     """
     from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, decode_policy
-    from ejcache.stores.location import LocationKind
     from ejcache.util.files import read_regular
 
-    if location.kind is not LocationKind.DIRECTORY:
+    if location.kind != "directory":
         return {}
     try:
         data = read_regular(Path(location.path) / POLICY, max_size=MAX_BYTES)

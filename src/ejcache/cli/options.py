@@ -70,9 +70,9 @@ def _complete(incomplete: str, find: Callable[[str | None], Iterable[str]], dire
 def _entries(directory: str | None) -> set[str]:
     from ejcache.cli.chosen_cache import command_settings, open_cache
     from ejcache.cli.listing import list_entries
-    from ejcache.stores.location import Location, LocationKind
+    from ejcache.stores.location import Location
 
-    if Location.parse(command_settings(directory).dir).kind is not LocationKind.DIRECTORY:
+    if Location.parse(command_settings(directory).dir).kind != "directory":
         return set()
     with open_cache(directory) as target:
         return {text for row in list_entries(target) for text in (row.parts.name, row.short)}

@@ -32,7 +32,7 @@ from ejcache.keys.thin_keys import thin_key
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.parsers import FlagValue, Origin, jax_reading
 from ejcache.settings.table import SETTINGS
-from ejcache.stores.location import Location, LocationKind
+from ejcache.stores.location import Location
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
@@ -290,7 +290,7 @@ def _wanted(settings: Settings) -> dict[str, Any]:
     floors = settings.floors
     shared = detect_shared_storage(location)
     found["jax_persistent_cache_min_compile_time_secs"] = floors.publish if shared else floors.keep
-    if location.kind is not LocationKind.DIRECTORY:
+    if location.kind != "directory":
         # JAX would put XLA's own caches below the cache directory, which aborts the process if that is a URL.
         found["jax_persistent_cache_enable_xla_caches"] = "none"
     return found

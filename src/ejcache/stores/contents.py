@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import NotAStoreError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED
-from ejcache.stores.location import Location, LocationKind
+from ejcache.stores.location import Location
 from ejcache.stores.opening import open_bucket, open_store
 from ejcache.util.tuples import NamedTuple
 
@@ -75,9 +75,9 @@ def inspect_location(
         UsageError: the URL cannot be understood.
     """
     location = Location.parse(url)
-    if location.kind is LocationKind.DIRECTORY:
+    if location.kind == "directory":
         return _inspect_directory(location, may_be_empty=may_be_empty)
-    if location.kind is LocationKind.MEMORY:
+    if location.kind == "memory":
         return CacheContents(location, location.url, has_store=True)
     bucket = open_bucket(location, settings=settings)
     bucket.entries_only = True

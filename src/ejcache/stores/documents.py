@@ -129,11 +129,11 @@ def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> D
     Raises:
         UsageError: the URL cannot be understood.
     """
-    from ejcache.stores.location import Location, LocationKind
+    from ejcache.stores.location import Location
     from ejcache.stores.opening import decide_location, open_bucket
 
     location = Location.parse(url)
-    if location.kind is not LocationKind.DIRECTORY:
+    if location.kind != "directory":
         return Documents(open_bucket(location), read_only=read_only)
     from ejcache.bucket.files import FileBucket
     from ejcache.settings.resolve import settings_in_use

@@ -6,21 +6,12 @@ Nothing is looked at, but for a scheme that is not known here: an installed pack
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ejcache.util.tuples import NamedTuple
-from ejcache.util.words import Words
 
-
-class LocationKind(Words):
-    """Which kind of storage a location names."""
-
-    MEMORY = "memory"
-    DIRECTORY = "directory"
-    GCS = "gcs"
-    S3 = "s3"
-    AZURE = "azure"
-    FSSPEC = "fsspec"
+if TYPE_CHECKING:
+    from ejcache.stores.urls import LocationKind
 
 
 class Location(NamedTuple):
@@ -64,9 +55,9 @@ class Location(NamedTuple):
         if read is None:
             return _directory(text, text)
         kind, where, bucket, prefix, anonymous = read
-        if kind == LocationKind.DIRECTORY:
+        if kind == "directory":
             return _directory(where, text)
-        return cls(where, LocationKind(kind), bucket=bucket, prefix=prefix, anonymous=anonymous)
+        return cls(where, kind, bucket=bucket, prefix=prefix, anonymous=anonymous)
 
 
 def display_url(text: str | os.PathLike[str]) -> str:
@@ -97,7 +88,7 @@ def _directory(path: str, text: str) -> Location:
 
         raise refuse(text, "there is no such home directory")
     absolute = os.path.abspath(expanded)  # noqa: PTH100 (pathlib keeps "..")
-    return Location(absolute, LocationKind.DIRECTORY, path=absolute)
+    return Location(absolute, "directory", path=absolute)
 
 
 def _checked_text(url: object) -> str:

@@ -4,7 +4,8 @@ SQLite relies on the file system's locks and on memory that all users of its wri
 machines: on a network file system each host would believe that it alone writes (sqlite.org/wal.html, section 1).
 
 Every function here does I/O, and `detect_shared_storage` remembers its answer: a mount whose server is down costs one
-deadline per process, not one for each part that asks.
+deadline per process, not one for each part that asks. Where the table of mounts says that nothing waits for a server,
+no thread is needed to look with a deadline.
 """
 
 from __future__ import annotations
@@ -12,25 +13,27 @@ from __future__ import annotations
 import functools
 import os
 import re
-from pathlib import Path
-from typing import Final
+import stat
+from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.location import Location, LocationKind
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ejcache.stores.location import Location
+
 _LOOK_SECONDS: Final = 5.0
-_NETWORK: Final = frozenset(
-    {
-        "9p", "acfs", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "davfs", "dvs", "fakeowner", "fhgfs", "gfs",
-        "gfs2", "glusterfs", "gpfs", "lustre", "mfs", "ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs",
-        "prl_fs", "pvfs2", "smb", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
-    }
+_NETWORK: Final = (
+    "9p", "acfs", "afs", "autofs", "beegfs", "ceph", "cifs", "coda", "davfs", "dvs", "fakeowner", "fhgfs", "gfs",
+    "gfs2", "glusterfs", "gpfs", "lustre", "mfs", "ncpfs", "nfs", "nfs3", "nfs4", "ocfs2", "orangefs", "panfs",
+    "prl_fs", "pvfs2", "smb", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs", "wekafs",
 )  # fmt: skip
-_LOCAL_FUSE: Final = frozenset(
-    {
-        "fuseblk", "fuse.bindfs", "fuse.encfs", "fuse.ext4", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.mergerfs",
-        "fuse.ntfs-3g", "fuse.unionfs", "fuse.unionfs-fuse", "fuse.zfs-fuse",
-    }
+_DISKS: Final = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "tmpfs", "ramfs")
+"""File systems in which no name waits for another machine."""
+_LOCAL_FUSE: Final = (
+    "fuseblk", "fuse.bindfs", "fuse.encfs", "fuse.ext4", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.mergerfs",
+    "fuse.ntfs-3g", "fuse.unionfs", "fuse.unionfs-fuse", "fuse.zfs-fuse",
 )  # fmt: skip
 _ESCAPE: Final = r"\\([0-7]{3})"
 
@@ -41,13 +44,15 @@ def detect_shared_storage(location: Location) -> bool:
     Of a directory the file system and two names below it are looked at, for at most five seconds. The answer is
     remembered for this process.
     """
-    if location.kind is LocationKind.DIRECTORY:
+    if location.kind == "directory":
         return _detect_shared_directory(location.path)
-    return location.kind is not LocationKind.MEMORY
+    return location.kind != "memory"
 
 
 @functools.lru_cache(maxsize=256)
 def _detect_shared_directory(path: str) -> bool:
+    if _is_on_disks_alone(path):
+        return False
     try:
         return call_with_timeout(f"looking at {path}", lambda: _look_at_directory(path), _LOOK_SECONDS)
     except CallTimeoutError:
@@ -62,6 +67,52 @@ def _detect_shared_directory(path: str) -> bool:
 def forget_filesystems() -> None:
     """Look at each directory again when it is next asked about: for tests."""
     _detect_shared_directory.cache_clear()
+
+
+def _is_on_disks_alone(path: str) -> bool:
+    """True if that is certain, and hosts do not share the directory: then nothing has hung on the way to the answer.
+
+    The names of `path` are looked at one after the other. Before each, the table of mounts says that it is on a disk of
+    this machine; a link, which may lead elsewhere, ends it, and so does what `_look_at_directory` has to look at.
+    """
+    kinds = {point: kind for point, kind, _ in mounts()}  # of two mounts on one point the later one is on top
+    part, is_disk = "", kinds.get("/") in (*_DISKS, "overlay")  # the root of a container, from which this process runs
+    for name in f"{path}/v1/entries".strip("/").split("/"):
+        part = f"{part}/{name}"
+        is_disk = kinds[part] in _DISKS if part in kinds else is_disk
+        if not is_disk:
+            return False
+        try:
+            if stat.S_ISLNK(os.lstat(part).st_mode):
+                return False
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def mounts(mountinfo: str | None = None) -> Iterator[tuple[str, str, str]]:
+    """Yield the point, the type and the super block options of each mount of this process, in their order.
+
+    Args:
+        mountinfo: the text of /proc/self/mountinfo (proc(5)), which is read if this is not given.
+    """
+    if mountinfo is None:
+        try:
+            with open("/proc/self/mountinfo", errors="surrogateescape") as file:  # noqa: PTH123 (in every start)
+                mountinfo = file.read()
+        except OSError:
+            return
+    for line in mountinfo.splitlines():
+        left, separator, right = line.partition(" - ")
+        fields, kinds = left.split(" "), right.split(" ")
+        if not separator or len(fields) < 5:
+            continue
+        point = fields[4]
+        if "\\" in point:
+            point = re.sub(_ESCAPE, lambda match: chr(int(match[1], 8)), point)
+        yield point, kinds[0], kinds[2] if len(kinds) > 2 else ""
 
 
 def _look_at_directory(path: str) -> bool:
@@ -92,23 +143,11 @@ def detect_network_filesystem(path: str | os.PathLike[str], *, mountinfo: str | 
 
 def detect_filesystem(path: str | os.PathLike[str], *, mountinfo: str | None = None) -> tuple[str, frozenset[str]]:
     """Find the type and the super block options of the file system that holds `path`; ("", nothing) if unknown."""
-    if mountinfo is None:
-        try:
-            mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-        except OSError:
-            return "", frozenset()
     target = os.path.realpath(path)
     best, found = -1, ("", frozenset[str]())
-    for line in mountinfo.splitlines():
-        left, separator, right = line.partition(" - ")
-        fields, kinds = left.split(" "), right.split(" ")
-        if not separator or len(fields) < 5:
-            continue
-        point = fields[4]
-        if "\\" in point:
-            point = re.sub(_ESCAPE, lambda match: chr(int(match[1], 8)), point)
+    for point, kind, options in mounts(mountinfo):
         inside = point in ("/", target) or target.startswith(point + "/")
         # Of two mounts on one point the later one is on top.
         if inside and len(point) >= best:
-            best, found = len(point), (kinds[0], frozenset(kinds[2].split(",") if len(kinds) > 2 else ()))
+            best, found = len(point), (kind, frozenset(options.split(",") if options else ()))
     return found

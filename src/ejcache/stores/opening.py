@@ -10,7 +10,7 @@ from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.base import UNLIMITED
-from ejcache.stores.location import Location, LocationKind
+from ejcache.stores.location import Location
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.directory_access import Access, decide_access
 from ejcache.util.log import warn_once
@@ -77,7 +77,7 @@ def open_store(
 
         read_only = read_only or location.anonymous
         return SharedStore(open_bucket(location, settings=settings), max_size=limit, read_only=read_only)
-    if location.kind is LocationKind.MEMORY:
+    if location.kind == "memory":
         from ejcache.stores.memory import MemoryStore
 
         return MemoryStore(location.bucket, max_size=limit, read_only=read_only)
@@ -120,13 +120,13 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
     from ejcache.bucket.retry import RetryPolicy
 
     now = settings if settings is not None else settings_in_use()
-    usual = _DIRECTORY_SECONDS if location.kind is LocationKind.DIRECTORY else _DEADLINE_SECONDS
+    usual = _DIRECTORY_SECONDS if location.kind == "directory" else _DEADLINE_SECONDS
     policy = RetryPolicy(deadline=usual if deadline is None else deadline)
-    if location.kind is LocationKind.DIRECTORY:
+    if location.kind == "directory":
         from ejcache.bucket.files import FileBucket
 
         return FileBucket(location.path, policy=policy, access=decide_location(location, now))
-    if location.kind is LocationKind.GCS:
+    if location.kind == "gcs":
         from ejcache.bucket.gcs import GcsBucket
 
         return GcsBucket(
@@ -137,12 +137,12 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
             endpoint_url=environment_variable("STORAGE_EMULATOR_HOST"),
             options={"token": "anon"} if location.anonymous else None,
         )
-    if location.kind is LocationKind.S3:
+    if location.kind == "s3":
         from ejcache.bucket.s3 import S3Bucket
 
         options = {"anon": True} if location.anonymous else None
         return S3Bucket(location.bucket, location.prefix, policy=policy, options=options)
-    if location.kind is LocationKind.AZURE:
+    if location.kind == "azure":
         from ejcache.bucket.azure import AzureBucket
 
         options = {"anon": True} if location.anonymous else None
@@ -193,7 +193,7 @@ def usable_location(
     Raises:
         UntrustedDirectoryError: the user has no such directory, or with `or_raise` cannot use the one at `location`.
     """
-    if location.kind is not LocationKind.DIRECTORY:
+    if location.kind != "directory":
         return location
     access = decide_location(location, settings)
     if not access.why:

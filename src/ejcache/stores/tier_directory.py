@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ejcache.errors import UsageError
 from ejcache.settings.directories import temporary_directory, user_directory
-from ejcache.stores.location import Location, LocationKind, display_url
+from ejcache.stores.location import Location, display_url
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.directory_access import Access, decide_access
 from ejcache.util.log import warn_once
@@ -87,7 +87,7 @@ def _find_root(settings: Settings) -> Path | None:
     except UsageError as exc:
         log.warning("ejcache: %s: %s", source, exc)
         return None
-    if location.kind is not LocationKind.DIRECTORY or detect_shared_storage(location):
+    if location.kind != "directory" or detect_shared_storage(location):
         log.warning(
             "ejcache: %s: %s is not on a local disk, so copies are kept in memory only", source, display_url(chosen)
         )

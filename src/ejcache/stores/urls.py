@@ -6,10 +6,16 @@ A cache in a directory does without.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from ejcache.common_errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    LocationKind = Literal["memory", "directory", "gcs", "s3", "azure", "fsspec"]
+    """Which kind of storage a location names."""
 
 ACCEPTED_URL: Final = (
     "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
@@ -22,7 +28,7 @@ _SCHEME: Final = r"([A-Za-z][A-Za-z0-9+.-]*):(//)?"
 _USERINFO: Final = r"[^/@?]*:(?!\d*(?:/|$))"
 """The beginning of `user:password@host`: a colon in the host part that no port number follows."""
 
-_BUCKETS: Final = {
+_BUCKETS: Final[dict[str, tuple[str, LocationKind]]] = {
     "gs": ("gs", "gcs"),
     "gcs": ("gs", "gcs"),
     "s3": ("s3", "s3"),
@@ -45,7 +51,7 @@ _OTHERS: Final = (_NAMES_ACCOUNT - _BUCKETS.keys() - {"sftp"}) | {
 """Protocols of fsspec's known implementations that can be written to. Asking fsspec would cost its import."""
 
 
-def read_url(text: str) -> tuple[str, str, str, str, bool] | None:
+def read_url(text: str) -> tuple[LocationKind, str, str, str, bool] | None:
     """Return the kind of a URL (`LocationKind`), its one spelling, bucket and prefix, and if it is anonymous.
 
     Of a file, the second is the path. None if `text` is no URL but a path.
@@ -93,7 +99,7 @@ def _split(text: str) -> SplitResult:
         raise refuse(text, f"a URL cannot have this form: {exc}") from exc
 
 
-def _remote(scheme: str, rest: str, text: str) -> tuple[str, str, str, str, bool]:
+def _remote(scheme: str, rest: str, text: str) -> tuple[LocationKind, str, str, str, bool]:
     if scheme == "sftp":
         raise UsageError(
             f"{without_credentials(text)} cannot be opened as a store: mount the directory with sshfs, and give its "

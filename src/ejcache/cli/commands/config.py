@@ -17,7 +17,7 @@ from ejcache.settings.directories import HOST_FILE, user_file
 from ejcache.settings.floors import Floors
 from ejcache.settings.resolve import parse, setting_in_file, setting_named
 from ejcache.stores.local.layout import Layout
-from ejcache.stores.location import Location, LocationKind, display_value
+from ejcache.stores.location import Location, display_value
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.units import format_age, format_size
 from ejcache.util.writer import user_and_host
@@ -64,7 +64,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
     else:
         if shared:
             limits = _stored_limits(location, settings)
-        elif location.kind is LocationKind.DIRECTORY:
+        elif location.kind == "directory":
             layout = Layout(Path(location.path), trusted=settings.trust_dir, writing=not settings.read_only)
             untrusted, audience = layout.access.refusal, layout.access.audience
             off = _of_directory(location)
@@ -294,7 +294,7 @@ def share_cache(settings: Settings, how: str) -> None:
     if how not in SHARED:
         raise SettingError("shared", how, ", ".join(SHARED))
     location, _ = _location(settings)
-    if location.kind is not LocationKind.DIRECTORY:
+    if location.kind != "directory":
         raise UsageError(f"{settings.dir} is not a directory: its storage decides who may use it")
     failed = share_directory(location, how)
     if how != "none" and (why := why_out_of_reach(Path(location.path))):
@@ -330,7 +330,7 @@ def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dic
     if _SWITCH in changes:
         parsed |= _switch(changes[_SWITCH])
     location, shared = _location(settings)
-    if not shared and changes.keys() == {_SWITCH} and location.kind is LocationKind.DIRECTORY:
+    if not shared and changes.keys() == {_SWITCH} and location.kind == "directory":
         from ejcache.bucket.files import FileBucket
 
         check_directory(location.url, "there is no cache at")

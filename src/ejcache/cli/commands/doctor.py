@@ -61,7 +61,7 @@ def doctor(
 def _checks(url: str, settings: Settings) -> Iterator[Check]:
     from ejcache.maintenance import doctor
     from ejcache.maintenance.stored_policy import read_limits
-    from ejcache.stores.location import Location, LocationKind
+    from ejcache.stores.location import Location
     from ejcache.stores.network_filesystems import detect_shared_storage
     from ejcache.stores.opening import open_bucket
 
@@ -69,9 +69,9 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
     location = Location.parse(url)
     shared = detect_shared_storage(location)
     with closing(doctor.JaxCheck()) as jax:
-        if location.kind is LocationKind.MEMORY:
+        if location.kind == "memory":
             yield doctor.fine("memory", "each process keeps its own entries; they are gone when it ends")
-        elif location.kind is LocationKind.DIRECTORY:
+        elif location.kind == "directory":
             yield from doctor.check_directory(
                 Path(location.path), read_only=settings.read_only, trusted=settings.trust_dir, local=not shared
             )

@@ -13,7 +13,7 @@ from ejcache.cli.chosen_cache import check_different
 from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 from ejcache.errors import NotFoundError, StoreError, StoreReadOnlyError, UsageError
 from ejcache.stores.documents import open_documents
-from ejcache.stores.location import Location, LocationKind
+from ejcache.stores.location import Location
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _records_of(url: str, *, name: str | None, device: str | None) -> list[Recor
 def existing_path(source: str) -> Path | None:
     """Return the path of a source on this machine, None if the source is remote. Raises NotFoundError."""
     location = Location.parse(source)
-    if location.kind is not LocationKind.DIRECTORY:
+    if location.kind != "directory":
         return None
     path = Path(location.path)
     if not path.exists():
