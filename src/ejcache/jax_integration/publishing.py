@@ -30,7 +30,7 @@ from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
 from ejcache.jax_integration.seam.durations import when_compiled
-from ejcache.jax_integration.seam.flags import changed_trace_settings
+from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.journal.host_log import write_later
 from ejcache.journal.line import STORED, ProgramRecord

@@ -24,7 +24,7 @@ from ejcache.settings.environment import all_variables, variables_to_compare
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 _WITHOUT_COMMAND_BUFFERS: Final = ("xla_gpu_enable_command_buffer", "")
@@ -79,21 +79,10 @@ class EnvironmentComponents(NamedTuple):
     arguments: str
 
 
-class _Files:
-    """Digests the files that flags name, and notes that there are some."""
-
-    def __init__(self) -> None:
-        self.are_named = False
-
-    def digest(self, path: str) -> str | None:
-        from ejcache.keys.library_reading import content_digest  # where flags name files
-
-        self.are_named = True
-        return content_digest(path)
-
-
 _options: Final[dict[tuple[bytes, bool], OptionComponents]] = {}
-_devices: Final[weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], DeviceComponents]]] = weakref.WeakKeyDictionary()
+_devices: Final[dict[tuple[int, tuple[int, ...]], tuple[weakref.ref[Any], DeviceComponents]]] = {}
+"""By the identity of a client, which is compared, and the numbers of devices: a reference to one of them would keep a
+client alive that the program has dropped."""
 _environments: Final[dict[tuple[str, ...], tuple[Mapping[str, str], list[str], EnvironmentComponents]]] = {}
 
 
@@ -107,16 +96,26 @@ def option_components(options: Any, *, profile_sentinel: bytes | None) -> Option
     asked = bytes(options.SerializeAsString()), profile_sentinel is not None
     found = _options.get(asked)
     if found is None:
-        files = _Files()
-        found = _read_options(options, profile_sentinel, files)
-        if not files.are_named and len(asked[0]) <= _REMEMBERED_BYTES:
+        named: list[str] = []
+        found = _read_options(options, profile_sentinel, functools.partial(_content_digest, named))
+        if not named and len(asked[0]) <= _REMEMBERED_BYTES:
             if len(_options) >= _REMEMBERED:
                 _options.clear()
             _options[asked] = found
     return found
 
 
-def _read_options(options: Any, profile_sentinel: bytes | None, files: _Files) -> OptionComponents:
+def _content_digest(named: list[str], path: str) -> str | None:
+    """Digest a file that a flag names, and add its path to those that are `named`."""
+    from ejcache.keys.library_reading import content_digest  # where flags name files
+
+    named.append(path)
+    return content_digest(path)
+
+
+def _read_options(
+    options: Any, profile_sentinel: bytes | None, content: Callable[[str], str | None]
+) -> OptionComponents:
     profile = bytes(options.executable_build_options.fdo_profile or b"")
     if profile:
         options = copy.deepcopy(options)
@@ -130,7 +129,7 @@ def _read_options(options: Any, profile_sentinel: bytes | None, files: _Files) -
     if overrides:
         from ejcache.keys.flags import canonical_overrides  # where there are flags
 
-        flags = canonical_overrides(overrides, content=files.digest)
+        flags = canonical_overrides(overrides, content=content)
     return OptionComponents(
         variant=variant,
         overrides="\n".join(flags),
@@ -148,14 +147,14 @@ def device_components(devices: Sequence[Any], backend: Any) -> DeviceComponents:
     """
     if getattr(devices[0], "client", None) is not backend:
         return _read_devices(devices, backend)
-    # By their numbers, because a reference to a device would keep a client alive that the program has dropped.
-    known = _devices.setdefault(backend, {})
-    numbers = tuple([device.id for device in devices])
-    found = known.get(numbers)
-    if found is None:
-        if len(known) >= _REMEMBERED:
-            known.clear()
-        found = known[numbers] = _read_devices(devices, backend)
+    asked = id(backend), tuple([device.id for device in devices])
+    held = _devices.get(asked)
+    if held is not None and held[0]() is backend:
+        return held[1]
+    found = _read_devices(devices, backend)
+    if len(_devices) >= _REMEMBERED:
+        _devices.clear()
+    _devices[asked] = weakref.ref(backend), found
     return found
 
 
@@ -232,18 +231,18 @@ def environment_components(platform: str) -> EnvironmentComponents:
     if held is not None and held[0] == variables and held[1] == sys.argv:
         return held[2]
     seen = dict(variables), list(sys.argv)
-    files = _Files()
+    named: list[str] = []
+    content = functools.partial(_content_digest, named)
     text = read_flags_file(all_variables())
-    files.are_named = text is not None
-    found = compile_variables(platform, all_variables(), flags_files=text, content=files.digest)
+    found = compile_variables(platform, all_variables(), flags_files=text, content=content)
     flags: tuple[str, ...] = ()
     if given := [arg for arg in seen[1] if arg.startswith(prefixes)]:
         from ejcache.keys.flags import canonical_flags  # where there are flags
 
-        flags = canonical_flags(given, content=files.digest)
+        flags = canonical_flags(given, content=content)
     pairs = tuple(f"{name}={value}" for name, value in found.items())
     components = EnvironmentComponents(pairs, "\n".join(pairs), "\n".join(flags))
-    if not files.are_named and seen[0] == variables_to_compare():
+    if text is None and not named and seen[0] == variables_to_compare():
         _environments[platform, *prefixes] = *seen, components
     return components
 

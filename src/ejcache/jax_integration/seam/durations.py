@@ -22,20 +22,13 @@ _PHASES: Final = {
 _COMPILED: Final = "/jax/core/compile/backend_compile_duration"
 
 
-class _Here(threading.local):
-    """What this thread has measured since its last program."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self.when_compiled: Callable[[float], object] | None = None
-
-
-_here: Final = _Here()
+_here: Final = threading.local()
+"""What this thread has measured since its last program, `seconds`, and what waits for it, `when_compiled`."""
 
 
 def take_durations() -> dict[str, float]:
     """Take the seconds in which this thread last traced and lowered a program."""
-    found, _here.seconds = _here.seconds, {}
+    found: dict[str, float] = vars(_here).pop("seconds", {})
     return found
 
 
@@ -58,7 +51,6 @@ def unlisten() -> None:
 def _note(event: str, duration: float, **_: Any) -> None:
     phase = _PHASES.get(event)
     if phase is not None:
-        _here.seconds[phase] = duration
-    elif event == _COMPILED and _here.when_compiled is not None:
-        callback, _here.when_compiled = _here.when_compiled, None
+        vars(_here).setdefault("seconds", {})[phase] = duration
+    elif event == _COMPILED and (callback := vars(_here).pop("when_compiled", None)) is not None:
         callback(duration)

@@ -24,7 +24,7 @@ from jax._src import xla_bridge
 from jax._src.lib import xla_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 _REGISTER: Final = "register_xla_transform"
 _CLEAR: Final = "clear_xla_transform"
@@ -80,13 +80,13 @@ def watch() -> None:
     _seen.all_calls = not xla_bridge._plugins_registered
     for request in xla_bridge._plugin_callbacks:
         if isinstance(request, functools.partial):
-            _note_call(getattr(request.func, "__name__", ""), request.args, request.keywords)
+            _note(getattr(request.func, "__name__", ""), request.args, request.keywords)
     passes = _passes_module()
     for name in dir(passes):
         if name.startswith(_REGISTER):
-            _replace(passes, name, _note_pass)
+            _replace(passes, name)
     for name in (_BATCHED, _PARTITIONED):
-        _replace(xla_client, name, _note_call)
+        _replace(xla_client, name)
 
 
 def unwatch() -> None:
@@ -104,23 +104,22 @@ def registered() -> RegisteredFunctions:
 # -- noting --------------------------------------------------------------------------------------------------------
 
 
-def _replace(module: Any, name: str, note: Callable[..., None]) -> None:
+def _replace(module: Any, name: str) -> None:
     original = _originals.setdefault((module, name), getattr(module, name))
 
     @functools.wraps(original)
     def noting(*arguments: Any, **named: Any) -> Any:
         result = original(*arguments, **named)
-        note(name, arguments, named)
+        _note(name, arguments, named)
         return result
 
     setattr(module, name, noting)
 
 
-def _note_pass(*_: object) -> None:
-    _seen.passes = True
-
-
-def _note_call(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+def _note(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    if function.startswith(_REGISTER):
+        _seen.passes = True
+        return
     name = arguments[0] if arguments else named.get("name", named.get("target_name"))
     if function == _BATCHED:
         _seen.batched.add(name)

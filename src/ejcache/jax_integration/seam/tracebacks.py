@@ -31,7 +31,7 @@ except ImportError:
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
 """The directory of ejcache."""
-_LIBRARIES: Final = frozenset({"site-packages", "dist-packages"})
+_LIBRARIES: Final = ("site-packages", "dist-packages")
 _STANDARD: Final = str(Path(os.__file__).parent) + os.sep
 """The directory of Python's own modules."""
 
@@ -84,13 +84,11 @@ def call_without_our_frames(function: Any, /, *arguments: Any, **named: Any) -> 
         raise
 
 
-_OF_MODELS: Final = frozenset({"__init__", "__call__", "setup"})
+_OF_MODELS: Final = ("__init__", "__call__", "setup")
 """Methods that run because a line elsewhere makes or calls an object."""
-_RUNNERS: Final = frozenset(
-    (
-        *("IPython", "_pytest", "absl", "click", "execnet", "fire", "gradio", "hydra", "ipykernel", "pluggy", "pytest"),
-        *("ray", "streamlit", "typer", "tyro", "xdist"),
-    )
+_RUNNERS: Final = (
+    *("IPython", "_pytest", "absl", "click", "execnet", "fire", "gradio", "hydra", "ipykernel", "pluggy", "pytest"),
+    *("ray", "streamlit", "typer", "tyro", "xdist"),
 )
 """Libraries that run programs: what they call is nobody's callback."""
 

@@ -21,7 +21,7 @@ from jax._src import config as jax_config
 from jax._src import core
 from jax._src.interpreters import ad, batching
 
-from ejcache.jax_integration.seam.flags import TRACE_SETTINGS
+from ejcache.jax_integration.seam.trace_settings import TRACE_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

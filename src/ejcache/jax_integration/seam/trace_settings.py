@@ -1,0 +1,67 @@
+"""The settings in JAX's trace context, which decide the program that a function becomes, besides its arguments.
+
+A part of the seam. A hit needs nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from jax._src import config as jax_config
+
+_OTHER_PARTS: Final = frozenset(
+    {
+        "abstract_mesh_context_manager",
+        "axis_env_state",
+        "jax_default_device",
+        "jax_enable_pgle",
+        "jax_hlo_source_file_canonicalization_regex",
+        "jax_pgle_profiling_runs",
+        "mesh_context_manager",
+        "user_context",
+    }
+)
+"""Parts of the trace context that belong to one trace, name the device, or do not change the program."""
+
+_TRACE_DEFAULTS: Final = {
+    "jax_allow_f16_reductions": "True",
+    "jax_auto_pcast": "True",
+    "jax_embedded_constants_max_bytes": "32",
+    "jax_error_checking_behavior_divide": "ignore",
+    "jax_error_checking_behavior_nan": "ignore",
+    "jax_error_checking_behavior_oob": "ignore",
+    "jax_explicit_x64_dtypes": "WARN",
+    "jax_mutable_array_checks": "True",
+    "jax_no_collectives": "frozenset()",
+    "jax_numpy_dtype_promotion": "STANDARD",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_pallas_use_mosaic_gpu": "True",
+    "jax_raise_on_ppermute_sort_diff": "True",
+    "jax_threefry_partitionable": "True",
+    "jax_use_direct_linearize": "True",
+    "jax_use_shardy_partitioner": "True",
+    "layout_tracing_mode": "AUTO",
+}
+"""The texts of defaults in JAX 0.10 to 0.12. All other settings are off by default."""
+
+_OFF: Final = frozenset({"None", "False", "0"})
+
+
+def _holders() -> dict[str, Any]:
+    names = [name for name in jax_config.trace_context_names() if name not in _OTHER_PARTS]
+    found = {name: jax_config.config_states.get(name, getattr(jax_config, name, None)) for name in names}
+    return {name: holder for name, holder in found.items() if hasattr(holder, "get_local")}
+
+
+TRACE_SETTINGS: Final = _holders()
+"""What holds the values of the settings, by their names."""
+
+
+def changed_trace_settings() -> dict[str, str]:
+    """Return the settings that are not at their default in this thread, by name, as texts."""
+    texts = {name: str(getattr(holder.value, "name", holder.value)) for name, holder in TRACE_SETTINGS.items()}
+    return {
+        name: text
+        for name, text in texts.items()
+        if (text != _TRACE_DEFAULTS[name] if name in _TRACE_DEFAULTS else text not in _OFF)
+    }
