@@ -172,9 +172,9 @@ def on_one_core(*, really: bool = True) -> Iterator[None]:
 
 def known_to_preload() -> bool:
     """Whether this ejcache has the setting."""
-    from ejcache.settings.table import SETTINGS
+    from ejcache.settings.resolve import resolve
 
-    return any(setting.name == "preload" for setting in SETTINGS)
+    return hasattr(resolve(), "preload")
 
 
 def start_by_turns(

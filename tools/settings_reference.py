@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ejcache.settings.described import SETTINGS
 from ejcache.settings.floors import Floors
-from ejcache.settings.table import SETTINGS
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
-    from ejcache.settings.parsers import Setting
+    from ejcache.settings.described import Setting
 
 _PAGE_HEAD = """\
 # Settings

@@ -14,7 +14,7 @@ import ejcache.errors
 from ejcache import api
 from ejcache.jax_integration import activate
 from ejcache.jax_integration.decorator import EjitOptions, JitOptions
-from ejcache.settings.table import SETTINGS
+from ejcache.settings.described import SETTINGS
 from ejcache.stores import opening
 
 

@@ -12,8 +12,8 @@ from ejcache.cli import starting
 from ejcache.cli.entry import ordinary_arguments
 from ejcache.journal.run_log import RUN_COUNTS
 from ejcache.settings import environment
+from ejcache.settings.described import SETTINGS
 from ejcache.settings.directories import configuration_files
-from ejcache.settings.table import SETTINGS
 
 ORDINARY = {
     "x.py": (["x.py"], {}),

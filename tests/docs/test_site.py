@@ -17,7 +17,7 @@ import ejcache
 import ejcache.autotune
 import ejcache.errors
 import ejcache.events
-from ejcache.settings.table import SETTINGS
+from ejcache.settings.described import SETTINGS
 
 MADE = set(write_references.PAGES)
 """Pages of docs/ that are made from the code."""

@@ -12,8 +12,8 @@ from helpers import ROOT
 
 from ejcache.history.causes import KINDS as CAUSES
 from ejcache.history.findings import KINDS as FINDINGS
+from ejcache.settings.described import SETTINGS
 from ejcache.settings.environment import OTHER_VARIABLES
-from ejcache.settings.table import SETTINGS
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 

@@ -10,7 +10,7 @@ import pytest
 import ejcache
 from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.activate import current_settings
-from ejcache.settings.table import SETTINGS
+from ejcache.settings.described import SETTINGS
 
 FLAGS = [s.flag for s in SETTINGS if s.flag and hasattr(jax.config, s.flag)]
 

@@ -17,19 +17,20 @@ from ejcache.errors import SettingError, UnknownSettingError
 from ejcache.settings import directories as settings_directories
 from ejcache.settings import resolve as settings
 from ejcache.settings import table as settings_table
+from ejcache.settings.described import SETTINGS, setting_named
 from ejcache.settings.directories import home_directory
-from ejcache.settings.parsers import FlagValue, Origin
-from ejcache.settings.resolve import parse, resolve, setting_named
+from ejcache.settings.parsers import Origin, Value
+from ejcache.settings.resolve import parse, resolve
 from ejcache.util.log import forget_warnings
 
 
 class Flags:
     """JAX's flags as a program left them."""
 
-    def __init__(self, **values: FlagValue) -> None:
+    def __init__(self, **values: Value) -> None:
         self.values = values
 
-    def read(self, flag: str) -> FlagValue | None:
+    def read(self, flag: str) -> Value | None:
         return self.values.get(flag)
 
 
@@ -50,9 +51,9 @@ def test_the_directory_comes_from_the_highest_layer_that_has_one():
     env["JAX_COMPILATION_CACHE_DIR"] = "/jax"
     assert resolve(environ=env)["dir"].source == "JAX_COMPILATION_CACHE_DIR"
     settings.set_command_line({"dir": "/flag"})
-    read = Flags(jax_compilation_cache_dir=FlagValue("/jax", Origin.ENVIRONMENT))  # JAX holds it; no call set it
+    read = Flags(jax_compilation_cache_dir=Value("/jax", Origin.ENVIRONMENT))  # JAX holds it; no call set it
     assert resolve(environ=env, flags=read)["dir"].origin is Origin.COMMAND_LINE
-    called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
+    called = Flags(jax_compilation_cache_dir=Value("/call", Origin.CALL))
     assert resolve(environ=env, flags=called)["dir"].value == "/call"
 
 
@@ -83,7 +84,7 @@ def test_disabling_always_wins(env, reason):
 
 def test_a_directory_called_none_switches_the_cache_off():
     """`jax.config.update("jax_compilation_cache_dir", None)` means what it means in JAX."""
-    flags = Flags(jax_compilation_cache_dir=FlagValue(None, Origin.CALL))
+    flags = Flags(jax_compilation_cache_dir=Value(None, Origin.CALL))
 
     assert "set no directory" in resolve(environ={"COMPILE_FUNC_DIR": "/x"}, flags=flags).disabled_reason
 
@@ -116,7 +117,7 @@ def test_allow_full_cache_stands_for_three_flags_unless_the_program_set_them():
     full = resolve(environ=env)
     assert (full.min_entry_size, full.min_compile_seconds, full.xla_caches) == (-1, 0.0, "all")
 
-    called = Flags(jax_persistent_cache_min_compile_time_secs=FlagValue(3.0, Origin.CALL))
+    called = Flags(jax_persistent_cache_min_compile_time_secs=Value(3.0, Origin.CALL))
     assert resolve(environ=env, flags=called).min_compile_seconds == 3.0
 
 
@@ -132,7 +133,7 @@ def test_a_bad_value_in_the_environment_is_reported_and_passed_over():
 
 def test_a_bad_value_of_a_jax_flag_on_the_command_line_is_reported_and_passed_over():
     """absl takes any text for some flags; the program that it belongs to goes on."""
-    flags = Flags(jax_persistent_cache_enable_xla_caches=FlagValue("some", Origin.COMMAND_LINE))
+    flags = Flags(jax_persistent_cache_enable_xla_caches=Value("some", Origin.COMMAND_LINE))
 
     resolved = resolve(environ={"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}, flags=flags)
 
@@ -148,7 +149,7 @@ TEXTS = (
 
 def test_jax_variables_are_read_as_jax_reads_them(run_python):
     """A text with which `import jax` fails is a problem that says so; any other is none of that kind."""
-    variables = {setting.flag.upper(): setting for setting in settings.SETTINGS if setting.flag}
+    variables = {setting.flag.upper(): setting for setting in SETTINGS if setting.flag}
     asked = json.dumps([list(variables), TEXTS])
     program = """
     import json, os, sys
@@ -212,7 +213,7 @@ def test_a_bad_value_in_a_call_names_setting_value_and_what_is_accepted(name, va
     """One sentence, for every kind of setting."""
     setting = setting_named(name)
     with pytest.raises(SettingError) as caught:
-        parse(setting, value, source="ejcache.enable(x=…)")
+        parse(name, value, source="ejcache.enable(x=…)")
 
     assert "ejcache.enable(x=…)" in str(caught.value)
     assert repr(value) in str(caught.value)
@@ -221,16 +222,16 @@ def test_a_bad_value_in_a_call_names_setting_value_and_what_is_accepted(name, va
 
 def test_values_with_several_spellings():
     """JAX's users write -1 for no floor; a path cannot be a misspelt word."""
-    assert parse(setting_named("min_compile_seconds"), -1) == 0.0
+    assert parse("min_compile_seconds", -1) == 0.0
     for where in ("LINE", "1", "off", "./out", "report.json", "~/report"):
-        assert parse(setting_named("report"), where) == where
+        assert parse("report", where) == where
 
 
 def test_every_setting_has_a_variable_of_its_name():
     """`EJCACHE_` and the name count, before other names; JAX itself goes by three settings and reads its own only."""
     of_jax = {"enable_pgle", "pgle_profiling_runs", "pgle_aggregation_percentile"}
     assert setting_named("jax_compilation_cache_max_size") is setting_named("compilation_cache_max_size")
-    for setting in settings.SETTINGS:
+    for setting in SETTINGS:
         assert setting.doc and setting.accepted  # noqa: PT018
         own = f"EJCACHE_{setting.name.upper()}"
         assert (own in setting.variables) == (setting.name not in of_jax)
@@ -266,7 +267,7 @@ def test_what_enables_the_cache():
     assert [resolve(environ={"EJCACHE": text}).activate for text in ("", "1", "off", "/c")] == [None, True, False, "/c"]
     place = {"EJCACHE": "gs://b/c", "JAX_COMPILATION_CACHE_DIR": "/jax"}
     assert resolve(environ=place)["dir"][::2] == ("gs://b/c", "EJCACHE")
-    called = Flags(jax_compilation_cache_dir=FlagValue("/call", Origin.CALL))
+    called = Flags(jax_compilation_cache_dir=Value("/call", Origin.CALL))
     assert resolve(environ=place, flags=called).dir == "/call"
     wrong = resolve(environ={"EJCACHE": "none"})
     assert (wrong.activate, [problem.setting for problem in wrong.problems]) == (None, ["EJCACHE"])
@@ -277,7 +278,7 @@ def test_type_checkers_know_every_setting():
     source = ast.parse(Path(settings_table.__file__).read_text())
     (options,) = (node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "SettingOptions")
     names = {node.target.id for node in options.body if isinstance(node, ast.AnnAssign)}
-    assert names | {"dir", "max_size", "read_only"} == {setting.name for setting in settings.SETTINGS}
+    assert names | {"dir", "max_size", "read_only"} == {setting.name for setting in SETTINGS}
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from ejcache.errors import SettingError
 from ejcache.settings import resolve as source_module
 from ejcache.settings.environment import child_environment
-from ejcache.settings.parsers import FlagValue, Origin
+from ejcache.settings.parsers import Origin, Value
 from ejcache.settings.resolve import SettingsSource, resolve_if_changed, set_command_line
 
 
@@ -18,12 +18,12 @@ class Flags:
     """JAX's flags, which a program may change at any time."""
 
     def __init__(self) -> None:
-        self.values: dict[str, FlagValue] = {}
+        self.values: dict[str, Value] = {}
 
-    def read(self, flag: str) -> FlagValue | None:
+    def read(self, flag: str) -> Value | None:
         return self.values.get(flag)
 
-    def fingerprint(self) -> tuple[FlagValue, ...]:
+    def fingerprint(self) -> tuple[Value, ...]:
         return tuple(self.values.values())
 
 
@@ -72,7 +72,7 @@ def test_environment_replaced(source, monkeypatch):
 def test_flag_changed(source, flags):
     """A JAX flag counts at the next call."""
     source.resolve_if_changed()
-    flags.values["jax_enable_compilation_cache"] = FlagValue(value=False, origin=Origin.CALL)
+    flags.values["jax_enable_compilation_cache"] = Value(value=False, origin=Origin.CALL)
     assert source.resolve_if_changed().enabled is False
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ejcache.cache.policy import Miss
 from ejcache.cache.report_destination import absolute_destination, is_off, line_without_a_cache
 from ejcache.cache.stats import Stats
+from ejcache.settings.choices import REPORT_JSON, REPORT_LINE
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import REPORT_JSON, REPORT_LINE
 from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log

@@ -7,7 +7,7 @@ import os
 
 def absolute_destination(destination: str | None) -> str | None:
     """Return `destination`, as an absolute path if it is a path; None if the working directory is gone."""
-    from ejcache.settings.parsers import REPORT_JSON, REPORT_LINE, REPORT_OFF
+    from ejcache.settings.choices import REPORT_JSON, REPORT_LINE, REPORT_OFF
 
     if destination is None or destination.lower() in REPORT_OFF | REPORT_LINE | REPORT_JSON:
         return destination
@@ -26,7 +26,7 @@ def absolute_destination(destination: str | None) -> str | None:
 
 def is_off(destination: str | None) -> bool:
     """True if no report goes to this destination."""
-    from ejcache.settings.parsers import REPORT_OFF
+    from ejcache.settings.choices import REPORT_OFF
 
     return destination is None or destination.lower() in REPORT_OFF
 

@@ -41,7 +41,7 @@ _MOST: Final = 200
 
 def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the settings whose name begins so; for `config set` with the `=` behind."""
-    from ejcache.settings.table import SETTINGS
+    from ejcache.settings.described import SETTINGS
 
     end = "=" if ctx.command_path.endswith(" set") else ""
     return [f"{setting.name}{end}" for setting in SETTINGS if setting.name.startswith(incomplete)]

@@ -17,17 +17,17 @@ from ejcache.cache.policy import CachePolicy
 from ejcache.common_errors import UsageError
 from ejcache.jax_integration.forms import Form, choose_form
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import FlagValue, Origin
+from ejcache.settings.parsers import Origin, Value
 from ejcache.settings.resolve import (
     SettingsSource,
+    name_of,
     parse,
     resolve,
     resolve_if_changed,
     say_problems,
-    setting_named,
     use_settings,
 )
-from ejcache.settings.table import SETTINGS, Settings
+from ejcache.settings.table import FLAGS, Settings
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import warn_once
 from ejcache.util.threads import idle_threads
@@ -133,7 +133,7 @@ class _Session:
 
     def set(self, name: str, value: Any) -> None:
         """Set a setting as the latest call in the program."""
-        flag = setting_named(name).flag
+        flag = FLAGS.get(name, "")
         current = self.flags.read(flag) if flag else None
         if current is None:
             self.source.calls = {**self.source.calls, name: value}
@@ -183,7 +183,7 @@ class _SavedState(NamedTuple):
     session: _Session | None = None
     calls: Mapping[str, Any] = {}
     changed: Mapping[str, tuple[Any, Any]] = {}
-    flags: Mapping[str, FlagValue] = {}
+    flags: Mapping[str, Value] = {}
     disabled_by_program: bool = False
 
 
@@ -284,6 +284,8 @@ class _Signature(inspect.Signature):
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:  # type: ignore[override]  # of another kind of mapping
+        from ejcache.settings.described import SETTINGS  # for who asks
+
         written = types.FunctionType(enable.__code__, {}, "enable", enable.__defaults__)  # without this signature
         written.__kwdefaults__, written.__annotations__ = enable.__kwdefaults__, enable.__annotations__
         named = [each for each in inspect.signature(written).parameters.values() if each.kind is not each.VAR_KEYWORD]
@@ -303,10 +305,9 @@ vars(enable)["__signature__"] = _Signature(return_annotation="CompilationCache")
 
 def _parse_values(wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of settings that a call of `enable` gives, by the names of the settings."""
-    settings = {name: setting_named(name) for name in wanted}
+    names = {name: name_of(name) for name in wanted}
     return {
-        settings[name].name: parse(settings[name], value, source=f"ejcache.enable({name}=…)")
-        for name, value in wanted.items()
+        names[name]: parse(names[name], value, source=f"ejcache.enable({name}=…)") for name, value in wanted.items()
     }
 
 
@@ -379,7 +380,7 @@ def disabled() -> Iterator[None]:
             if _session is None:
                 jax.config.update(_ENABLED, value)
             else:
-                _session.flags.put_back(_ENABLED, before or FlagValue(value, Origin.DEFAULT))
+                _session.flags.put_back(_ENABLED, before or Value(value, Origin.DEFAULT))
             _forget_whether_jax_caches()
 
 
@@ -489,7 +490,7 @@ def _place_now(url: str) -> Location | str:
 
 
 def _leave_to_jax(values: dict[str, Any]) -> CompilationCache:
-    flags = {setting_named(name).flag: value for name, value in values.items() if setting_named(name).flag}
+    flags = {FLAGS[name]: value for name, value in values.items() if name in FLAGS}
     before = {flag: getattr(jax.config, flag) for flag in flags}
     _set_flags(flags)
     now = resolve(calls=values)

@@ -41,7 +41,6 @@ from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.journal.line import HIT, Process, ProgramRecord
 from ejcache.journal.recorder import recorder
 from ejcache.keys.key import CROSS, PGLE
-from ejcache.settings.parsers import Origin
 from ejcache.stores.location import display_value
 from ejcache.util.log import log, warn_once
 from ejcache.util.threads import submit
@@ -307,11 +306,7 @@ class Compiler:
     def _describe(self) -> Process:
         """Describe this process, by what JAX and the settings say of it, for its start record."""
         settings, platform = self._last or (self.settings(), "")
-        chosen = {
-            each.name: str(display_value(value.value))
-            for each, value in settings.items()
-            if value.origin is not Origin.DEFAULT
-        }
+        chosen = {name: str(display_value(value)) for name, value in settings.chosen().items()}
         versions = {"jax": jax.__version__, "jaxlib": seam.jaxlib_version(), "platform": platform}
         return Process(
             rank=seam_backends.process_index(),

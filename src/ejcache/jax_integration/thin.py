@@ -29,9 +29,9 @@ from ejcache.jax_integration.lowering.platform_toolchain import (
 from ejcache.jax_integration.seam import file_cache
 from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.thin_keys import thin_key
+from ejcache.settings.described import SETTINGS
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import FlagValue, Origin, jax_reading
-from ejcache.settings.table import SETTINGS
+from ejcache.settings.parsers import Origin, Value, jax_reading
 from ejcache.stores.location import Location
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.log import warn_once
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.settings.parsers import Setting
+    from ejcache.settings.described import Setting
     from ejcache.settings.table import Settings
 
 _FORMAT: Final = "1"
@@ -232,21 +232,21 @@ class ThinFlags:
         now, followed = getattr(jax.config, flag), self._followed.get(flag)
         return followed.before if followed is not None and now == followed.ours else now
 
-    def read(self, flag: str) -> FlagValue | None:
+    def read(self, flag: str) -> Value | None:
         if flag not in self._initial:
             return None
         value = self.value(flag)
-        return FlagValue(value, Origin.ENVIRONMENT if value == self._initial[flag] else Origin.CALL)
+        return Value(value, Origin.ENVIRONMENT if value == self._initial[flag] else Origin.CALL)
 
     def fingerprint(self) -> tuple[Any, ...]:
         """Return a value that changes whenever `read` would answer differently for some flag."""
         return tuple([self.value(flag) for flag in self._initial])
 
-    def save(self) -> dict[str, FlagValue]:
+    def save(self) -> dict[str, Value]:
         """Return every flag as it is now."""
         return {flag: value for flag in self._initial if (value := self.read(flag)) is not None}
 
-    def put_back(self, flag: str, before: FlagValue) -> None:
+    def put_back(self, flag: str, before: Value) -> None:
         """Give a flag the value that `save` found."""
         jax.config.update(flag, before.value)
 
@@ -301,7 +301,7 @@ def _initial_value(setting: Setting) -> Any:
     text = environment_variable(setting.flag.upper())
     try:
         if text is not None:
-            return jax_reading(setting, text)
+            return jax_reading(setting.kind, text)
     except ValueError:
         return getattr(jax.config, setting.flag)
-    return setting.default if setting.jax_default is None else setting.jax_default
+    return setting.jax_default

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.recalls import Recalls, decode_recalls, encode_recalls
-from ejcache.settings.parsers import eviction_order
+from ejcache.settings.choices import eviction_order
 from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, parse_size, whole_number
 

@@ -79,7 +79,7 @@ def export_defaults() -> bool:
 def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables with which a process enables the cache with these settings, given by name and parsed."""
     from ejcache.settings.parsers import switch_or_location
-    from ejcache.settings.table import SETTINGS
+    from ejcache.settings.table import FLAGS, VARIABLES
 
     wanted = str(values.get("dir") or os.environ.get("EJCACHE") or "1")
     try:
@@ -87,10 +87,10 @@ def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
             wanted = "1"  # the caller asks for the cache, whatever the environment said before
     except ValueError:
         pass  # it is no switch, so it says where the cache is
-    named = [setting for setting in SETTINGS if setting.name in values and setting.name != "dir"]
-    given = {setting.variables[0]: str(values[setting.name]) for setting in named}
+    named = [name for name in VARIABLES if name in values and name != "dir"]
+    given = {VARIABLES[name][0]: str(values[name]) for name in named}
     # JAX reads its own variables, too, and refuses to be imported with a value that is not in its form.
-    of_jax = {setting.flag.upper(): str(values[setting.name]) for setting in named if setting.flag}
+    of_jax = {FLAGS[name].upper(): str(values[name]) for name in named if name in FLAGS}
     return {"EJCACHE": wanted, **given, **of_jax}
 
 

@@ -10,16 +10,14 @@ command line tool, it reads JAX's environment variables as JAX would read them.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.common_errors import ACCEPTED_SIZE, SettingError
+from ejcache.common_errors import SettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
-from ejcache.settings.parsers import YES_NO, Origin, Setting, Value, boolean, jax_reading, switch_or_location
-from ejcache.settings.parsers import text as plain_text
-from ejcache.settings.table import SETTINGS, Settings
+from ejcache.settings.parsers import Origin, Value, boolean, jax_reading, switch_or_location
+from ejcache.settings.table import DEFAULTS, FLAGS, KINDS, NAMES, VARIABLES, Settings, read_value
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -28,50 +26,40 @@ if TYPE_CHECKING:
     from ejcache.settings.parsers import FlagSource
 
 
-_BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {s.flag: s for s in SETTINGS if s.flag}
-
-_OWN_VARIABLES: Final = [name for setting in SETTINGS for name in setting.variables if name.startswith("EJCACHE_")]
-_ALIKE: Final = 0.8
-"""Likeness (difflib's ratio) from which a name is probably a misspelling of another."""
-
 _FULL_CACHE: Final = {"min_entry_size": -1, "min_compile_seconds": 0.0, "xla_caches": "all"}
 """What `ALLOW_FULL_CACHE=1` stands for."""
 
 _ACTIVATING: Final = "1, 0, or the cache: a directory, written with a slash, or a URL"
-_SIZE_IN_BYTES: Final = "a number of bytes without a unit"
 
 _command_line: Mapping[str, Any] = {}
 
 
-def setting_named(name: str) -> Setting:
-    """Return the setting with this name, which may also be the name of its JAX flag, with or without `jax_`.
+def name_of(name: str) -> str:
+    """Return the name of the setting with this name, which may also be that of its JAX flag, with or without `jax_`.
 
     Raises:
         UnknownSettingError: there is no such setting; the message says which one was probably meant.
     """
-    found = _BY_NAME.get(name) or _BY_NAME.get(f"jax_{name}")
+    found = NAMES.get(name) or NAMES.get(f"jax_{name}")
     if found is None:
-        import difflib  # for a wrong name only
+        from ejcache.settings.described import setting_named  # for a wrong name only
 
-        from ejcache.errors import UnknownSettingError
-
-        meant = difflib.get_close_matches(name, _BY_NAME, n=1, cutoff=_ALIKE)
-        raise UnknownSettingError(
-            "setting", name, f"did you mean {meant[0]}?" if meant else "`ejcache config` lists them"
-        )
+        return setting_named(name).name
     return found
 
 
-def parse(setting: Setting, value: Any, *, source: str = "") -> Any:
-    """Return `value` converted to the setting's own type.
+def parse(name: str, value: Any, *, source: str = "") -> Any:
+    """Return `value` as the setting with this name has it.
 
     Raises:
         SettingError: the setting cannot have this value; the message names `source`, or else the setting.
     """
     try:
-        return setting.parse(value)
+        return read_value(name, value)
     except (TypeError, ValueError, OverflowError, AttributeError) as exc:  # a file may hold a table or a list
-        raise SettingError(source or setting.name, value, setting.accepted) from exc
+        from ejcache.settings.described import refused  # for a wrong value only
+
+        raise refused(name, value, source) from exc
 
 
 def set_command_line(values: Mapping[str, Any]) -> None:
@@ -82,9 +70,9 @@ def set_command_line(values: Mapping[str, Any]) -> None:
     """
     global _command_line
     _command_line = {
-        setting.name: parse(setting, value, source=f"--{name.replace('_', '-')}")
+        setting: parse(setting, value, source=f"--{name.replace('_', '-')}")
         for name, value in values.items()
-        for setting in (setting_named(name),)
+        for setting in (name_of(name),)
     }
 
 
@@ -114,10 +102,10 @@ def resolve(
     problems: list[SettingError] = []
     filed = _filed_values(env, problems)
     values = {
-        setting.name: _resolve_one(setting, flags, calls or {}, env, problems)
-        or filed.get(setting.name)
-        or Value(setting.default, Origin.DEFAULT, "default")
-        for setting in SETTINGS
+        name: _resolve_one(name, flags, calls or {}, env, problems)
+        or filed.get(name)
+        or Value(default, Origin.DEFAULT, "default")
+        for name, default in DEFAULTS.items()
     }
     activate = _read_variable("EJCACHE", switch_or_location, _ACTIVATING, env, problems)
     if isinstance(activate, str) and values["dir"].origin not in (Origin.CALL, Origin.COMMAND_LINE):
@@ -130,11 +118,11 @@ def resolve(
         if not has_second_core():
             # The program would wait for what a thread loads ahead, and for the thread's own work.
             values["preload"] = Value(False, Origin.DEFAULT, "default, on one core")
-    if _read_variable("ALLOW_FULL_CACHE", boolean, YES_NO, env, problems):
+    if _read_variable("ALLOW_FULL_CACHE", boolean, "", env, problems):
         for name, value in _FULL_CACHE.items():
             if values[name].origin is not Origin.CALL:  # a value that the program itself sets goes first
                 values[name] = Value(value, Origin.ENVIRONMENT, "ALLOW_FULL_CACHE")
-    compiles = _read_variable("EASYDEL_CACHE_COMPILES", boolean, YES_NO, env, [])  # a word that is none is no "no"
+    compiles = _read_variable("EASYDEL_CACHE_COMPILES", boolean, "", env, [])  # a word that is none is no "no"
     return Settings(
         values,
         (*problems, *_misspelt(env)),
@@ -146,12 +134,17 @@ def resolve(
 def _read_variable(
     name: str, read: Callable[[str], Any], accepted: str, env: Mapping[str, str], problems: list[SettingError]
 ) -> Any:
-    """Return the value of a variable that is no setting; None if it has none, or one that it cannot have."""
+    """Return the value of a variable that is no setting; None if it has none, or one that it cannot have.
+
+    `accepted` are its values in words; empty for a boolean.
+    """
     text = env.get(name)
     try:
         return read(text) if text else None
     except ValueError:
-        problems.append(SettingError(name, text, accepted))
+        from ejcache.settings.choices import YES_NO  # for a wrong value only
+
+        problems.append(SettingError(name, text, accepted or YES_NO))
         return None
 
 
@@ -162,6 +155,7 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
         return found
     from ejcache.errors import ConfigFileError
     from ejcache.settings.config_files import read_files
+    from ejcache.settings.described import setting_in_file
 
     for path, values in read_files(env):
         if isinstance(values, ConfigFileError):
@@ -169,55 +163,38 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
             continue
         for name, value in values.items():
             try:
-                setting = setting_in_file(name)
-                if setting.name not in found:
+                setting = setting_in_file(name).name
+                if setting not in found:
                     parsed = parse(setting, value, source=f"{name} in {path}")
-                    found[setting.name] = Value(parsed, Origin.FILE, str(path))
+                    found[setting] = Value(parsed, Origin.FILE, str(path))
             except SettingError as problem:
                 problems.append(problem)
     return found
 
 
-def setting_in_file(name: str) -> Setting:
-    """Return the setting with this name, if a configuration file may set it.
-
-    Raises:
-        UnknownSettingError: there is no such setting.
-        SettingError: a file cannot set it.
-    """
-    setting = setting_named(name)
-    if setting.read_by_jax:
-        others = ", ".join(each.name for each in SETTINGS if each.read_by_jax)
-        raise SettingError("a setting in a configuration file", name, f"any but {others}")
-    return setting
-
-
 def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
-    """Return variables with nearly the name of one of ours. Others may belong to other programs."""
-    found: list[SettingError] = []
-    known = OTHER_VARIABLES.union(_OWN_VARIABLES)
-    for name in sorted(name for name in env if name.startswith("EJCACHE_") and name not in known):
-        import difflib  # for a wrong name only
+    """Return variables with nearly the name of one of ours."""
+    ours = [name for name in env if name.startswith("EJCACHE_")]
+    known = {name for names in VARIABLES.values() for name in names} if ours else ()
+    unknown = sorted(name for name in ours if name not in known and name not in OTHER_VARIABLES)
+    if not unknown:
+        return []
+    from ejcache.settings.described import misspelt  # for a wrong name only
 
-        from ejcache.errors import UnknownSettingError
-
-        meant = difflib.get_close_matches(name, _OWN_VARIABLES, n=1, cutoff=_ALIKE)
-        if meant:
-            found.append(UnknownSettingError("variable", name, f"did you mean {meant[0]}?"))
-    return found
+    return misspelt(unknown)
 
 
 def _resolve_one(
-    setting: Setting,
+    name: str,
     flags: FlagSource | None,
     calls: Mapping[str, Any],
     env: Mapping[str, str],
     problems: list[SettingError],
 ) -> Value | None:
     """Return the value of the highest layer above the configuration files that has one."""
-    for origin, source, value in _layers(setting, flags, calls, env):
+    for origin, source, value in _layers(name, flags, calls, env):
         try:
-            parsed = _parse_variable(setting, source, value) if origin is Origin.ENVIRONMENT else parse(setting, value)
+            parsed = _parse_variable(name, source, value) if origin is Origin.ENVIRONMENT else parse(name, value)
             return Value(parsed, origin, source)
         except SettingError as problem:
             problems.append(problem)
@@ -225,10 +202,10 @@ def _resolve_one(
 
 
 def _layers(
-    setting: Setting, flags: FlagSource | None, calls: Mapping[str, Any], env: Mapping[str, str]
+    name: str, flags: FlagSource | None, calls: Mapping[str, Any], env: Mapping[str, str]
 ) -> Iterator[tuple[Origin, str, Any]]:
     """Yield the sources that set the setting, the highest layer first: the origin, its name, and the value there."""
-    name, flag = setting.name, setting.flag
+    flag = FLAGS.get(name, "")
     held = flags.read(flag) if flags is not None and flag else None
     if held is not None and held.origin is Origin.CALL:
         yield Origin.CALL, f"jax.config.{flag}", held.value
@@ -238,32 +215,22 @@ def _layers(
         yield Origin.COMMAND_LINE, f"--{name.replace('_', '-')}", _command_line[name]
     if held is not None and held.origin is Origin.COMMAND_LINE:
         yield Origin.COMMAND_LINE, f"--{flag}", held.value
-    for variable in setting.variables:
+    for variable in VARIABLES[name]:
         text = env.get(variable)
-        if text or (text == "" and _means_something_empty(setting, variable)):
+        # JAX reads an empty text as an empty list where it expects a list, and refuses it for a number or a boolean.
+        if text or (text == "" and variable == flag.upper() and KINDS[name] != "text"):
             yield Origin.ENVIRONMENT, variable, text
 
 
-def _means_something_empty(setting: Setting, variable: str) -> bool:
-    """True if JAX reads an empty text as an empty list where it expects a list, and refuses it for a number or a
-    boolean.
-    """
-    return variable == setting.flag.upper() and setting.parse is not plain_text
-
-
-def _parse_variable(setting: Setting, variable: str, text: str) -> Any:
-    accepted = setting.accepted
-    if variable == setting.flag.upper():
-        accepted = accepted.replace(ACCEPTED_SIZE, _SIZE_IN_BYTES)
+def _parse_variable(name: str, variable: str, text: str) -> Any:
+    if variable == FLAGS.get(name, "").upper():
         try:
-            jax_reading(setting, text)
+            jax_reading(KINDS[name], text)
         except ValueError as exc:
-            from ejcache.errors import JaxImportError  # where JAX cannot be imported
+            from ejcache.settings.described import refused_by_jax  # where JAX cannot be imported
 
-            with contextlib.suppress(SettingError):
-                accepted = accepted.replace(_SIZE_IN_BYTES, f"{_SIZE_IN_BYTES} (write {parse(setting, text)})")
-            raise JaxImportError(variable, text, accepted) from exc
-    return parse(setting._replace(accepted=accepted), text, source=variable)
+            raise refused_by_jax(name, text) from exc
+    return parse(name, text, source=variable)
 
 
 class SettingsSource:

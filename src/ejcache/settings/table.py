@@ -9,14 +9,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-import ejcache.settings.parsers as read
 from ejcache.common_errors import ACCEPTED_SIZE
-from ejcache.settings.parsers import Origin, Setting, Value, declared_settings, setting
+from ejcache.settings.parsers import Origin, Value, boolean, floor_seconds, integer, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
-    from typing import Literal, TypedDict
+    from typing import Any, Literal, TypedDict
 
     from ejcache.common_errors import SettingError
     from ejcache.settings.floors import Floors
@@ -54,6 +53,34 @@ if TYPE_CHECKING:
         autotune_record: bool | str | PathLike[str]
 
 
+def setting(
+    default: Any,
+    doc: str,
+    *,
+    kind: str = "",
+    accepted: str = "",
+    flag: str = "",
+    others: tuple[str, ...] = (),
+    jax_default: Any = None,
+    read_by_jax: bool = False,
+) -> Any:
+    """Describe a setting, as the value of an attribute of `Settings`. A type checker takes it for the setting's value.
+
+    Plain tuples: the garbage collector does not go through them. `described.Setting` has names for what is in one.
+
+    Args:
+        default: its value if it is set nowhere.
+        doc: one line for `ejcache config` and the reference of settings.
+        kind: what reads its values (`read_value`); by default, what goes with the type of `default`.
+        accepted: the values that it accepts, in words, for the error message; by default, what goes with its kind.
+        flag: the JAX flag with the same meaning; empty if there is none.
+        others: variables that set it besides `EJCACHE_` and its name, and the flag's.
+        jax_default: the flag's value in JAX if nobody has set it, where that is not `default`.
+        read_by_jax: JAX itself goes by the flag, so no file and no variable of ours sets it.
+    """
+    return default, doc, kind, accepted, flag, others, jax_default, read_by_jax
+
+
 class Settings:
     """Resolved values by name (`settings.max_size`), and where each came from (`settings["max_size"].source`).
 
@@ -79,14 +106,14 @@ class Settings:
         " local cache"
         " that this version made has a tenth of its disk, at most 20 GB)",
         flag="jax_compilation_cache_max_size",
-        parse=read.limit,
+        kind="limit",
         accepted=f"{ACCEPTED_SIZE}, 0 for no caching, or -1 for no limit",
     )
     min_compile_seconds: float | None = setting(
         None,
         "an executable that took less time to compile is not stored (unset: 0.01 on this host, 0.1 for other hosts)",
         flag="jax_persistent_cache_min_compile_time_secs",
-        parse=read.floor_seconds,
+        kind="seconds",
         jax_default=1.0,
     )
     min_entry_size: int = setting(
@@ -99,7 +126,7 @@ class Settings:
         "lru",
         "what a full cache deletes first: lru, the entries that were not used for the longest time, or cost, those that"
         " save the fewest seconds of compiling for their size and number of uses",
-        parse=read.eviction_order,
+        kind="eviction_order",
         accepted="lru or cost",
     )
     include_metadata_in_key: bool = setting(
@@ -144,7 +171,7 @@ class Settings:
         "xla_gpu_per_fusion_autotune_cache_dir",
         "which of XLA's own caches to keep with the entries",
         flag="jax_persistent_cache_enable_xla_caches",
-        parse=read.xla_caches,
+        kind="xla_caches",
     )
     raise_errors: bool = setting(
         False,
@@ -179,7 +206,7 @@ class Settings:
     local_max_size: int = setting(
         10 << 30,
         "largest total size of this host's copies of each remote cache",
-        parse=read.limit,
+        kind="limit",
         accepted=f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
     )
     read_only: bool = setting(False, "read entries, but write none")
@@ -196,7 +223,7 @@ class Settings:
         "load the compiled programs of the last runs in the background, before the program needs them (unset: not"
         " where the process may use less than two cores)",
     )
-    report: str | None = setting(None, "print or write a report when the process exits", parse=read.report)
+    report: str | None = setting(None, "print or write a report when the process exits", kind="report")
     autotune_dir: str | None = setting(
         None,
         "where tuned configurations are stored (unset: in the cache)",
@@ -206,7 +233,7 @@ class Settings:
     autotune_policy: Literal["autotune", "heuristics", "error"] | None = setting(
         None,
         "what to do for an operation that has not been tuned (unset: what its author chose)",
-        parse=read.autotune_policy,
+        kind="autotune_policy",
         accepted="autotune, heuristics or error",
         others=("EJKERNEL_AUTOTUNE_POLICY",),
     )
@@ -214,7 +241,7 @@ class Settings:
         False,
         "record the shapes and types of calls of tunable kernels, for `ejcache tune` to measure later (a directory or"
         " URL: record them there)",
-        parse=read.switch_or_location,
+        kind="switch_or_location",
         accepted="true or false, or a directory or URL",
         others=("EJKERNEL_OPS_RECORD",),
     )
@@ -227,18 +254,18 @@ class Settings:
         activate: bool | str | None = None,
         ejit_enables: bool = True,
     ) -> None:
-        self._values = dict(values)
+        self._origins = {name: (value.origin, value.source) for name, value in values.items()}
         self.problems = problems
         self.activate = activate
         self.ejit_enables = ejit_enables
         vars(self).update({name: value.value for name, value in values.items()})
 
     def __getitem__(self, name: str) -> Value:
-        return self._values[name]
+        return Value(vars(self)[name], *self._origins[name])
 
-    def items(self) -> list[tuple[Setting, Value]]:
-        """Return every setting with its value, in the order of `SETTINGS`."""
-        return [(each, self._values[each.name]) for each in SETTINGS]
+    def chosen(self) -> dict[str, Any]:
+        """Return the values that somebody has set, by name."""
+        return {name: vars(self)[name] for name, (origin, _) in self._origins.items() if origin is not Origin.DEFAULT}
 
     @property
     def chosen_max_size(self) -> int | None:
@@ -269,7 +296,58 @@ class Settings:
         return ""
 
 
-SETTINGS: Final = tuple(declared_settings(Settings))
-"""Every setting, in the order in which `Settings` declares them."""
-for _each in SETTINGS:
-    delattr(Settings, _each.name)  # only resolved settings have values
+DECLARED: Final[dict[str, tuple[Any, str, str, str, str, tuple[str, ...], Any, bool]]] = {
+    name: vars(Settings)[name] for name in Settings.__annotations__
+}
+"""What `setting` was given for each setting, in the order in which `Settings` declares them."""
+DEFAULTS: Final = {name: default for name, (default, *_) in DECLARED.items()}
+KINDS: Final = {
+    name: kind or {bool: "boolean", int: "integer", str: "word"}.get(type(default), "text")
+    for name, (default, _, kind, *_) in DECLARED.items()
+}
+"""What reads the values of each setting."""
+FLAGS: Final = {name: flag for name, (_, _, _, _, flag, *_) in DECLARED.items() if flag}
+"""The JAX flag of each setting that has one."""
+JAX_DEFAULTS: Final = {
+    flag: default if jax_default is None else jax_default
+    for default, _, _, _, flag, _, jax_default, _ in DECLARED.values()
+    if flag
+}
+"""The value of each of these flags in JAX if nobody has set it."""
+VARIABLES: Final = {
+    name: (
+        *(() if read_by_jax else (f"EJCACHE_{name.upper()}",)),
+        *((flag.upper(),) if flag else ()),
+        *others,
+    )
+    for name, (_, _, _, _, flag, others, _, read_by_jax) in DECLARED.items()
+}
+"""All environment variables that set each setting; the first one that is set counts."""
+NAMES: Final = {name: name for name in DECLARED} | {flag: name for name, flag in FLAGS.items()}
+"""The name of each setting, by itself and by its flag."""
+
+
+def read_value(name: str, value: Any) -> Any:
+    """Return a text or a Python value as the setting with this name has it.
+
+    Raises:
+        ValueError, TypeError, OverflowError, AttributeError: the setting cannot have the value.
+    """
+    kind = KINDS[name]
+    if kind == "text":
+        return text(value)
+    if kind == "word":
+        return text(value) or ""
+    if kind == "boolean":
+        return boolean(value)
+    if kind == "integer":
+        return integer(value)
+    if kind == "seconds":
+        return floor_seconds(value)
+    from ejcache.settings.choices import READERS  # few programs set these
+
+    return READERS[kind](value)
+
+
+for _name in DECLARED:
+    delattr(Settings, _name)  # only resolved settings have values

@@ -22,10 +22,10 @@ from ejcache.cli.commands.run import BEFORE_A_PROGRAM
 from ejcache.cli.options import Json, argument, option, positive
 from ejcache.cli.starting import absolute_url, command_of
 from ejcache.errors import EjcacheError
+from ejcache.settings.described import SETTINGS
 from ejcache.settings.directories import default_directory, user_directory
 from ejcache.settings.environment import all_variables
 from ejcache.settings.resolve import settings_in_use
-from ejcache.settings.table import SETTINGS
 from ejcache.util.units import plural
 from ejcache.util.worker_processes import python_of_ours
 

@@ -13,9 +13,10 @@ from ejcache.cli.chosen_cache import check_directory, command_settings, policy_o
 from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.config_files import change_file
+from ejcache.settings.described import SETTINGS, setting_in_file, setting_named
 from ejcache.settings.directories import HOST_FILE, user_file
 from ejcache.settings.floors import Floors
-from ejcache.settings.resolve import parse, setting_in_file, setting_named
+from ejcache.settings.resolve import parse
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, display_value
 from ejcache.stores.network_filesystems import detect_shared_storage
@@ -104,8 +105,8 @@ def _fields_of_all(settings: Settings) -> list[dict[str, object]]:
     return [
         output.fields_of(setting, "name", "default", "accepted", "flag")
         | {"variables": list(setting.variables), "help": setting.doc}
-        | _value_fields(value)
-        for setting, value in settings.items()
+        | _value_fields(settings[setting.name])
+        for setting in SETTINGS
     ]
 
 
@@ -118,11 +119,11 @@ def _print_settings(settings: Settings, floors: Floors, own_limit: int | None) -
         [
             [
                 setting.name,
-                _describe_limit(setting.name, shown.get(setting.name, value.value)),
-                value.source,
+                _describe_limit(setting.name, shown.get(setting.name, settings[setting.name].value)),
+                settings[setting.name].source,
                 setting.doc,
             ]
-            for setting, value in settings.items()
+            for setting in SETTINGS
         ],
         whole=("setting",),
     )
@@ -314,7 +315,7 @@ def _change_file(changes: Mapping[str, str | None], path: Path) -> Path:
         if text is None:
             values |= dict.fromkeys((setting.name, name))
             continue
-        parsed = parse(setting, text)
+        parsed = parse(setting.name, text)
         # A size stays as the person has written it: 50GB reads better than 50000000000.
         exact = isinstance(parsed, bool) or not isinstance(parsed, int) or str(parsed) == text
         values[setting.name] = list(parsed) if isinstance(parsed, tuple) else parsed if exact else text

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from jax._src import config as jax_config
 
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import FlagValue, Origin, jax_reading
-from ejcache.settings.resolve import setting_named
-from ejcache.settings.table import SETTINGS
+from ejcache.settings.parsers import Origin, Value, jax_reading
+from ejcache.settings.table import JAX_DEFAULTS, KINDS, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,14 +28,12 @@ class FlagReader:
 
     def __init__(self) -> None:
         self._states: dict[str, Any] = {
-            setting.flag: jax_config.config_states[setting.flag]
-            for setting in SETTINGS
-            if setting.flag in jax_config.config_states
+            flag: jax_config.config_states[flag] for flag in JAX_DEFAULTS if flag in jax_config.config_states
         }
         self._initial = {flag: _initial_value(flag, state) for flag, state in self._states.items()}
         self._called: set[str] = {flag for flag, state in self._states.items() if state.value != self._initial[flag]}
         self._calls_noted = 0
-        self._directory = FlagValue(self._initial[_DIRECTORY], Origin.ENVIRONMENT)
+        self._directory = Value(self._initial[_DIRECTORY], Origin.ENVIRONMENT)
         self._directory = self.read(_DIRECTORY) or self._directory
         self._lock = threading.RLock()
         self._hooks: dict[str, functools.partial[None]] = {}
@@ -64,15 +61,15 @@ class FlagReader:
                 self._called.add(flag)
             elif value != _directory_of_ejkernel():
                 self._called.add(flag)
-                self._directory = FlagValue(value, Origin.CALL)
+                self._directory = Value(value, Origin.CALL)
         if previous is not None:
             previous(value)
 
-    def save(self) -> dict[str, FlagValue]:
+    def save(self) -> dict[str, Value]:
         """Return every flag as it is now."""
         return {flag: value for flag in self._states if (value := self.read(flag)) is not None}
 
-    def put_back(self, flag: str, before: FlagValue) -> None:
+    def put_back(self, flag: str, before: Value) -> None:
         """Give a flag the value and the origin that `save` found."""
         jax_config.config.update(flag, before.value)
         if before.origin not in (Origin.CALL, Origin.COMMAND_LINE):
@@ -91,7 +88,7 @@ class FlagReader:
         """Return a value that changes whenever `read` would answer differently for some flag."""
         return (self._calls_noted, *[state.value for state in self._states.values()])
 
-    def read(self, flag: str) -> FlagValue | None:
+    def read(self, flag: str) -> Value | None:
         state = self._states.get(flag)
         if state is None:
             return None
@@ -104,7 +101,7 @@ class FlagReader:
             origin = Origin.CALL
         else:
             origin = Origin.ENVIRONMENT
-        return FlagValue(value, origin)
+        return Value(value, origin)
 
 
 def _initial_value(flag: str, state: Any) -> Any:
@@ -114,9 +111,9 @@ def _initial_value(flag: str, state: Any) -> Any:
     """
     text = environment_variable(flag.upper())
     if text is None:
-        return _DEFAULTS.get(flag, state.value)
+        return JAX_DEFAULTS.get(flag, state.value)
     try:
-        return jax_reading(setting_named(flag), text)
+        return jax_reading(KINDS[NAMES[flag]], text)
     except ValueError:
         return state.value
 
@@ -128,11 +125,6 @@ def _directory_of_ejkernel() -> str | None:
 
 
 _DIRECTORY: Final = "jax_compilation_cache_dir"
-_DEFAULTS: Final[dict[str, Any]] = {
-    setting.flag: setting.default if setting.jax_default is None else setting.jax_default
-    for setting in SETTINGS
-    if setting.flag
-}
 
 
 def _set_by_absl(flag: str, value: Any) -> bool:
