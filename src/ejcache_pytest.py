@@ -244,12 +244,12 @@ def _at_most(n: int) -> Iterator[None]:
     from ejcache.history.guard import CompilationCounts, described, known
     from ejcache.history.program import is_of_jax
     from ejcache.jax_integration.forms import what_is_needed
-    from ejcache.journal.recorder import recorder
+    from ejcache.journal.listeners import watch
 
     if lacking := what_is_needed("max_compiles"):
         pytest.fail(lacking, pytrace=False)
     beyond: dict[str, tuple[Any, int]] = {}
-    end = recorder.watch(CompilationCounts(n, lambda program, times: beyond.update({program.name: (program, times)})))
+    end = watch(CompilationCounts(n, lambda program, times: beyond.update({program.name: (program, times)})))
     try:
         yield
     finally:

@@ -25,7 +25,8 @@ import jax
 import ejcache
 from ejcache.history.advise import advise
 from ejcache.history.text import SourceFiles
-from ejcache.journal.recorder import read_starts, recorder
+from ejcache.journal.recorder import recorder
+from ejcache.journal.start_records import read_starts
 
 if TYPE_CHECKING:
     from ejcache.history.findings import Advice

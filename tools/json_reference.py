@@ -16,8 +16,9 @@ from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.main import main as ejcache
 from ejcache.entry import Header, encode
-from ejcache.journal.line import HIT, Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.line import HIT, Process, ProgramRecord, encode_line
 from ejcache.journal.recorder import START_LOG
+from ejcache.journal.start_records import StartRecord
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import set_command_line
 
@@ -120,7 +121,7 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
             created=time.time(),
         )
     )
-    START_LOG.append(encode_line(_start(str(home / "cache"))))
+    START_LOG.append(encode_line(*_start(str(home / "cache"))))
     answers = {}
     for command in COMMANDS:
         out = io.StringIO()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.key_questions import key_of, would_hit
     from ejcache.jax_integration.no_compile_blocks import forbid_compile
     from ejcache.jax_integration.warm_start import warm
-    from ejcache.journal.recorder import on_event
+    from ejcache.journal.listeners import on_event
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.reuse.sources import code_digest
     from ejcache.settings.table import Settings
@@ -94,7 +94,7 @@ _MODULES: Final = {
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
     "cache.compilation_cache": ("CompilationCache",),
     "cache.stats": ("Stats",),
-    "journal.recorder": ("on_event",),
+    "journal.listeners": ("on_event",),
     "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.devices.targets": ("target",),

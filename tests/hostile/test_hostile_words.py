@@ -9,8 +9,8 @@ from soak_turns import some
 
 from ejcache.autotune.ejkernel.cache import operation_directory
 from ejcache.errors import UsageError
-from ejcache.journal.line import decode_line
 from ejcache.journal.run_log import RunTotal
+from ejcache.journal.start_records import decode_line
 from ejcache.stores.location import Location
 
 NUMBERS = ("1e999", "9" * 400, "9" * 5000, "NaN", "[]", "{}", "null", '"x"', "[" * 5000)

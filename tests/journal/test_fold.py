@@ -18,8 +18,8 @@ from store_suite import ODD_KEYS
 
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreUnavailableError
+from ejcache.journal.entry_use import EntryUse
 from ejcache.journal.fold import compact
-from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import (
     JOURNALS,
     decode_folded,

@@ -9,10 +9,11 @@ import pytest
 from memory_bucket import MemoryBucket
 
 from ejcache.errors import StoreError
-from ejcache.journal.line import Process, ProgramRecord, StartRecord, encode_line
+from ejcache.journal.line import Process, ProgramRecord, encode_line
 from ejcache.journal.objects import JOURNALS, encode_journal, is_records_name
-from ejcache.journal.recorder import Recorder, read_starts
+from ejcache.journal.recorder import Recorder
 from ejcache.journal.shared_journal import SharedJournal
+from ejcache.journal.start_records import read_starts
 from ejcache.maintenance.eviction import run_pass
 
 DAY = 86_400.0
@@ -22,7 +23,7 @@ def line(number, *, days=0, programs=1):
     """What a process that ran `days` ago tells of itself."""
     at = time.time() - days * DAY
     program = ProgramRecord("jit_step", time=at, outcome="hit")
-    return encode_line(StartRecord(Process(id=f"p{number}", began=at), [program] * programs))
+    return encode_line(Process(id=f"p{number}", began=at), [program] * programs)
 
 
 def leave(objects, number, *, days=3, programs=1):

@@ -14,8 +14,8 @@ from capabilities import needs
 
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.retry import RetryPolicy
+from ejcache.journal.entry_use import EntryUse
 from ejcache.journal.fold import compact
-from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import decode_lines
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.journal.snapshot import SNAPSHOT

@@ -12,7 +12,7 @@ from sqlite_connections import opened_connections
 from store_suite import ODD_KEYS
 
 from ejcache.errors import EntryCorruptError, StoreError
-from ejcache.journal.line import EntryUse
+from ejcache.journal.entry_use import EntryUse
 from ejcache.journal.objects import decode_lines, encode_ordered
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing

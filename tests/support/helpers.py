@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ejcache.journal.line import EntryUse
+from ejcache.journal.entry_use import EntryUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -20,7 +20,8 @@ def run(planted: Planted, place: Path) -> list[dict[str, Any]]:
     import ejcache
     from ejcache.history.advise import advise
     from ejcache.history.text import SourceFiles
-    from ejcache.journal.recorder import read_starts, recorder
+    from ejcache.journal.recorder import recorder
+    from ejcache.journal.start_records import read_starts
 
     sources = SourceFiles(until=time.time() + 3600)
     path = place / "train.py"

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from ejcache.history.causes import Cause
     from ejcache.history.earlier import Fetch
     from ejcache.history.statements import Lines
-    from ejcache.journal.line import ProgramRecord, StartRecord
+    from ejcache.journal.line import ProgramRecord
+    from ejcache.journal.start_records import StartRecord
 
 SMALLEST: Final = 0.005
 """Seconds that the smallest change saves that is shown at all: less is 0.00 s there."""

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from ejcache.history.advise import advise, of_function
 from ejcache.history.program import caller_of, is_of_jax, misses_by_key, read_caller, with_facts
 from ejcache.history.text import SourceFiles
-from ejcache.journal.recorder import read_starts, recorder
+from ejcache.journal.listeners import watch
+from ejcache.journal.recorder import recorder
+from ejcache.journal.start_records import read_starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +72,7 @@ def warn_recompiles(n: int = 3) -> Callable[[], None]:
         file, line = caller.file or "<unknown>", caller.line or 1
         warnings.warn_explicit(described(program, times), RuntimeWarning, file, line)
 
-    return recorder.watch(CompilationCounts(n - 1, warn))
+    return watch(CompilationCounts(n - 1, warn))
 
 
 def known(program: ProgramRecord) -> ProgramRecord:

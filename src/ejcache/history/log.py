@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED
 from ejcache.journal.host_log import AppendedLog
-from ejcache.journal.line import decode_line
 from ejcache.journal.recorder import START_LOG, recorder
+from ejcache.journal.start_records import decode_line
 from ejcache.keys.key import listed_name
 from ejcache.util.locks import ForkLock
 

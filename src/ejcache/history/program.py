@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ejcache.history.definitions import Definition
-    from ejcache.journal.line import ProgramRecord, StartRecord
+    from ejcache.journal.line import ProgramRecord
+    from ejcache.journal.start_records import StartRecord
 
 _CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in ([^,]*))?(?:, via (.*))?$")
 _JAX: Final = re.compile(r"/(?:site|dist)-packages/jax/|/jax/_src/")

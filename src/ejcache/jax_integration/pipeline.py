@@ -300,8 +300,8 @@ class Compiler:
             preloaded=found.ahead is not None,
         )
         recorder.add(program)
-        if recorder.watchers:
-            recorder.notice(program)
+        for watcher in recorder.watchers:
+            watcher(program)
 
     def _describe(self) -> Process:
         """Describe this process, by what JAX and the settings say of it, for its start record."""

@@ -32,7 +32,7 @@ from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_calle
 from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
-from ejcache.journal.host_log import write_later
+from ejcache.journal.late_writes import write_later
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.journal.recorder import recorder
 from ejcache.util.log import log
@@ -234,8 +234,8 @@ def _log(
         write()
     else:
         write_later(write)
-    if recorder.watchers:
-        recorder.notice(record)
+    for watcher in recorder.watchers:
+        watcher(record)
 
 
 def _write_log(

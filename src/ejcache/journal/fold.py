@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
+from ejcache.journal.entry_use import EntryUse
 from ejcache.journal.kept_lines import RecordKeeper
-from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import (
     JOURNALS,
     MAX_JOURNAL,

@@ -2,50 +2,20 @@
 
 A line is written by one append. When the file has reached its limit, it is renamed and replaces the one that was
 renamed before, so that there are at most two files.
-
-What a compilation leaves in a log is written in the background (`write_later`): to make and to write the lines takes
-as long as to store a small executable. A killed process loses what it compiled last.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ejcache.settings.directories import state_directory
 from ejcache.util.files import append_regular, make_private, read_regular
-from ejcache.util.lifecycle import ExitPhase, at_exit
-from ejcache.util.scheduler import Scheduler, short_tasks
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-
-_PATIENCE: Final = 5.0
-"""Seconds that a reader and an exit wait for one task of `write_later`."""
-_scheduler: Final = Scheduler(threads=1, name="ejcache-logs")
-
-
-def write_later(task: Callable[[], object]) -> None:
-    """Run `task`, which appends to logs, in the background: before this process reads a log, and before it exits."""
-    if not _scheduler.submit(task):
-        task()
-
-
-def run_later(seconds: float, task: Callable[[], object]) -> bool:
-    """Run `task` once, so many seconds from now, in the background; False, and it never runs, during exit."""
-    return short_tasks.later(seconds, task)
-
-
-def write_now() -> None:
-    """Run what `write_later` was given, and wait for it: before a log is read, and before this process exits."""
-    if _scheduler.waiting:
-        _scheduler.drain(patience=_PATIENCE, limit=float("inf"))
-
-
-at_exit(ExitPhase.WRITE, write_now)
 
 
 class AppendedLog(NamedTuple):
@@ -82,6 +52,8 @@ class AppendedLog(NamedTuple):
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines, the latest first; none if the file cannot be read."""
+        from ejcache.journal.late_writes import write_now
+
         write_now()
         path = self.path
         for file in (path, path.with_suffix(".old.jsonl")):

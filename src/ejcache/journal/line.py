@@ -21,22 +21,21 @@
 
 A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
 after the last. A line that is damaged, or of another version, is skipped. On shared storage these lines are in usage
-journals (`journal/objects.py`). Nothing but reports and explanations reads any of this.
+journals (`journal/objects.py`). Nothing but reports and explanations reads any of this (`start_records`).
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.common_errors import MALFORMED
-from ejcache.util.store_keys import check_key
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
+
+    from ejcache.journal.entry_use import EntryUse
+    from ejcache.journal.reuse_note import ReuseNote
 
 HIT: Final = "hit"
 """The outcome of a program that was loaded."""
@@ -47,30 +46,8 @@ PHASES: Final = ("traced", "lowered", "keyed", "fetched", "loaded", "waited", "c
 that failed."""
 MOST_RECORDED: Final = 1 << 20
 """Bytes of lines in one journal on shared storage; one with more was not written by ejcache."""
-_VERSION: Final = 1
-_LARGEST_NUMBER: Final = 1e15
-_NOTHING: Final[Mapping[str, Any]] = {}
-
-
-class EntryUse(NamedTuple):
-    """What a process says of the uses of an entry.
-
-    Attributes:
-        when: the last one, in seconds since the epoch.
-        times: how many there were.
-        worth: what one use is worth to the policy, the number from which the order of eviction is made; None if
-            nobody has said it.
-    """
-
-    when: float
-    times: int = 1
-    worth: float | None = None
-
-    def joined(self, other: EntryUse) -> EntryUse:
-        """Join two uses: the later time, all uses, and the worth that was said last."""
-        later, earlier = (self, other) if self.when >= other.when else (other, self)
-        worth = earlier.worth if later.worth is None else later.worth
-        return EntryUse(later.when, self.times + other.times, worth)
+VERSION: Final = 1
+NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class ProgramRecord(NamedTuple):
@@ -108,10 +85,10 @@ class ProgramRecord(NamedTuple):
     size: int = 0
     caller: str = ""
     thread: str = ""
-    seconds: Mapping[str, float] = _NOTHING
+    seconds: Mapping[str, float] = NOTHING
     preloaded: bool = False
-    components: Mapping[str, str] = _NOTHING
-    details: Mapping[str, str] = _NOTHING
+    components: Mapping[str, str] = NOTHING
+    details: Mapping[str, str] = NOTHING
     signature: str = ""
     module: str = ""
 
@@ -155,123 +132,38 @@ class Process(NamedTuple):
     ranks: int = 1
     program: str = ""
     began: float = 0.0
-    versions: Mapping[str, str] = _NOTHING
-    settings: Mapping[str, str] = _NOTHING
+    versions: Mapping[str, str] = NOTHING
+    settings: Mapping[str, str] = NOTHING
 
 
-class ReuseNote(NamedTuple):
-    """What reuse did with one question of a function.
-
-    Attributes:
-        function: module and qualified name.
-        did: `recorded`, `proven`, `compared`, `reused`, `traced`, `plain` or `wrong`.
-        sentence: why, for a person.
-        parts: of what was asked, by what a person calls them: a short digest of each.
-        url: the cache.
-        process: its number.
-        time: seconds since the epoch.
-    """
-
-    function: str = ""
-    did: str = ""
-    sentence: str = ""
-    parts: Mapping[str, str] = _NOTHING
-    url: str = ""
-    process: int = 0
-    time: float = 0.0
-
-    @property
-    def words(self) -> str:
-        """`traced and recorded, because nothing was recorded for this word, code and call`."""
-        return f"{_DID.get(self.did, self.did)}, because {self.sentence}"
-
-
-_DID: Final = {
-    "recorded": "traced and recorded",
-    "proven": "traced and proven",
-    "compared": "traced and compared",
-    "plain": "traced, and is not recorded",
-    "wrong": "traced, and nothing is reused any more",
-}
-
-
-class StartRecord(NamedTuple):
-    """What one process has recorded."""
-
-    process: Process = Process()
-    programs: Sequence[ProgramRecord] = ()
-    trouble: Mapping[str, int] = _NOTHING
-    dropped: int = 0
-    reuse: Sequence[ReuseNote] = ()
-    counts: Mapping[str, float] = _NOTHING
-    caches: Mapping[str, str] = _NOTHING
-    disabled: str = ""
-    uses: Mapping[str, EntryUse] = _NOTHING
-    at: float = 0.0
-
-
-def encode_line(record: StartRecord) -> bytes:
-    """Return the line of a part of a process's record, without a line break."""
-    usual = _DEFAULTS[Process]
+def encode_line(
+    process: Process,
+    programs: Iterable[ProgramRecord] = (),
+    trouble: Mapping[str, int] = NOTHING,
+    dropped: int = 0,
+    reuse: Iterable[ReuseNote] = (),
+    counts: Mapping[str, float] = NOTHING,
+    caches: Mapping[str, str] = NOTHING,
+    disabled: str = "",
+    uses: Mapping[str, EntryUse] = NOTHING,
+    at: float = 0.0,
+) -> bytes:
+    """Return the line of a part of a process's record, without a line break. The arguments are the fields of one."""
+    usual = Process()._asdict()
     body: dict[str, Any] = {
-        "process": {name: value for name, value in record.process._asdict().items() if value != usual[name]},
-        "programs": [_filled_fields(program) for program in record.programs],
-        "trouble": dict(record.trouble),
-        "dropped": record.dropped,
-        "reuse": [note._asdict() for note in record.reuse],
-        "counts": dict(record.counts),
-        "caches": dict(record.caches),
-        "disabled": record.disabled,
-        "uses": dict(record.uses),
-        "at": record.at,
+        "process": {name: value for name, value in process._asdict().items() if value != usual[name]},
+        "programs": [_filled_fields(program) for program in programs],
+        "trouble": dict(trouble),
+        "dropped": dropped,
+        "reuse": [note._asdict() for note in reuse],
+        "counts": dict(counts),
+        "caches": dict(caches),
+        "disabled": disabled,
+        "uses": dict(uses),
+        "at": at,
     }
     filled = {name: value for name, value in body.items() if value or name == "process"}
-    return json.dumps({"v": _VERSION, **filled}, separators=(",", ":")).encode()
-
-
-def decode_lines(lines: Iterable[bytes]) -> list[StartRecord]:
-    """Return one record for each process that these lines name, the earliest process first; its programs by time."""
-    found: dict[str, StartRecord] = {}
-    for line in lines:
-        part = decode_line(line)
-        if part is not None:
-            before = found.get(part.process.id, StartRecord(part.process))
-            found[part.process.id] = StartRecord(
-                max(before.process, part.process, key=lambda process: len(process.versions)),
-                (*before.programs, *part.programs),
-                dict(Counter(before.trouble) + Counter(part.trouble)),
-                before.dropped + part.dropped,
-                (*before.reuse, *part.reuse),
-            )
-    ordered = sorted(found.values(), key=lambda record: record.process.began)
-    return [each._replace(programs=tuple(sorted(each.programs, key=lambda program: program.time))) for each in ordered]
-
-
-def decode_line(line: bytes) -> StartRecord | None:
-    """Decode one line; None if it is not one of this version."""
-    with suppress(*MALFORMED):
-        body = json.loads(line)
-        if body["v"] == _VERSION:
-            programs = tuple(map(decode_program, body.get("programs", ())))
-            trouble = {str(kind): int(number) for kind, number in body.get("trouble", {}).items()}
-            reuse = tuple(_check_tuple(ReuseNote, fields) for fields in body.get("reuse", ()))
-            process = _check_tuple(Process, body["process"])
-            counted: StartRecord = _check_tuple(StartRecord, {name: body[name] for name in _COUNTED & body.keys()})
-            return counted._replace(
-                process=process,
-                programs=programs,
-                trouble=trouble,
-                dropped=int(body.get("dropped", 0)),
-                reuse=reuse,
-                uses={check_key(key): _check_use(*use) for key, use in body.get("uses", {}).items()},
-            )
-    return None
-
-
-def decode_program(fields: Mapping[str, Any]) -> ProgramRecord:
-    """Return a program of a line; raises one of `MALFORMED` if it is none."""
-    program: ProgramRecord = _check_tuple(ProgramRecord, fields)
-    return program
+    return json.dumps({"v": VERSION, **filled}, separators=(",", ":")).encode()
 
 
 def _filled_fields(program: ProgramRecord) -> dict[str, Any]:
@@ -279,36 +171,3 @@ def _filled_fields(program: ProgramRecord) -> dict[str, Any]:
     if program.seconds:
         filled["seconds"] = {phase: round(seconds, 6) for phase, seconds in program.seconds.items()}
     return filled
-
-
-def _check_tuple(kind: Any, fields: Mapping[str, Any]) -> Any:
-    """Make a tuple of this kind; raises one of `MALFORMED` if a field has another type, as a log on disk may."""
-    known = _DEFAULTS[kind]
-    given = {name: value for name, value in fields.items() if name in known}
-    for name, value in given.items():
-        is_mapping = known[name] is _NOTHING
-        is_text = name not in _NUMBERS if is_mapping else isinstance(known[name], str)
-        for each in value.values() if is_mapping else (value,):
-            if not (isinstance(each, str) if is_text else abs(each) < _LARGEST_NUMBER):
-                raise ValueError(f"{name} cannot be {each!r}")
-    return kind(**given)
-
-
-def _check_use(when: float, times: int, worth: float | None) -> EntryUse:
-    if not (abs(when) < _LARGEST_NUMBER and 0 <= times < _LARGEST_NUMBER and abs(worth or 0.0) < _LARGEST_NUMBER):
-        raise ValueError(f"no use is {when!r}, {times!r}, {worth!r}")
-    return EntryUse(float(when), int(times), None if worth is None else float(worth))
-
-
-def joined_uses(parts: Iterable[Mapping[str, EntryUse]]) -> dict[str, EntryUse]:
-    """Return the uses of each key in all of these together."""
-    joined: dict[str, EntryUse] = {}
-    for part in parts:
-        for key, use in part.items():
-            joined[key] = joined[key].joined(use) if key in joined else use
-    return joined
-
-
-_DEFAULTS: Final = {kind: kind()._asdict() for kind in (Process, ProgramRecord, ReuseNote, StartRecord)}
-_NUMBERS: Final = {"seconds", "counts"}
-_COUNTED: Final = {"counts", "caches", "disabled", "at"}

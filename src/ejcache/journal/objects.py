@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import is_process_name
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError
-from ejcache.journal.line import EntryUse
+from ejcache.journal.entry_use import EntryUse
 from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:

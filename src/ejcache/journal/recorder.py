@@ -1,4 +1,4 @@
-"""What this process compiles and loads: the lines of its start record (`line`), and what listeners hear (`on_event`).
+"""What this process compiles and loads: the lines of its start record (`line`), and what listeners hear (`listeners`).
 
 The path of a hit only appends to a queue. Lines are made in the background, and when the process ends. Each goes to the
 log of this host, and with the next journal to each shared cache that the process uses (`shared_journal`).
@@ -16,17 +16,17 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.journal.host_log import AppendedLog, run_later
-from ejcache.journal.line import HIT, MOST_RECORDED, STORED, Process, StartRecord, decode_lines, encode_line
+from ejcache.journal.host_log import AppendedLog
+from ejcache.journal.line import MOST_RECORDED, Process, encode_line
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
-from ejcache.util.log import warn_once
+from ejcache.util.scheduler import short_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from ejcache.events import Event
-    from ejcache.journal.line import ProgramRecord, ReuseNote
+    from ejcache.journal.line import ProgramRecord
+    from ejcache.journal.reuse_note import ReuseNote
 
     T = TypeVar("T")
 
@@ -49,7 +49,9 @@ class Recorder:
 
     Attributes:
         describe: returns what this process is, as far as JAX knows: fields of `Process`.
-        watchers: are called with the record of each program (`watch`).
+        id: names this process among all processes of all hosts.
+        tell, tell_trouble: tell listeners of a program that is ready, and of a warning, if there are any (`listeners`).
+        watchers: called with each program, in the thread that wanted it; a miss may be added later (`listeners.watch`).
         is_shared: whether the lines are kept for journals; set by the first one that wants them.
         lines: those that were written since then, a megabyte at most.
     """
@@ -58,7 +60,8 @@ class Recorder:
         self._most = most
         self.describe: Callable[[], Process] = Process
         self.is_shared = False
-        self.listeners: tuple[Callable[[Event], object], ...] = ()
+        self.tell: Callable[[ProgramRecord], object] | None = None
+        self.tell_trouble: Callable[[str, str], object] | None = None
         self.watchers: tuple[Callable[[ProgramRecord], object], ...] = ()
         self.after_fork_in_child()
         track_forks(self)
@@ -73,28 +76,10 @@ class Recorder:
         self._keeping = threading.RLock()
         self._kept = 0
         self._began = time.time()
-        self._id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
+        self.id = f"{int(self._began * 1000):x}-{os.urandom(6).hex()}"
         self._count = 0
         self._planned = False
         self._is_fork = os.getpid() != _PARENT
-
-    @property
-    def id(self) -> str:
-        """Names this process among all processes of all hosts."""
-        return self._id
-
-    def watch(self, watcher: Callable[[ProgramRecord], object]) -> Callable[[], None]:
-        """Call `watcher` with each program from now on, in its own thread; returns a function that ends this."""
-        self.watchers = (*self.watchers, watcher)
-
-        def end() -> None:
-            self.watchers = tuple(each for each in self.watchers if each is not watcher)
-
-        return end
-
-    def notice(self, program: ProgramRecord) -> None:
-        """Tell the watchers of a program, in the thread that wanted it; a miss may be added later."""
-        _call(self.watchers, program, "warn_recompiles")
 
     def add(self, program: ProgramRecord) -> None:
         """Record a program that is ready, and tell the listeners."""
@@ -103,9 +88,8 @@ class Recorder:
             self._programs.append(program)
             if not self._planned:
                 self._write_soon()
-        if self.listeners:
-            for event in _events(program):
-                self.tell(event)
+        if self.tell is not None:
+            self.tell(program)
 
     def _write_soon(self) -> None:
         # Asked only now: a spawned worker imports the program's main module before it knows that it has a parent.
@@ -113,7 +97,7 @@ class Recorder:
             self.write()  # it may end without exit handlers: a forked child by `os._exit`
         elif not self._planned:
             self._planned = True
-            run_later(_SECONDS, self._write_planned)
+            short_tasks.later(_SECONDS, self._write_planned)
 
     def add_reuse(self, note: ReuseNote) -> None:
         """Record what reuse did with a function."""
@@ -125,14 +109,8 @@ class Recorder:
         self._trouble.append(kind)
         if self._count:
             self._write_soon()
-        if self.listeners:
-            from ejcache.events import CacheTrouble
-
-            self.tell(CacheTrouble(kind, message))
-
-    def tell(self, event: Event) -> None:
-        """Call the listeners; what they raise is logged once for each of them."""
-        _call(self.listeners, event, "on_event")
+        if self.tell_trouble is not None:
+            self.tell_trouble(kind, message)
 
     def write(self) -> None:
         """Append what was recorded since the last line to the log of this host, and keep the line for journals."""
@@ -140,7 +118,7 @@ class Recorder:
         reuse = list(_take(self._reuse))
         if programs or reuse or (trouble and self._count):
             dropped, self._count = max(0, self._count - self._most), min(self._count, self._most)
-            line = encode_line(StartRecord(self._process(), programs, trouble, dropped, reuse))
+            line = encode_line(self._process(), programs, trouble, dropped, reuse)
             START_LOG.append(line)
             with self._keeping:
                 if self.is_shared and self._kept + len(line) <= MOST_RECORDED:
@@ -161,7 +139,7 @@ class Recorder:
         if commit := commit_of(_directory_of_program()):
             versions["commit"] = commit
         return process._replace(
-            id=self._id,
+            id=self.id,
             host=socket.gethostname(),
             pid=os.getpid(),
             program=Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python",
@@ -180,71 +158,12 @@ def _directory_of_program() -> Path:
     return Path(os.path.abspath(path.parent if path.is_file() else "."))  # noqa: PTH100  # a link stays as it is
 
 
-def _call(functions: Iterable[Callable[[T], object]], value: T, by: str) -> None:
-    for function in functions:
-        try:
-            function(value)
-        except Exception as exc:
-            warn_once(
-                ("listener", id(function)),
-                "ejcache: %s, which %s was given, raises %s: %s",
-                getattr(function, "__qualname__", repr(function)),
-                by,
-                type(exc).__name__,
-                exc,
-            )
-
-
-def on_event(callback: Callable[[Event], object]) -> Callable[[], None]:
-    """Call `callback` with each event from now on: programs that this process loads, compiles or stores, and trouble.
-
-    The events are those of `ejcache.events`. The callback runs in the thread that loads a program, or in one of
-    ejcache's own; what it raises is logged once, and never reaches the program. It should return at once.
-
-    Returns:
-        A function that ends this; to call it again does nothing.
-    """
-
-    def heard(event: Event) -> None:
-        callback(event)
-
-    heard.__qualname__ = getattr(callback, "__qualname__", repr(callback))
-    recorder.listeners = (*recorder.listeners, heard)
-
-    def end() -> None:
-        recorder.listeners = tuple(each for each in recorder.listeners if each is not heard)
-
-    return end
-
-
-def read_starts(others: Iterable[bytes] = ()) -> list[StartRecord]:
-    """Return the records of this host, and those in lines that other hosts have left; the earliest process first."""
-    recorder.write()
-    here = decode_lines(reversed(list(START_LOG.lines())))
-    known = {record.process.id for record in here}
-    # A pass that was killed leaves equal lines in two objects.
-    there = decode_lines(dict.fromkeys(others))
-    return [*here, *(record for record in there if record.process.id not in known)]
-
-
 def _take(queue: collections.deque[T]) -> Iterator[T]:
     while queue:
         try:
             yield queue.popleft()
         except IndexError:  # another thread took it
             return
-
-
-def _events(program: ProgramRecord) -> Iterator[Event]:
-    from ejcache.events import ProgramCompiled, ProgramLoaded, ProgramStored
-
-    seconds = dict(program.seconds)
-    if program.outcome == HIT:
-        yield ProgramLoaded(program.name, program.key, seconds, program.saved, program.preloaded)
-        return
-    yield ProgramCompiled(program.name, program.key, seconds, program.compile_seconds, program.reason, program.outcome)
-    if program.outcome == STORED:
-        yield ProgramStored(program.name, program.key)
 
 
 # Before the last journals are written, which have the last line.

@@ -1,4 +1,4 @@
-"""The counters of one `ejcache run`: lines of start records (`start_records`) in a file, which `ejcache run` adds up.
+"""The counters of one `ejcache run`: lines of start records (`line`) in a file, which `ejcache run` adds up.
 
 `ejcache run` creates the file and names it in the environment of the program. Each process appends what it counts, at
 once: a process that is killed is counted, too, and so is one that leaves by `os._exit`, as multiprocessing's children
@@ -12,7 +12,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from ejcache.journal.line import Process, StartRecord, decode_line, encode_line
+from ejcache.journal.line import Process, encode_line
 from ejcache.settings.environment import environment_variable
 from ejcache.util.files import append_regular, open_regular
 
@@ -35,21 +35,24 @@ def announce_process(url: Callable[[], str], disabled_reason: str) -> Callable[[
     if not path:
         return None
     announced = url()
-    _append(path, StartRecord(caches={} if disabled_reason else {announced: ""}, disabled=disabled_reason))
+    _append(path, encode_line(_this(), caches={} if disabled_reason else {announced: ""}, disabled=disabled_reason))
 
     def append(amounts: Mapping[str, float]) -> None:
         nonlocal announced
         before, announced = announced, url()
         # A directory that is not used is known as such when it is opened.
-        _append(path, StartRecord(counts=amounts, caches={} if announced == before else {announced: before}))
+        _append(path, encode_line(_this(), counts=amounts, caches={} if announced == before else {announced: before}))
 
     return append
 
 
-def _append(path: str, record: StartRecord) -> None:
+def _this() -> Process:
+    return Process(pid=os.getpid())
+
+
+def _append(path: str, line: bytes) -> None:
     # Opened each time: a program may close all descriptors or fork. After the end of the run the file is gone.
     with contextlib.suppress(OSError):
-        line = encode_line(record._replace(process=Process(pid=os.getpid())))
         append_regular(path, line + b"\n", create=False)
 
 
@@ -71,6 +74,8 @@ class RunTotal:
 
     def add(self, line: bytes) -> None:
         """Add what a line says; a line that is not one of ours is skipped."""
+        from ejcache.journal.start_records import decode_line  # a process that is counted reads no line
+
         record = decode_line(line)
         if record is None:
             return

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
-from ejcache.journal.line import MOST_RECORDED, EntryUse, joined_uses
+from ejcache.journal.entry_use import EntryUse, joined_uses
+from ejcache.journal.line import MOST_RECORDED
 from ejcache.journal.objects import (
     JOURNALS,
     decode_record_lines,

@@ -20,7 +20,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError
-from ejcache.journal.line import Process, StartRecord, decode_line, encode_line, joined_uses
+from ejcache.journal.entry_use import joined_uses
+from ejcache.journal.line import Process, encode_line
+from ejcache.journal.start_records import decode_line
 from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 from ejcache.util.tuples import NamedTuple
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ejcache.journal.line import EntryUse
+    from ejcache.journal.entry_use import EntryUse
 
 DROPPED: Final = "uses_dropped"
 """The counter of uses that there was no room for."""
@@ -66,7 +68,7 @@ class UnsentUses:
         """Append what this process used, counted and recorded and has not sent."""
         if used or sums or record:
             with contextlib.suppress(OSError, StoreBusyError), self._lock():
-                line = encode_line(StartRecord(Process(pid=os.getpid()), counts=sums, uses=used, at=self._now()))
+                line = encode_line(Process(pid=os.getpid()), counts=sums, uses=used, at=self._now())
                 new = [line, *record]
                 lines = [*self._lines(), *new]
                 if sum(map(len, lines)) + len(lines) <= self._limit:
@@ -96,8 +98,7 @@ class UnsentUses:
         used, sums, _ = _fold(lines)
         latest = sorted(used.items(), key=lambda item: item[1].when, reverse=True)
         while True:
-            kept = StartRecord(Process(pid=os.getpid()), counts=sums, uses=dict(latest), at=self._now())
-            line = encode_line(kept)
+            line = encode_line(Process(pid=os.getpid()), counts=sums, uses=dict(latest), at=self._now())
             if len(line) < self._limit or not latest:
                 return line
             left = len(latest) * self._limit // (2 * len(line))

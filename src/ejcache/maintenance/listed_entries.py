@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.journal.line import EntryUse
+from ejcache.journal.entry_use import EntryUse
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.maintenance.worth import FORGETTING_SECONDS
 from ejcache.stores.listing import EntryInfo

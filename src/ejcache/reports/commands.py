@@ -21,7 +21,7 @@ from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.history.advise import set_smaller_apart
 from ejcache.history.earlier import Earlier, Texts
 from ejcache.jax_integration.forms import what_is_needed
-from ejcache.journal.recorder import read_starts
+from ejcache.journal.start_records import read_starts
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
 from ejcache.reports.html import html_page
 from ejcache.reports.model import DiskUse, build
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ejcache.cli.listing import ListedEntry
-    from ejcache.journal.line import ProgramRecord, StartRecord
+    from ejcache.journal.line import ProgramRecord
+    from ejcache.journal.start_records import StartRecord
 
 _DAY: Final = 86_400.0
 _MOST_STARTS: Final = 500

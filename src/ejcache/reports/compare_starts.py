@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cli import output
 from ejcache.errors import NotFoundError, UsageError
-from ejcache.journal.line import decode_lines
+from ejcache.journal.start_records import decode_lines
 from ejcache.reports.model import build
 from ejcache.util.units import parse_age, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.journal.line import StartRecord
+    from ejcache.journal.start_records import StartRecord
 
 _SLOWER: Final = 1.1
 _SECONDS: Final = 0.1

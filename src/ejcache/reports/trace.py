@@ -9,7 +9,7 @@ from ejcache.journal.line import PHASES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ejcache.journal.line import StartRecord
+    from ejcache.journal.start_records import StartRecord
 
 
 def trace(records: Iterable[StartRecord]) -> dict[str, Any]:

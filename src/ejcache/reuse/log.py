@@ -6,8 +6,9 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from ejcache.journal.line import ReuseNote, decode_line
 from ejcache.journal.recorder import START_LOG, recorder
+from ejcache.journal.reuse_note import ReuseNote
+from ejcache.journal.start_records import decode_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,8 +20,8 @@ from ejcache.history.advise import advise as findings_of
 from ejcache.history.findings import KINDS, LEAST_SAVED, SmallerFindings, annotation, document, said_of_none
 from ejcache.history.text import SourceFiles
 from ejcache.jax_integration.forms import what_is_needed
-from ejcache.journal.recorder import read_starts
 from ejcache.journal.run_log import RUN_COUNTS, read_counts
+from ejcache.journal.start_records import read_starts
 from ejcache.settings.environment import child_environment, environment_variable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ejcache.history.earlier import Earlier
     from ejcache.history.findings import Advice
-    from ejcache.journal.line import StartRecord
+    from ejcache.journal.start_records import StartRecord
 
 REGISTRATION: Final = {"advise": BEFORE_A_PROGRAM}
 """How the application registers the command."""

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from ejcache.history.causes import Cause
     from ejcache.history.known_entries import KnownEntries
-    from ejcache.journal.line import ProgramRecord, ReuseNote
+    from ejcache.journal.line import ProgramRecord
+    from ejcache.journal.reuse_note import ReuseNote
 
 _LINES: Final = 20
 """Lines of one explanation, unless --full is given."""
