@@ -14,7 +14,8 @@ from ejcache.cache.counters import Skip
 from ejcache.cache.opening import open_cache_store, open_switch
 from ejcache.cache.policy import CachePolicy, Miss
 from ejcache.cache.recalled_copies import RecalledCopies
-from ejcache.cache.switch import FRESH_SECONDS, CacheSwitch
+from ejcache.cache.shared_switch import SharedSwitch
+from ejcache.cache.switch import FRESH_SECONDS
 from ejcache.cache.writing import EntryWriter
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance.recalls import Recalls, Rule
@@ -60,7 +61,7 @@ def host(tmp_path):
     clock, stored = Time(), Stored()
 
     def make():
-        return CacheSwitch("gs://b/x", stored, note=tmp_path / "scratch" / "policy", clock=clock)
+        return SharedSwitch("gs://b/x", stored, note=tmp_path / "scratch" / "policy", clock=clock)
 
     return make, clock, stored
 

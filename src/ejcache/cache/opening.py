@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
-
-
-log = logging.getLogger("ejcache")
 
 
 def open_cache_store(url: str | Location, settings: Settings) -> Store:
@@ -107,7 +103,7 @@ def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheS
             except FileNotFoundError:
                 return b""
 
-        return CacheSwitch(opened.url, read_file, remote=False)
+        return CacheSwitch(opened.url, read_file)
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore
 

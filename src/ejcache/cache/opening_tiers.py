@@ -87,7 +87,8 @@ def switch_of_storage(location: Location, store: TieredStore, shared: SharedStor
     """
     from ejcache.bucket.breaker import FAILED, StorageNote
     from ejcache.cache.recalled_copies import RecalledCopies
-    from ejcache.cache.switch import LOOK_SECONDS, MAX_BYTES, CacheSwitch
+    from ejcache.cache.shared_switch import LOOK_SECONDS, SharedSwitch
+    from ejcache.cache.switch import MAX_BYTES
     from ejcache.stores.local.store import LocalStore
     from ejcache.stores.tier_directory import find_local_tier
 
@@ -97,7 +98,7 @@ def switch_of_storage(location: Location, store: TieredStore, shared: SharedStor
 
     place = find_local_tier(location, settings) if isinstance(store.local, LocalStore) else None
     scratch = None if place is None else place / "scratch"
-    switch = CacheSwitch(
+    switch = SharedSwitch(
         location.url,
         read_object,
         note=None if scratch is None else scratch / "policy",

@@ -301,7 +301,7 @@ class CachePolicy:
             StoreError: the storage failed.
         """
         store = self._store or self._opened(settings)
-        if store is None or (self.switch is not None and self.switch.was_off):
+        if store is None or (self.switch is not None and self.switch.off):
             return None
         data = store.get(key)  # meanwhile, the answer to whether the cache is off may come
         if data is None or self.is_off():

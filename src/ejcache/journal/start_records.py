@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.common_errors import MALFORMED
+from ejcache.errors import MALFORMED
 from ejcache.journal.entry_use import EntryUse
 from ejcache.journal.line import NOTHING, VERSION, Process, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
