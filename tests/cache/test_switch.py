@@ -248,7 +248,8 @@ class Processes:
         for policy in self.opened:
             switch = policy.switch
             switch._looked_at = float("-inf")
-            switch.look()
+            if isinstance(switch, SharedSwitch):
+                switch.look()
             switch.is_off()
 
     def recall(self, *arguments):

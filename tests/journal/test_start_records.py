@@ -156,6 +156,22 @@ if sys.argv[2] == "killed":
     assert [[program.outcome == HIT for program in record.programs] for record in read_starts()[-2:]] == [[False]] * 2
 
 
+def test_a_process_whose_working_directory_is_gone(run_python):
+    """What it loaded is recorded, and its end is silent."""
+    program = """
+import os
+from ejcache.journal.line import HIT, ProgramRecord
+from ejcache.journal.recorder import recorder
+place = os.path.abspath("gone")
+os.mkdir(place)
+os.chdir(place)
+os.rmdir(place)
+recorder.add(ProgramRecord(key="gone", outcome=HIT, time=1.0))
+"""
+    assert run_python(program).stderr == ""
+    assert read_starts()[-1].programs[0].key == "gone"
+
+
 POOL = """
 import multiprocessing, sys
 from ejcache.journal.recorder import recorder

@@ -20,8 +20,16 @@ if TYPE_CHECKING:
     from ejcache.stores.listing import EntryInfo
 
 
-_HEADER_FIELDS: Final = frozenset(
-    {"kind", "name", "platform", "jax", "jaxlib", "variant", "logical_key", "profile_digest", "components"}
+_HEADER_FIELDS: Final = (
+    "kind",
+    "name",
+    "platform",
+    "jax",
+    "jaxlib",
+    "variant",
+    "logical_key",
+    "profile_digest",
+    "components",
 )
 
 
@@ -104,7 +112,7 @@ class CompilationCache:
             UsageError: the header cannot hold that `metadata`, or that `compile_seconds`.
         """
         fields = dict(metadata or {})
-        known = {name: fields.pop(name) for name in _HEADER_FIELDS & fields.keys()}
+        known = {name: fields.pop(name) for name in fields.keys() & _HEADER_FIELDS}
         header = entry.Header(key=check_key(key), compile_seconds=compile_seconds, **known, extra=fields)
         try:
             entry.encode(header, b"", level=0)

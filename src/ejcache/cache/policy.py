@@ -6,7 +6,6 @@ becomes a miss; only `jax_raise_persistent_cache_errors` lets the error through.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 import weakref
@@ -117,8 +116,8 @@ class CachePolicy:
         url: str,
         *,
         open_store: Callable[[], Store],
-        open_single_flight: Callable[[Store], SingleFlight | None] = lambda _: None,
-        open_switch: Callable[[Store], CacheSwitch | None] = lambda _: None,
+        open_single_flight: Callable[[Store], SingleFlight | None] | None = None,
+        open_switch: Callable[[Store], CacheSwitch | None] | None = None,
     ) -> None:
         self.url = display_url(url)  # of a URL that is refused because it carries a credential
         self.tally = Tally()
@@ -140,11 +139,6 @@ class CachePolicy:
         self._lock = threading.RLock()
         _alive.add(self)
         track_forks(self)
-
-    @property
-    def domain(self) -> str:
-        """Names the place where the entries are: processes with equal domains see the same entries."""
-        return self.url if "://" in self.url else f"{socket.gethostname()}:{self.url}"
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -282,7 +276,7 @@ class CachePolicy:
         """
         with self._lock:
             store = self._store
-            if store is None or settings.recompile_force or self.is_off():
+            if store is None or self._open_single_flight is None or settings.recompile_force or self.is_off():
                 return None
             if self._single_flight is None or self._single_flight[0] is not store:
                 self._single_flight = store, self._open_single_flight(store)
@@ -445,7 +439,7 @@ class CachePolicy:
                 store = self._open_store()
                 self._note_place(store.url)
                 self.tiers = two_tiers(store)
-                self.switch = self._open_switch(store)
+                self.switch = None if self._open_switch is None else self._open_switch(store)
                 if self.switch is not None:
                     self.switch.when_recalled = self._note_recalls
                 self._store = store
@@ -498,15 +492,15 @@ class CachePolicy:
         if isinstance(exc, StoreForbiddenError) or isinstance(exc.__cause__, StoreForbiddenError):
             # Storage that refuses reads refuses uploads too (stores.tiered.uploads); one sentence says so.
             self.warn("refused", text)
-        elif isinstance(exc, StoreBusyError | StoreUnavailableError) and self._is_shared:
+        elif (
+            isinstance(exc, StoreBusyError | StoreUnavailableError)
+            and (store := self._store) is not None
+            and two_tiers(store) is not None
+        ):
             # The circuit breaker says it if nothing but work in the background has failed (bucket.breaker).
-            warn_once(("unreachable", self._store.url if self._store is not None else self.url), "ejcache: %s", text)
+            warn_once(("unreachable", store.url), "ejcache: %s", text)
         else:
             self.warn(doing, text)
-
-    @property
-    def _is_shared(self) -> bool:
-        return self._store is not None and two_tiers(self._store) is not None
 
     def warn(self, kind: str, message: str) -> None:
         """Log a warning the first time that something of this `kind` happens with this cache, at DEBUG after that."""

@@ -6,7 +6,6 @@ renamed before, so that there are at most two files.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ejcache.settings.directories import state_directory
@@ -32,7 +31,7 @@ class AppendedLog(NamedTuple):
     @property
     def path(self) -> Path:
         """The file to which lines are appended."""
-        return _path_in(state_directory(), self.name)
+        return state_directory() / f"{self.name}.jsonl"
 
     def append(self, line: bytes) -> None:
         """Append a line, which holds no line break; does nothing if the file cannot be written."""
@@ -62,8 +61,3 @@ class AppendedLog(NamedTuple):
             except OSError:
                 continue
             yield from reversed(lines)
-
-
-@lru_cache(maxsize=16)
-def _path_in(directory: Path, name: str) -> Path:
-    return directory / f"{name}.jsonl"

@@ -7,12 +7,12 @@ log of this host, and with the next journal to each shared cache that the proces
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import socket
 import sys
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -114,8 +114,12 @@ class Recorder:
 
     def write(self) -> None:
         """Append what was recorded since the last line to the log of this host, and keep the line for journals."""
-        programs, trouble = list(_take(self._programs)), Counter(_take(self._trouble))
-        reuse = list(_take(self._reuse))
+        programs, reuse = list(_take(self._programs)), list(_take(self._reuse))
+        trouble: dict[
+            str, int
+        ] = {}  # a `Counter` asks whether the queue is a mapping, which takes longer than the rest
+        for kind in _take(self._trouble):
+            trouble[kind] = trouble.get(kind, 0) + 1
         if programs or reuse or (trouble and self._count):
             dropped, self._count = max(0, self._count - self._most), min(self._count, self._most)
             line = encode_line(self._process(), programs, trouble, dropped, reuse)
@@ -136,8 +140,9 @@ class Recorder:
         from ejcache._version import __version__
 
         versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.versions}
-        if commit := commit_of(_directory_of_program()):
-            versions["commit"] = commit
+        with contextlib.suppress(OSError):  # the working directory may be gone
+            if commit := commit_of(_directory_of_program()):
+                versions["commit"] = commit
         return process._replace(
             id=self.id,
             host=socket.gethostname(),
@@ -152,10 +157,11 @@ recorder: Final = Recorder()
 """The record of this process."""
 
 
-def _directory_of_program() -> Path:
+def _directory_of_program() -> str:
     """Return the directory of the program that this process runs; for one without a file, the working directory."""
-    path = Path(sys.argv[0]) if sys.argv else Path()
-    return Path(os.path.abspath(path.parent if path.is_file() else "."))  # noqa: PTH100  # a link stays as it is
+    path = sys.argv[0] if sys.argv else ""
+    # As a text, because a process ends here; and a link stays as it is.
+    return os.path.abspath(os.path.dirname(path) if os.path.isfile(path) else ".")  # noqa: PTH100, PTH113, PTH120
 
 
 def _take(queue: collections.deque[T]) -> Iterator[T]:

@@ -8,14 +8,15 @@ commondir  := the path of the directory with the refs of a worktree
 
 from __future__ import annotations
 
+import errno
 import functools
-from typing import TYPE_CHECKING, Final
+import os
+import stat
+from pathlib import Path
+from typing import Final
 
 from ejcache.util.files import read_regular
 from ejcache.util.store_keys import is_hex
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _DIGITS: Final = (40, 64)
 """Of a commit by SHA-1 and by SHA-256."""
@@ -23,21 +24,37 @@ _SHOWN: Final = 12
 _LARGEST: Final = 4_000_000
 _DEEPEST: Final = 24
 """Directories above a program in which a checkout is looked for."""
+_NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 @functools.lru_cache(8)
-def commit_of(directory: Path) -> str:
+def commit_of(directory: str | Path) -> str:
     """Return the first digits of the commit that is checked out around this directory; empty if there is none."""
+    place = os.fspath(directory)
     try:
-        for place in [directory, *directory.parents][:_DEEPEST]:
-            git = place / ".git"
-            if git.is_dir():
-                return _head(git)
-            if git.is_file():
-                return _head(place / _text(git).removeprefix("gitdir: "))
+        for _ in range(_DEEPEST):
+            git = os.path.join(place, ".git")  # noqa: PTH118  # each process asks, as it ends
+            mode = _mode(git)
+            if stat.S_ISDIR(mode):
+                return _head(Path(git))
+            if stat.S_ISREG(mode):
+                return _head(Path(place, _text(Path(git)).removeprefix("gitdir: ")))
+            above = os.path.dirname(place)  # noqa: PTH120
+            if above == place:
+                break
+            place = above
     except (OSError, ValueError):
         pass
     return ""
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116
+    except OSError as exc:
+        if exc.errno in _NOT_THERE:
+            return 0
+        raise
 
 
 def _head(git: Path) -> str:

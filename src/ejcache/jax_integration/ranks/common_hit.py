@@ -9,6 +9,7 @@ differ.
 
 from __future__ import annotations
 
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,7 +47,9 @@ def agree(
         found: the first candidate that this rank has loaded.
         load: loads the candidate of a number, or returns None.
     """
-    ranks, domain = compilation.ranks, compilation.cache.domain
+    ranks, url = compilation.ranks, compilation.cache.url
+    # Processes with equal domains see the same entries.
+    domain = url if "://" in url else f"{socket.gethostname()}:{url}"
     # Ranks 0 and 1 may do what ranks 2 and 3 do at the same time: one program, two decisions.
     topic = agreement.topic(f"{compilation.key.name}/{short_digest(repr(compilation.device_ids))}")
     began = time.monotonic()
