@@ -295,7 +295,7 @@ def test_what_is_recalled_is_a_miss_everywhere(processes, what, caplog):
         processes.minute_passes()
     told = [record.message for record in caplog.records if "were recalled" in record.message]
     assert (len(told), all("jit_f" in text for text in told)) == (1, True)  # all of them are one process here
-    assert all(policy.is_taken_back(KEY) for policy, _ in others)
+    assert all(KEY in policy.taken_back for policy, _ in others)
     late = processes.start("two")
     for process in (*others, first, late):
         assert found(process)[1] in {Miss.ABSENT, Miss.RECALLED}

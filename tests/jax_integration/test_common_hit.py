@@ -29,7 +29,7 @@ class Rank:
         self.compilation = Compilation(
             key=CacheKey("jit_step", "cpu", {"computation": name}),
             settings=None,
-            cache=SimpleNamespace(domain=f"host-{rank // 2}", report_failure=None),
+            cache=SimpleNamespace(url=f"gs://bucket-{rank // 2}", report_failure=None),
             device_ids=(0, 1),
             ranks=tuple(range(processes)),
         )

@@ -20,7 +20,7 @@ try:
 except ejcache.UsageError as exc:
     print("refused", exc)
     cache = ejcache.enable()
-print(repr(cache), cache.url, cache.domain if hasattr(cache, "domain") else "")
+print(repr(cache), cache.url)
 print(float(jax.jit(lambda x: jnp.sin(x).sum())(jnp.arange(3.0))))
 print(ejcache.stats() if hasattr(ejcache, "stats") else cache.stats())
 """

@@ -109,6 +109,7 @@ class CachePolicy:
         tiers: the store, once it is open, if it has two tiers.
         switch: knows whether the cache is turned off; None before the store is open, and where nobody can turn it off.
         used: the keys of the programs that this process runs.
+        taken_back: the keys whose entries, as this process knows them, were recalled since.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class CachePolicy:
         self.switch: CacheSwitch | None = None
         self._known: dict[str, tuple[float, str, int, bytes]] = {}
         self.used: set[str] = set()
-        self._taken_back: frozenset[str] = frozenset()
+        self.taken_back: frozenset[str] = frozenset()
         self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
         self.tiers: TwoTiers | None = None
@@ -228,18 +229,14 @@ class CachePolicy:
             self._known[header.key] = header.created, header.writer, header.recall, entry.checksum_of(data)
         return True
 
-    def is_taken_back(self, key: str) -> bool:
-        """True if the entry that this process knows under `key` was recalled since."""
-        return key in self._taken_back
-
     def _note_recalls(self, recalls: Recalls) -> None:
         """Say once which programs of this process are recalled now."""
         from ejcache.keys.parsing import parse_any_key
         from ejcache.maintenance.recalls import Stamp
 
         known = self._known.copy()
-        self._taken_back = frozenset(key for key, stamp in known.items() if recalls.includes(Stamp(*stamp)))
-        names = sorted({parse_any_key(key).name for key in self._taken_back & self.used})
+        self.taken_back = frozenset(key for key, stamp in known.items() if recalls.includes(Stamp(*stamp)))
+        names = sorted({parse_any_key(key).name for key in self.taken_back & self.used})
         if names:
             self.warn(
                 f"recalled:{recalls.number}",
@@ -437,7 +434,9 @@ class CachePolicy:
                 return None
             try:
                 store = self._open_store()
-                self._note_place(store.url)
+                place = store.url.removeprefix("file://")
+                if place.startswith("/"):
+                    self.url = place  # the directory that is used, if it is not the one that was asked for
                 self.tiers = two_tiers(store)
                 self.switch = None if self._open_switch is None else self._open_switch(store)
                 if self.switch is not None:
@@ -448,24 +447,14 @@ class CachePolicy:
                     # Uploads that are made while it closes count, too.
                     tiers.when_closing(self.flush)
             except (StoreError, UsageError) as exc:
-                self._note_failed_opening(exc)
+                self._failed_opening = exc
+                if self._opening is None:
+                    from ejcache.bucket.breaker import CircuitBreaker
+
+                    self._opening = CircuitBreaker(failures=1)
+                self._opening.fail()  # after its cool-down the store may be mounted again
                 self.report_failure("open the cache", exc, settings)
             return self._store
-
-    def _note_place(self, url: str) -> None:
-        """Name the directory that is used instead, if the one that was asked for is not (`stores.opening`)."""
-        place = url.removeprefix("file://")
-        if place.startswith("/"):
-            self.url = place
-
-    def _note_failed_opening(self, exc: Exception) -> None:
-        """Try again after the cool-down of a circuit breaker: the store may be mounted again."""
-        self._failed_opening = exc
-        if self._opening is None:
-            from ejcache.bucket.breaker import CircuitBreaker
-
-            self._opening = CircuitBreaker(failures=1)
-        self._opening.fail()
 
     # -- failures ------------------------------------------------------------------------------------------------------
 

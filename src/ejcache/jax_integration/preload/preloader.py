@@ -253,7 +253,7 @@ class Preloader:
         ahead = loader.take(key)
         if ahead is None:
             return None
-        if ahead.header is None or not _answers(ahead, placement) or compilation.cache.is_taken_back(key):
+        if ahead.header is None or not _answers(ahead, placement) or key in compilation.cache.taken_back:
             self._count(preload_unused=1)
             return None
         store = compilation.cache.opened(compilation.settings)
