@@ -15,7 +15,8 @@ from ejcache import open_store
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.main import main as ejcache
-from ejcache.entry import Header, encode
+from ejcache.entry import Header
+from ejcache.entry_encoding import encode
 from ejcache.journal.line import HIT, Process, ProgramRecord, encode_line
 from ejcache.journal.recorder import START_LOG
 from ejcache.journal.start_records import StartRecord

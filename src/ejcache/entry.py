@@ -17,7 +17,7 @@ The checksum finds accidents. It is not a signature: an entry that somebody made
 
 Version log: 1 (0.1.0) the first.
 
-Pure functions: no files, no clocks, no JAX.
+A hit only reads one: `entry_encoding` makes entries. Pure functions: no files, no clocks, no JAX.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ import json
 import math
 import struct
 import threading
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import zstandard
 
-from ejcache.common_errors import EntryCorruptError, EntryError, EntryForeignError, EntryVersionError
+from ejcache.common_errors import EntryCorruptError, EntryForeignError, EntryVersionError
 from ejcache.util.tuples import NamedTuple
 
-_FAMILY: Final = b"EJC"
-_MAGIC: Final = b"EJC1"
-_LENGTH: Final = struct.Struct(">I")
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FAMILY: Final = b"EJC"
+MAGIC: Final = b"EJC1"
+LENGTH: Final = struct.Struct(">I")
 _CHECKSUM_SIZE: Final = 32
 _CODECS: Final = ("zstd", "none")
 _LAST_DAY: Final = 253_402_214_400.0
 """The last day of the year 9999: Python has no later date."""
 _MOST_RECALLS: Final = 1 << 53
-_SMALL: Final = 1 << 18
 _MAX_RATIO: Final = 1000
 _RATIO_APPLIES: Final = 64 << 20
 """A payload that expands to more than this many bytes, and more than a thousandfold, is refused as a compression bomb.
-`encode` stores such a payload uncompressed."""
+`entry_encoding.encode` stores such a payload uncompressed."""
 
-OVERHEAD: Final = len(_MAGIC) + _LENGTH.size + _CHECKSUM_SIZE
+OVERHEAD: Final = len(MAGIC) + LENGTH.size + _CHECKSUM_SIZE
 """Bytes of an entry that are neither header nor payload."""
 MAX_HEADER_SIZE: Final = 1 << 20
 MAX_RAW_SIZE: Final = 2 << 30
@@ -107,7 +108,7 @@ class Entry(NamedTuple):
     raw: bytes
 
 
-_FIELDS: Final[dict[str, type]] = {
+FIELDS: Final[dict[str, type]] = {
     "key": str,
     "kind": str,
     "name": str,
@@ -126,52 +127,8 @@ _FIELDS: Final[dict[str, type]] = {
     "writer": str,
     "recall": int,
 }
-_LATER: Final = ("writer", "recall")
-"""Fields that are left out while they say nothing: the first entries have none of them."""
-_REQUIRED: Final = frozenset({"key", "codec", "payload_size", "raw_size"})
+_REQUIRED: Final = ("key", "codec", "payload_size", "raw_size")
 _ABSENT: Final = object()
-
-
-def encode(header: Header, raw: bytes, *, level: int | None = None) -> bytes:
-    """Return the entry for `raw` under `header`, whose sizes and codec are filled in here.
-
-    Args:
-        header: `extra` may hold further JSON fields; they must not shadow the named ones.
-        raw: the bytes that `decode` will return.
-        level: zstd level; 0 stores the bytes as they are. By default the codec of the header decides. Never part of a
-            key.
-
-    Raises:
-        ValueError: the header is too large, or holds something that JSON cannot carry or `decode` would refuse.
-    """
-    if level is None:
-        level = 0 if header.codec == "none" else 3
-    payload = _compressor(level, len(raw)).compress(raw) if level else raw
-    if _is_bomb(len(payload), len(raw)):
-        level, payload = 0, raw
-    fields = {name: getattr(header, name) for name in _FIELDS}
-    fields["codec"] = "zstd" if level else "none"
-    fields["payload_size"] = len(payload)
-    fields["raw_size"] = len(raw)
-    if isinstance(header.components, Mapping):
-        fields["components"] = dict(header.components)
-    if not fields.keys().isdisjoint(header.extra):
-        raise ValueError(f"extra header fields shadow named ones: {sorted(fields.keys() & header.extra.keys())}")
-    for name in _LATER:
-        if not fields[name]:
-            del fields[name]
-    try:
-        _header({**header.extra, **fields})
-        encoded = _canonical({**header.extra, **fields})
-    except (EntryCorruptError, TypeError, RecursionError) as exc:
-        raise ValueError(f"no entry can have this header: {exc}") from exc
-    if len(encoded) > MAX_HEADER_SIZE:
-        raise ValueError(f"the header has {len(encoded)} bytes, and at most {MAX_HEADER_SIZE} fit")
-    hasher = hashlib.sha256()
-    parts = (_MAGIC, _LENGTH.pack(len(encoded)), encoded, payload)
-    for part in parts:
-        hasher.update(part)
-    return b"".join((*parts, hasher.digest()))
 
 
 def verify(data: bytes, *, key: str | None = None, kind: str | None = None) -> Header:
@@ -187,17 +144,17 @@ def verify(data: bytes, *, key: str | None = None, kind: str | None = None) -> H
         EntryForeignError: an intact entry of another key or kind.
         EntryVersionError: an intact entry of a version that this code does not read.
     """
-    if len(data) < OVERHEAD or data[:3] != _FAMILY:
+    if len(data) < OVERHEAD or data[:3] != FAMILY:
         raise EntryCorruptError(f"{len(data)} bytes that are not an entry")
     view = memoryview(data)
     if hashlib.sha256(view[:-_CHECKSUM_SIZE]).digest() != data[-_CHECKSUM_SIZE:]:
         raise EntryCorruptError(f"the checksum of {len(data)} bytes does not match")
-    if data[:4] != _MAGIC:
+    if data[:4] != MAGIC:
         raise EntryVersionError(
             f"an intact entry of version {data[3:4]!r}, which this version of ejcache does not read"
         )
-    header = _read_header(data, canonical=False)
-    (header_length,) = _LENGTH.unpack_from(data, len(_MAGIC))
+    header = make_header(read_fields(data)[0])
+    (header_length,) = LENGTH.unpack_from(data, len(MAGIC))
     if len(data) != OVERHEAD + header_length + header.payload_size:
         raise EntryCorruptError("the sizes in the header do not add up to the entry")
     _check_asked(header, key, kind)
@@ -233,32 +190,25 @@ def decode(data: bytes, *, key: str | None = None, kind: str | None = None, veri
     return Entry(header, bytes(payload))
 
 
-def decode_header(data: bytes) -> Header:
-    """Return the header at the start of `data`, which may be a prefix of an entry; not verified, so for listings only.
-
-    One that `encode` would have spelled otherwise is damage.
+def read_fields(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the fields of the header at the start of `data`, as they are, and the text that has them.
 
     Raises:
-        EntryCorruptError: `data` does not begin with a whole canonical header.
+        EntryCorruptError: `data` does not begin with a whole header.
         EntryVersionError: it starts like an entry of another version.
     """
-    return _read_header(data, canonical=True)
-
-
-def _read_header(data: bytes, *, canonical: bool) -> Header:
-    if len(data) < len(_MAGIC) + _LENGTH.size or data[:3] != _FAMILY:
+    if len(data) < len(MAGIC) + LENGTH.size or data[:3] != FAMILY:
         raise EntryCorruptError("no entry starts here")
-    if data[:4] != _MAGIC:
+    if data[:4] != MAGIC:
         raise EntryVersionError(f"an entry of version {data[3:4]!r}, which this version of ejcache does not read")
-    start = len(_MAGIC) + _LENGTH.size
-    (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
+    start = len(MAGIC) + LENGTH.size
+    (length,) = LENGTH.unpack_from(data, len(MAGIC))
     if length > MAX_HEADER_SIZE or len(data) < start + length:
         raise EntryCorruptError("the header is cut off")
     text = bytes(data[start : start + length])
     try:
         # Not json.loads, which would accept UTF-16 and a byte order mark, and takes twice as long.
         fields, end = _decode_json(text.decode("ascii"))
-        is_spelled_right = end == length and (not canonical or _encode_json(fields).encode() == text)
         if b"\\ud" in text:
             # A lone surrogate: JSON can spell it, and no terminal, log or file name can show it.
             json.dumps(fields, ensure_ascii=False).encode()
@@ -266,11 +216,11 @@ def _read_header(data: bytes, *, canonical: bool) -> Header:
         raise EntryCorruptError(
             "the header is not JSON, is nested too deep, or holds something that is not text"
         ) from exc
-    if not is_spelled_right:
+    if end != length:
         raise EntryCorruptError("the header is not canonical JSON")
     if not isinstance(fields, dict):
         raise EntryCorruptError("the header is not an object")
-    return _header(fields)
+    return fields, text
 
 
 def checksum_of(data: bytes) -> bytes:
@@ -278,39 +228,25 @@ def checksum_of(data: bytes) -> bytes:
     return data[-_CHECKSUM_SIZE:]
 
 
-def begins_like_one(data: bytes) -> bool:
-    """True if `data` begins as an entry of any version does. Nothing else is copied to a quarantine."""
-    return data[:3] == _FAMILY
-
-
-def expected_size(start: bytes) -> int | None:
-    """Return the size in bytes of the entry that begins with `start`, by its header; None if no readable entry does."""
-    try:
-        (header_length,) = _LENGTH.unpack_from(start, len(_MAGIC))
-        return int(OVERHEAD + header_length + decode_header(start).payload_size)
-    except (EntryError, struct.error):
-        return None
-
-
 def _refuse(constant: str) -> float:
     raise ValueError(constant)
 
 
 _decode_json: Final = json.JSONDecoder(parse_constant=_refuse).raw_decode
-_encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
-def _canonical(fields: object) -> bytes:
-    return _encode_json(fields).encode()
+def make_header(fields: dict[str, Any]) -> Header:
+    """Make the header of these fields, which are taken out of `fields`, but for those that this version does not know.
 
-
-def _header(fields: dict[str, Any]) -> Header:
+    Raises:
+        EntryCorruptError: a field is missing, or has a value that it cannot have.
+    """
     known: dict[str, Any] = {}
-    for name, kind in _FIELDS.items():
+    for name, kind in FIELDS.items():
         value = fields.pop(name, _ABSENT)
         if value is not _ABSENT:
             known[name] = value if type(value) is kind else _convert(value, kind, name)
-    if not known.keys() >= _REQUIRED:
+    if not all(map(known.__contains__, _REQUIRED)):
         raise EntryCorruptError("the header lacks a field that every entry has")
     header = Header(**known, extra=fields)
     for digest in header.components.values():
@@ -339,7 +275,8 @@ def _convert(value: Any, kind: type, name: str) -> Any:
     return value
 
 
-def _is_bomb(stored: int, expanded: int) -> bool:
+def is_bomb(stored: int, expanded: int) -> bool:
+    """True if a payload that expands so is refused as a compression bomb."""
     return expanded > _RATIO_APPLIES and expanded > _MAX_RATIO * stored
 
 
@@ -359,11 +296,12 @@ def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> byt
         stated = zstandard.get_frame_parameters(frame).content_size
         if stated > MAX_RAW_SIZE or (raw_size is not None and stated != raw_size):
             raise EntryCorruptError("the frame is not as long as it should be")
-        if stated > _RATIO_APPLIES and _is_bomb(len(frame), stated):
+        if stated > _RATIO_APPLIES and is_bomb(len(frame), stated):
             raise EntryCorruptError(f"{len(frame)} bytes claim to expand to {stated}")
-        if _per_thread.decompressor is None:
-            _per_thread.decompressor = zstandard.ZstdDecompressor()
-        raw = _per_thread.decompressor.decompress(frame, max_output_size=stated)
+        decompressor = getattr(_per_thread, "decompressor", None)
+        if decompressor is None:
+            decompressor = _per_thread.decompressor = zstandard.ZstdDecompressor()
+        raw = decompressor.decompress(frame, max_output_size=stated)
     except zstandard.ZstdError as exc:
         if "llocation" in str(exc):  # of memory: that proves no damage
             raise MemoryError(str(exc)) from exc
@@ -373,19 +311,6 @@ def decompress(frame: bytes | memoryview, *, raw_size: int | None = None) -> byt
     return bytes(raw)
 
 
-class _PerThread(threading.local):
-    # One must not be used by two threads at once, and making one takes longer than decompressing a small entry.
-    decompressor: zstandard.ZstdDecompressor | None = None
-    compressor: tuple[int, zstandard.ZstdCompressor] | None = None
-
-
-_per_thread: Final = _PerThread()
-
-
-def _compressor(level: int, size: int) -> zstandard.ZstdCompressor:
-    """Return a compressor for `size` bytes; the one for small entries is kept, and takes little memory."""
-    if size > _SMALL:
-        return zstandard.ZstdCompressor(level=level)
-    if _per_thread.compressor is None or _per_thread.compressor[0] != level:
-        _per_thread.compressor = level, zstandard.ZstdCompressor(level=level)
-    return _per_thread.compressor[1]
+_per_thread: Final = threading.local()
+"""Has a decompressor for each thread: one must not be used by two threads at once, and making one takes longer than
+decompressing a small entry."""

@@ -9,7 +9,7 @@ import threading
 import pytest
 from cli_helpers import ejcache
 
-from ejcache import entry
+from ejcache import entry, entry_encoding
 from ejcache.cache.counters import Skip
 from ejcache.cache.opening import open_cache_store, open_switch
 from ejcache.cache.policy import CachePolicy, Miss
@@ -358,7 +358,7 @@ def test_pending_uploads_bring_nothing_back(tmp_path, bucket, monkeypatch):
 def test_a_host_that_was_away_drops_its_copies(tmp_path):
     """When the list has lost what it had not seen, it cannot tell which are good; what it stores then stays."""
     note = tmp_path / "scratch" / "recalled"
-    data = entry.encode(HEADER, b"x")
+    data = entry_encoding.encode(HEADER, b"x")
     with LocalStore(tmp_path / "copies") as local:
         assert local.put(KEY, data)
         RecalledCopies(local, note).drop_if_unknown(Recalls(50))

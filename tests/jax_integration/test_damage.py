@@ -11,7 +11,7 @@ import pytest
 from archives import flipped
 
 import ejcache
-from ejcache import entry
+from ejcache import entry, entry_encoding
 from ejcache.keys.side_keys import is_side_key
 
 
@@ -74,7 +74,7 @@ def test_an_intact_entry_that_xla_rejects_is_compiled_beside_it(cache, tmp_path)
     with ejcache.open_store(str(tmp_path / "cache")) as store:
         (info,) = programs_in(store)
         header = entry.decode(store.peek(info.key), key=info.key).header
-        nonsense = entry.encode(header, b"no executable at all" * 50)
+        nonsense = entry_encoding.encode(header, b"no executable at all" * 50)
         store.replace(info.key, nonsense)
 
         for _ in range(3):

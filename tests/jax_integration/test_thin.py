@@ -19,7 +19,7 @@ from small_disk import on_small_disk
 from soak_turns import some
 
 import ejcache
-from ejcache import entry
+from ejcache import entry, entry_encoding
 from ejcache.jax_integration import forms
 from ejcache.jax_integration.forms import ChosenForm, Form, is_proven
 
@@ -293,7 +293,7 @@ DAMAGES = {
     "flipped": lambda data, _: flipped(data, -320),
     "foreign": lambda _, other: other,
     "no entry": lambda *_: b"not an entry",
-    "refused by JAX": lambda data, _: entry.encode(entry.verify(data), b"no executable"),
+    "refused by JAX": lambda data, _: entry_encoding.encode(entry.verify(data), b"no executable"),
 }
 
 
@@ -343,7 +343,7 @@ def test_contents_are_checked_as_in_jax(tmp_path):
     place = str(tmp_path / "c")
     with ejcache.enable(place, min_compile_seconds=0):
         compile_one()
-    replace_all(place, lambda data, other: entry.encode(entry.verify(data), entry.decode(other).raw))
+    replace_all(place, lambda data, other: entry_encoding.encode(entry.verify(data), entry.decode(other).raw))
     jax.config.update("jax_compilation_cache_check_contents", True)
     jax.config.update("jax_raise_persistent_cache_errors", True)
     with ejcache.enable(place, min_compile_seconds=0), pytest.raises(RuntimeError, match="inconsistency"):

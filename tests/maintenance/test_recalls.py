@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from memory_bucket import MemoryBucket
 
-from ejcache import entry
+from ejcache import entry, entry_encoding
 from ejcache.errors import EntryCorruptError, EntryVersionError
 from ejcache.maintenance.recalling import recall_by_rule, recall_entries
 from ejcache.maintenance.recalls import (
@@ -213,7 +213,7 @@ def place(request, tmp_path):
 def put(store, key, *, writer="", created=1.0, recall=0, raw=b"x", padding=0):
     extra = {"padding": "p" * padding} if padding else {}
     header = entry.Header(key=key, writer=writer, created=created, recall=recall, extra=extra)
-    assert store.put(key, entry.encode(header, raw))
+    assert store.put(key, entry_encoding.encode(header, raw))
 
 
 def keys(store):
@@ -298,7 +298,7 @@ def test_what_was_replaced_meanwhile_stays():
     objects = MemoryBucket()
     store = SharedStore(objects)
     put(store, "a")
-    fresh = entry.encode(entry.Header(key="a", recall=3_000_000_000), b"new")
+    fresh = entry_encoding.encode(entry.Header(key="a", recall=3_000_000_000), b"new")
 
     def replace(kind, name, *_):
         if kind == "delete":

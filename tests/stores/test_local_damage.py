@@ -17,7 +17,8 @@ import pytest
 from archives import flipped
 from local_processes import starting
 
-from ejcache.entry import Header, encode
+from ejcache.entry import Header
+from ejcache.entry_encoding import encode
 from ejcache.stores.local.index_repair import REBUILDS
 from ejcache.stores.local.quarantine import QUARANTINED_INDEX_BYTES
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore

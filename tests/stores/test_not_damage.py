@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from soak_turns import some
 from write_steps import seeing_steps
 
-from ejcache.entry import Header, encode
+from ejcache.entry import Header
+from ejcache.entry_encoding import encode
 from ejcache.errors import StoreError, UntrustedDirectoryError
 from ejcache.maintenance.audit import take_back
 from ejcache.stores.local.index import EntryIndex

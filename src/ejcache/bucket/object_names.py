@@ -21,7 +21,7 @@ import uuid
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from ejcache import entry
+from ejcache import entry, entry_encoding
 from ejcache.errors import EntryError, EntryVersionError
 from ejcache.util.store_keys import check_key, key_digest
 
@@ -95,12 +95,12 @@ def is_plausible_entry(name: str, start: bytes, size: int) -> bool:
     if size <= _LARGE or not name.startswith(ENTRIES):
         return True
     try:
-        entry.decode_header(start)
+        entry_encoding.decode_header(start)
     except EntryVersionError:
         return True
     except EntryError:
         return False
-    return entry.expected_size(start) == size
+    return entry_encoding.expected_size(start) == size
 
 
 def may_hold_up(name: str) -> bool:

@@ -114,11 +114,13 @@ class CompilationCache:
         fields = dict(metadata or {})
         known = {name: fields.pop(name) for name in fields.keys() & _HEADER_FIELDS}
         header = entry.Header(key=check_key(key), compile_seconds=compile_seconds, **known, extra=fields)
+        from ejcache.cache.writing import EntryWriter
+        from ejcache.entry_encoding import encode
+
         try:
-            entry.encode(header, b"", level=0)
+            encode(header, b"", level=0)
         except ValueError as exc:
             raise UsageError(str(exc)) from exc
-        from ejcache.cache.writing import EntryWriter
 
         return EntryWriter(self._policy).write(header, value, self._settings()).skip is None
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ejcache import entry
+from ejcache import entry, entry_encoding
 from ejcache.errors import EntryError
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.keys.key import listed_name
@@ -70,7 +70,8 @@ class KnownEntries:
             data = self.store.peek(key, length=_HEADER_BYTES)
             self._read[key] = None
             with suppress(EntryError):
-                self._read[key] = program_of(entry.decode_header(data), self.store.url) if data is not None else None
+                if data is not None:
+                    self._read[key] = program_of(entry_encoding.decode_header(data), self.store.url)
         return self._read[key]
 
     def named(self, name: str) -> list[ProgramRecord]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ejcache import entry
+from ejcache import entry, entry_encoding
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.errors import EntryError
 from ejcache.keys.side_keys import is_text_key
@@ -160,7 +160,7 @@ def _find_recalled(recalls: Recalls, key: str, read: Callable[[int | None], byte
         if data is None:
             return None
         with contextlib.suppress(EntryError):  # cut off; what is damaged nobody loads
-            header = entry.decode_header(data)
+            header = entry_encoding.decode_header(data)
             checksum = entry.checksum_of(data) if length is None else b""
             stamp = Stamp(header.created, header.writer, header.recall, checksum)
             return data if recalls.includes(stamp) else None

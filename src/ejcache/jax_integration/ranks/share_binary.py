@@ -6,7 +6,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ejcache import entry
+from ejcache import entry, entry_encoding
 from ejcache.cache.counters import count_miss
 from ejcache.errors import StoreError
 from ejcache.jax_integration.seam import compiling
@@ -93,7 +93,7 @@ def _send(
     header = entry.Header(key=name, compile_seconds=time.monotonic() - started)
     try:
         # False where the name is set already, by an earlier compilation or before the cache was enabled anew.
-        coordination.set_once(name, entry.encode(header, compiling.serialize_executable(executable)))
+        coordination.set_once(name, entry_encoding.encode(header, compiling.serialize_executable(executable)))
     except Exception as exc:
         _withdraw(coordination, name)
         compilation.report_failure("send an executable to the other processes", exc)

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache import entry
+from ejcache import entry_encoding
 from ejcache.common_errors import EntryError, StoreError
 from ejcache.stores.local.index import EntryIndex
 from ejcache.stores.local.index_upkeep import counters, integrity_problems
@@ -177,8 +177,8 @@ def _key_of(path: Path) -> str | None:
     """Read the key in the header of a value file of the length that the header says; None if it is no such file."""
     try:
         start = read_regular(path, max_size=_START_OF_ENTRY, length=_START_OF_ENTRY)
-        if path.lstat().st_size == entry.expected_size(start):
-            return entry.decode_header(start).key
+        if path.lstat().st_size == entry_encoding.expected_size(start):
+            return entry_encoding.decode_header(start).key
     except (OSError, EntryError):
         pass
     return None
