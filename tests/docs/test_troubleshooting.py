@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 
 def test_variables_exist():
     """Every variable of ours on the page sets something."""
-    known = OTHER_VARIABLES.union(*(setting.variables for setting in SETTINGS))
+    known = {*OTHER_VARIABLES}.union(*(setting.variables for setting in SETTINGS))
     named = set(re.findall(r"\bEJCACHE(?:_[A-Z_]+)?\b", PAGE))
     assert named
     assert named - known == set()

@@ -14,7 +14,8 @@ from typing import IO, Any, Final
 
 from ejcache.autotune.records.record import Status
 from ejcache.errors import UsageError
-from ejcache.settings.environment import child_environment, environment_variable
+from ejcache.settings.child_environment import child_environment
+from ejcache.settings.environment import environment_variable
 from ejcache.util.worker_processes import WorkerProcess, how_it_ended
 
 PROGRAM: Final = "ejcache.autotune.worker"

@@ -37,7 +37,7 @@ def _run(arguments: Sequence[str]) -> int | None:
         return None
     try:
         from ejcache.cli.starting import start, take_options
-        from ejcache.settings.environment import RestoredAfterErrors
+        from ejcache.settings.child_environment import RestoredAfterErrors
 
         with RestoredAfterErrors():
             command, destination = take_options(*asked)

@@ -36,7 +36,7 @@ def take_options(program: Sequence[str], given: dict[str, Any]) -> tuple[list[st
     command = command_of(program)
     report = given.get("report")
     if report in _WORDS and all(given.get(name) is None for name in given if name != "report"):
-        from ejcache.settings.environment import export_defaults
+        from ejcache.settings.child_environment import export_defaults
 
         if export_defaults():
             return command, report or _LINE
@@ -89,7 +89,7 @@ def absolute_url(directory: str | None) -> str | None:
 def export(given: dict[str, Any]) -> str:
     """Put the options into the environment; returns where the report goes."""
     from ejcache.errors import JaxImportError
-    from ejcache.settings.environment import export_settings
+    from ejcache.settings.child_environment import export_settings
     from ejcache.settings.resolve import command_line, resolve, set_command_line
 
     set_command_line(given)
@@ -250,7 +250,7 @@ def _new_counts() -> str:
 
 def _run(command: Sequence[str], counts: str) -> int:
     """Return the exit status of the program, negative for the signal that killed it; signals stay blocked then."""
-    from ejcache.settings.environment import child_environment
+    from ejcache.settings.child_environment import child_environment
 
     environment = child_environment({_RUN_COUNTS: counts})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some parents ignore it, and then there would be no exit status

@@ -32,7 +32,7 @@ from ejcache.cache.writing import EntryWriter
 from ejcache.errors import MALFORMED
 from ejcache.jax_integration.lowering.module_digest import ModuleDigest
 from ejcache.keys.side_keys import reuse_module_key
-from ejcache.settings.environment import fixed_hash_seed
+from ejcache.settings.environment import environment_variable
 from ejcache.util.log import log
 from ejcache.util.tuples import NamedTuple
 
@@ -161,7 +161,8 @@ def is_independent(recorded: Witness) -> bool:
     Where `PYTHONHASHSEED` fixes the seed, all processes have the same one, and the order of sets is the same.
     """
     mine = witness()
-    return mine.process != recorded.process and (mine.seed != recorded.seed or bool(fixed_hash_seed()))
+    is_fixed = (environment_variable("PYTHONHASHSEED") or "").isdigit()
+    return mine.process != recorded.process and (mine.seed != recorded.seed or is_fixed)
 
 
 # -- storage ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,7 +14,7 @@ from ejcache.util.log import log, warn_once
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-HOST_FILE: Final = Path("/etc/ejcache/config.toml")
+HOST_FILE: Final = "/etc/ejcache/config.toml"
 """The configuration file of this host."""
 
 
@@ -34,6 +33,8 @@ def or_temporary(path: Path) -> Path:
     above = next((existing for existing in (path, *path.parents) if os.path.lexists(existing)), path)
     if above == path or os.access(above, os.W_OK | os.X_OK):
         return path
+    from ejcache.settings.temporary_directories import temporary_directory  # where the home directory cannot be used
+
     instead = temporary_directory() or path
     log.info("ejcache: %s cannot be made, because %s cannot be written; %s is used instead", path, above, instead)
     return instead
@@ -53,7 +54,11 @@ def default_directory(env: Mapping[str, str]) -> Path:
 
 def home_directory(env: Mapping[str, str]) -> Path:
     """Return the home directory of this user; a directory of this process where there is none."""
-    return Path(env["HOME"]) if env.get("HOME") else _home()
+    if env.get("HOME"):
+        return Path(env["HOME"])
+    from ejcache.settings.temporary_directories import home_without_variable
+
+    return home_without_variable()
 
 
 def user_file(env: Mapping[str, str] = os.environ) -> Path:
@@ -66,7 +71,7 @@ def user_file(env: Mapping[str, str] = os.environ) -> Path:
 
 def configuration_files(env: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the configuration files that count, the one with precedence first."""
-    return user_file(env), HOST_FILE
+    return user_file(env), Path(HOST_FILE)
 
 
 def may_exist(path: Path) -> bool:
@@ -86,66 +91,19 @@ def state_directory() -> Path:
     Digests of the compiler's libraries are in it, which keys are made of. So a directory that another user owns or can
     write to is not used, and one warning names the one that is used instead.
     """
-    env = os.environ
     # At each compilation that is logged: making the path anew takes longer than writing the line.
-    own = _named_by(*map(env.get, _NAMING)) if env.get("HOME") else default_directory(env)
-    return _decided_state(or_temporary(own))
-
-
-_NAMING: Final = ("HOME", "XDG_CACHE_HOME")
-"""The variables that name the user's directory."""
+    home = os.environ.get("HOME", "")
+    return _state_directory(home, os.environ.get("XDG_CACHE_HOME", ""), None if home else default_directory(os.environ))
 
 
 @functools.lru_cache(maxsize=16)
-def _named_by(*values: str | None) -> Path:
-    return default_directory({name: value for name, value in zip(_NAMING, values, strict=True) if value is not None})
-
-
-@functools.lru_cache(maxsize=16)
-def _decided_state(own: Path) -> Path:
+def _state_directory(home: str, root: str, default: Path | None) -> Path:
+    own = or_temporary(default or default_directory({"HOME": home, "XDG_CACHE_HOME": root}))
     access = decide_access(own, trusted=None, names=("state",), setting="XDG_CACHE_HOME")
     if not access.why:
         return own / "state"
-    instead = (temporary_directory() or _directory_of_this_process()) / "state"
+    from ejcache.settings.temporary_directories import directory_of_this_process, temporary_directory
+
+    instead = (temporary_directory() or directory_of_this_process()) / "state"
     warn_once(("refused state", own), "ejcache: %s; %s is used instead of %s", access.why, instead, own / "state")
     return instead
-
-
-def temporary_directory() -> Path | None:
-    """Return a directory of this user among the temporary files, or None if another user could write to it.
-
-    It may hold entries, and entries are code, so a directory that somebody else prepared must not be used.
-    """
-    import tempfile
-
-    try:
-        path = Path(tempfile.gettempdir()) / f"ejcache-{os.getuid()}"
-        path.mkdir(mode=0o700, exist_ok=True)
-        about = path.lstat()
-    except OSError:
-        return None
-    # Its name can be guessed, so another user may have made it first.
-    private = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not stat.S_IMODE(about.st_mode) & 0o022
-    return path if private else None
-
-
-def _home() -> Path:
-    import pwd
-
-    # Not by `Path.home`, which takes an empty HOME for the root of all directories.
-    try:
-        home = pwd.getpwuid(os.getuid()).pw_dir
-    except (KeyError, OSError):  # in some containers the uid has no passwd entry and HOME is not set
-        home = ""
-    return Path(home) if home.startswith("/") else temporary_directory() or _directory_of_this_process()
-
-
-@functools.cache
-def _directory_of_this_process() -> Path:
-    import tempfile
-
-    try:
-        return Path(tempfile.mkdtemp(prefix="ejcache-"))
-    except OSError:
-        # No directory can be made. Opening the store will fail with a message that says so.
-        return Path("/")

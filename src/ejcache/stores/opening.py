@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.common_errors import UntrustedDirectoryError, UsageError
-from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.base import UNLIMITED
@@ -200,6 +199,9 @@ def usable_location(
         return location
     if or_raise and access.closed:
         raise UntrustedDirectoryError(access.refusal)
+    from ejcache.settings.directories import user_directory  # where another directory is looked for
+    from ejcache.settings.temporary_directories import temporary_directory
+
     for own in filter(None, (user_directory(), temporary_directory())):
         instead = Location.parse(own)
         if instead != location and not decide_location(instead, settings).why:

@@ -22,7 +22,8 @@ from ejcache.history.text import SourceFiles
 from ejcache.jax_integration.forms import what_is_needed
 from ejcache.journal.run_log import RUN_COUNTS, read_counts
 from ejcache.journal.start_records import read_starts
-from ejcache.settings.environment import child_environment, environment_variable
+from ejcache.settings.child_environment import child_environment
+from ejcache.settings.environment import environment_variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -261,7 +261,7 @@ def _change(
             f"{names} would be written into the configuration file, for all caches, and --dir names one: leave out "
             "--dir; the limits of a shared cache are stored with it"
         )
-    written = _change_file(in_file, HOST_FILE if to == "host" else user_file()) if in_file else None
+    written = _change_file(in_file, Path(HOST_FILE) if to == "host" else user_file()) if in_file else None
     limits = _change_limits(with_cache, settings) if with_cache else None
     if as_json:
         output.print_json({"url": str(settings.dir), "stored_limits": limits, "file": written and str(written)})

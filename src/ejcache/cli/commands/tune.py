@@ -22,7 +22,7 @@ from ejcache.cli.options import Json, Limit, Name, TunedDir, argument, count, fl
 from ejcache.cli.starting import command_of
 from ejcache.cli.tuned.records import named_layer, open_autotune
 from ejcache.errors import UsageError
-from ejcache.settings.environment import child_environment
+from ejcache.settings.child_environment import child_environment
 from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:

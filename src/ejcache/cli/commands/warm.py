@@ -161,7 +161,7 @@ def _warm_function(
     devices: str | None,
     as_json: bool,
 ) -> int:
-    from ejcache.settings.environment import child_environment, settings_environment
+    from ejcache.settings.child_environment import child_environment, settings_environment
     from ejcache.settings.resolve import command_line, resolve, set_command_line
     from ejcache.stores.location import display_url
 
