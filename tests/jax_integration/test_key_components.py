@@ -10,7 +10,7 @@ import pytest
 from jax._src.lib import xla_client
 
 import ejcache
-from ejcache.jax_integration.lowering.components import (
+from ejcache.jax_integration.lowering.key import (
     device_components,
     device_layout,
     environment_components,

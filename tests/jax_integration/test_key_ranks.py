@@ -12,7 +12,7 @@ from forking import Forked
 from helpers import ROOT
 from pod import Rank, run_pod
 
-from ejcache.jax_integration.lowering.components import device_layout
+from ejcache.jax_integration.lowering.key import device_layout
 
 PROGRAM = ROOT / "tests" / "programs" / "ranks.py"
 TOGETHER = {"JAX_SHARE_BINARY_BETWEEN_HOSTS": "1"}

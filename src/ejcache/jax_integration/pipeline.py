@@ -35,9 +35,9 @@ from ejcache.jax_integration.lookup import OWN, EntryLoader
 from ejcache.jax_integration.lowering.key import make_key
 from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam_backends
-from ejcache.jax_integration.seam import durations
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.tracebacks import caller
+from ejcache.jax_integration.seam.watching import take_durations
 from ejcache.journal.line import HIT, Process, ProgramRecord
 from ejcache.journal.recorder import recorder
 from ejcache.keys.key import CROSS, PGLE
@@ -150,7 +150,7 @@ class Compiler:
         if (asked := being_asked()) is not None:
             self._answer(asked, request)
             return None
-        began, measured = time.monotonic(), durations.take_durations()
+        began, measured = time.monotonic(), take_durations()
         settings = self.settings()
         cache = self.cache_of(settings)
         if cache is None:

@@ -29,9 +29,9 @@ from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
-from ejcache.jax_integration.seam.durations import when_compiled
 from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
+from ejcache.jax_integration.seam.watching import when_compiled
 from ejcache.journal.late_writes import write_later
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.journal.recorder import recorder

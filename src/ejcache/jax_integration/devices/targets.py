@@ -24,8 +24,7 @@ import jax
 from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVersionError, NotFoundError, UsageError
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.devices.topologies import device_memory, gathered_topology
-from ejcache.jax_integration.lowering.components import device_components, environment_components
-from ejcache.jax_integration.lowering.key import absent_hosts
+from ejcache.jax_integration.lowering.key import absent_hosts, device_components, environment_components
 from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, native_libraries
 from ejcache.jax_integration.lowering.plugins import installed_packages
 from ejcache.jax_integration.ranks.agreement import RankAgreement

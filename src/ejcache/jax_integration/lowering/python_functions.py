@@ -1,7 +1,7 @@
 """Python functions that take part when XLA compiles a program: the component of the key that names them, or why the
 program has no key.
 
-`seam/registries.py` knows what is registered with JAX.
+`seam/watching.py` knows what is registered with JAX.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.counters import Skip
 from ejcache.jax_integration.seam.earlier_registrations import own_batch_targets
-from ejcache.jax_integration.seam.registries import registered
+from ejcache.jax_integration.seam.watching import registered
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.lowering.module_digest import ModuleDigest
-    from ejcache.jax_integration.seam.registries import RegisteredFunctions
+    from ejcache.jax_integration.seam.watching import RegisteredFunctions
 
 _PARTITIONING: Final = (
     "uses custom_partitioning, whose Python function has no identity outside this process, so it is compiled anew "

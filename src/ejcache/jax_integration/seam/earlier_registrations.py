@@ -1,4 +1,4 @@
-"""What was registered with JAX before `registries` watched it. A part of the seam.
+"""What was registered with JAX before `watching` noted it. A part of the seam.
 
 CPython counts in the bytecode of a function how often it ran, so JAX's function that registers passes shows whether it
 was ever called. And JAX's own libraries register custom calls when they are imported.

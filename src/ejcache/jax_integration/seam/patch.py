@@ -30,7 +30,7 @@ from jax.experimental import serialize_executable as jax_serialization
 from jaxlib import _hlo
 
 from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
-from ejcache.jax_integration.seam import durations, registries
+from ejcache.jax_integration.seam import watching
 from ejcache.jax_integration.seam.tracebacks import call_without_our_frames, register_our_frames
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def mismatches() -> list[str]:
         found += [f"jax._src.compiler.{caller} does not call {callee}" for callee in missing]
     states = getattr(jax_config, "config_states", {})
     missing = [flag for flag in _NEEDED_FLAGS if not hasattr(states.get(flag), "_update_global_hook")]
-    return found + [f"the flag {flag} is gone" for flag in missing] + registries.mismatches()
+    return found + [f"the flag {flag} is gone" for flag in missing] + watching.mismatches()
 
 
 # -- replacing -----------------------------------------------------------------------------------------------------
@@ -284,8 +284,7 @@ def install(hooks: CompileCache) -> None:
             # A partial is two objects of the collector, a function with what it closes over five.
             setattr(module, name, functools.partial(call_without_our_frames, function, hooks, *more))
         register_our_frames()
-        registries.watch()
-        durations.listen()
+        watching.watch()
         _keep_jax_cache_closed()
         _patch_pickler(hooks)
 
@@ -316,8 +315,7 @@ def uninstall() -> None:
         for name, function in _originals.items():
             setattr(_module_of(name), name, function)
         _originals.clear()
-        registries.unwatch()
-        durations.unlisten()
+        watching.unwatch()
         jax_cache.reset_cache()
 
 

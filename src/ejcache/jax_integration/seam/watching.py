@@ -1,7 +1,9 @@
-"""What a program has registered with JAX that acts when XLA compiles, and that the lowered module does not show.
+"""What is noted of JAX while ejcache is enabled: what a program registers that acts when XLA compiles, and how long JAX
+traces and lowers. A part of the seam.
 
-XLA keeps these registries in C++ and lists none of them. So the Python functions that fill them are replaced by ones
-that also note what is registered. Some things are known of what was registered before:
+The lowered module does not show what is registered. XLA keeps these registries in C++ and lists none of them. So the
+Python functions that fill them are replaced by ones that also note what is registered. Some things are known of what
+was registered before:
 
 * Passes over the HLO: whether JAX's function that registers passes was ever called.
 * Custom calls that are partitioned by their batch dimensions, or by a Python function. Until JAX looks for plug-ins, it
@@ -9,22 +11,28 @@ that also note what is registered. Some things are known of what was registered 
 
 docs/keys.md lists the other registries, and why they need nothing.
 
+JAX tells listeners (`jax.monitoring`) how long it traced and lowered a program, in the thread that does it, after it
+has done it. A program that removes all listeners loses the two numbers.
+
 Read for this: jax and jaxlib 0.10.2 and 0.12.0.1, `xla_transform.py`, `ffi.py`, `custom_partitioning.py`,
 `xla_bridge.py`, `lax/linalg.py`; XLA's `xla_transform.cc`, `custom_call_batch_partitioner.cc`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from jax._src import lib as jax_lib
+from jax._src import monitoring as jax_monitoring
 from jax._src import xla_bridge
 from jax._src.lib import xla_client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _REGISTER: Final = "register_xla_transform"
 _CLEAR: Final = "clear_xla_transform"
@@ -68,7 +76,7 @@ def mismatches() -> list[str]:
 
 
 def watch() -> None:
-    """Note from now on what is registered, and find out what can be known of what was registered before."""
+    """Note from now on what is registered and what takes how long, and find out what was registered before."""
     global _seen
     _seen = RegisteredFunctions()
     registering = getattr(sys.modules.get("jax._src.xla_transform"), "register_hlo_module_transformation", None)
@@ -80,20 +88,23 @@ def watch() -> None:
     _seen.all_calls = not xla_bridge._plugins_registered
     for request in xla_bridge._plugin_callbacks:
         if isinstance(request, functools.partial):
-            _note(getattr(request.func, "__name__", ""), request.args, request.keywords)
+            _note_registration(getattr(request.func, "__name__", ""), request.args, request.keywords)
     passes = _passes_module()
     for name in dir(passes):
         if name.startswith(_REGISTER):
             _replace(passes, name)
     for name in (_BATCHED, _PARTITIONED):
         _replace(xla_client, name)
+    jax_monitoring.register_event_duration_secs_listener(_note_duration)
 
 
 def unwatch() -> None:
-    """Put JAX's functions back."""
+    """Put JAX's functions back, and measure nothing any more."""
     for (module, name), original in _originals.items():
         setattr(module, name, original)
     _originals.clear()
+    with contextlib.suppress(AssertionError, AttributeError, ValueError):  # the program has removed all listeners
+        jax_monitoring.unregister_event_duration_listener(_note_duration)
 
 
 def registered() -> RegisteredFunctions:
@@ -110,13 +121,13 @@ def _replace(module: Any, name: str) -> None:
     @functools.wraps(original)
     def noting(*arguments: Any, **named: Any) -> Any:
         result = original(*arguments, **named)
-        _note(name, arguments, named)
+        _note_registration(name, arguments, named)
         return result
 
     setattr(module, name, noting)
 
 
-def _note(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+def _note_registration(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
     if function.startswith(_REGISTER):
         _seen.passes = True
         return
@@ -130,3 +141,36 @@ def _note(function: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -
 def _passes_module() -> Any:
     """Return None in jaxlib before 0.10.2, which has no such passes."""
     return getattr(jax_lib, "_xla", None)
+
+
+# -- durations -----------------------------------------------------------------------------------------------------
+
+
+_PHASES: Final = {
+    "/jax/core/compile/jaxpr_trace_duration": "traced",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowered",
+}
+_COMPILED: Final = "/jax/core/compile/backend_compile_duration"
+
+
+_here: Final = threading.local()
+"""What this thread has measured since its last program, `seconds`, and what waits for it, `when_compiled`."""
+
+
+def take_durations() -> dict[str, float]:
+    """Take the seconds in which this thread last traced and lowered a program."""
+    found: dict[str, float] = vars(_here).pop("seconds", {})
+    return found
+
+
+def when_compiled(callback: Callable[[float], object]) -> None:
+    """Call `callback` with the seconds that JAX took to compile what this thread compiles now."""
+    _here.when_compiled = callback
+
+
+def _note_duration(event: str, duration: float, **_: Any) -> None:
+    phase = _PHASES.get(event)
+    if phase is not None:
+        vars(_here).setdefault("seconds", {})[phase] = duration
+    elif event == _COMPILED and (callback := vars(_here).pop("when_compiled", None)) is not None:
+        callback(duration)
