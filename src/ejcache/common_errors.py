@@ -75,10 +75,6 @@ class StoreReadOnlyError(StoreError):
     """A write to a read-only store."""
 
 
-class StoreTooSmallError(StoreError):
-    """One entry is larger than the limit of the whole store. No other entry was evicted for it."""
-
-
 class StoreBusyError(StoreError):
     """A lock or a database was busy until the deadline."""
 
@@ -118,7 +114,6 @@ for _error in (
     EntryCorruptError,
     EntryForeignError,
     EntryVersionError,
-    StoreTooSmallError,
     StoreBusyError,
     UntrustedDirectoryError,
     StoreForbiddenError,

@@ -48,7 +48,6 @@ from ejcache.common_errors import StoreBusyError as StoreBusyError
 from ejcache.common_errors import StoreError as StoreError
 from ejcache.common_errors import StoreForbiddenError as StoreForbiddenError
 from ejcache.common_errors import StoreReadOnlyError as StoreReadOnlyError
-from ejcache.common_errors import StoreTooSmallError as StoreTooSmallError
 from ejcache.common_errors import StoreUnavailableError as StoreUnavailableError
 from ejcache.common_errors import UntrustedDirectoryError as UntrustedDirectoryError
 from ejcache.common_errors import UsageError as UsageError
@@ -125,6 +124,10 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
 
 class EntryRecalledError(EntryError):
     """The entry is intact, and an operator has recalled it (`ejcache recall`)."""
+
+
+class StoreTooSmallError(StoreError):
+    """One entry is larger than the limit of the whole store. No other entry was evicted for it."""
 
 
 class NoPermissionError(StoreForbiddenError):

@@ -19,7 +19,7 @@ import ejcache
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.devices import absent as elsewhere
 from ejcache.jax_integration.seam import compiling
-from ejcache.keys import key as keys
+from ejcache.keys import parsing
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING
 from ejcache.keys.parsing import evicted_before, parse_key
 from ejcache.keys.side_keys import is_side_key
@@ -36,7 +36,7 @@ def compiled(monkeypatch):
     monkeypatch.setattr(
         compiling, "compile_executable", lambda program: made.append(program.name) or compile_executable(program)
     )
-    monkeypatch.setattr(keys, "AUTOTUNED", frozenset({"cpu"}))
+    monkeypatch.setattr(parsing, "AUTOTUNED", frozenset({"cpu"}))
     return made
 
 
@@ -131,9 +131,9 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
 from ejcache.jax_integration.seam import compiling
-from ejcache.keys import key as keys
+from ejcache.keys import parsing
 
-keys.AUTOTUNED = frozenset({"cpu"})
+parsing.AUTOTUNED = frozenset({"cpu"})
 compiled, compile_executable = [], compiling.compile_executable
 compiling.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
 

@@ -138,13 +138,15 @@ class Compilation:
 
     def use_variant(self, variant: str) -> None:
         """Go on as the compilation of another variant of the program."""
-        self.key = self.key.of_variant(variant)
+        self.key = self.key._replace(variant=variant)
         self.text = self.key.text
 
     @property
     def texts(self) -> tuple[str, ...]:
         """The keys under which an executable of the program may be stored, the best one first."""
-        return tuple(filter(None, (self.text, self.key.untuned_key)))
+        from ejcache.keys.parsing import untuned_key  # of absent devices and questions alone
+
+        return tuple(filter(None, (self.text, untuned_key(self.key))))
 
     @property
     def is_optimised(self) -> bool:

@@ -55,7 +55,9 @@ def _what_stands_in(compilation: Compilation) -> Iterator[str]:
             compilation.report_failure("look for another variant", exc)
             return
     else:
-        others = (compilation.key.untuned_key,)
+        from ejcache.keys.parsing import untuned_key  # by a miss alone
+
+        others = (untuned_key(compilation.key),)
     for text in others:
         # `warm` stores a tuned executable where it has the devices, so an untuned one does not count as a hit for it.
         if text and not (f"-{CROSS}-" in text and stores_only()):

@@ -30,6 +30,7 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
 from ejcache.keys.compile_options import canonical_options
 from ejcache.keys.key import PLAIN, PROFILING
+from ejcache.keys.parsing import untuned_key
 from ejcache.keys.side_keys import profile_key
 from ejcache.util.log import log
 
@@ -78,8 +79,8 @@ def fallbacks(compilation: Compilation) -> tuple[str, ...]:
         compilation.profile = _stored_profile(compilation)
     if compilation.profile is not None:
         return ()
-    plain = compilation.key.of_variant(PLAIN)
-    texts = plain.text, compilation.key.of_variant(PROFILING).text, plain.untuned_key
+    plain = compilation.key._replace(variant=PLAIN)
+    texts = plain.text, plain._replace(variant=PROFILING).text, untuned_key(plain)
     return tuple(filter(None, texts))
 
 
@@ -148,7 +149,7 @@ def _stored_profile(compilation: Compilation) -> Profile | None:
     """Return the stored profile of this program, if it is to be used now."""
     settings, cache, key = compilation.settings, compilation.cache, compilation.key
     profiling = settings.enable_pgle and settings.pgle_profiling_runs > 0
-    if not profiling and cache.contains(key.of_variant(PROFILING).text, settings):
+    if not profiling and cache.contains(key._replace(variant=PROFILING).text, settings):
         # Nothing would be profiled, and nothing has to be compiled.
         return None
     found = cache.read(profile_key(key), settings, kind=PROFILE_KIND).entry

@@ -45,7 +45,7 @@ def compile_variables(
             value counts verbatim.
         content: as in `canonical_flags`.
     """
-    variables: dict[str, str] = {}
+    variables: dict[str, str] = {}  # a token may contain spaces (a quoted value), but never a line break
     xla_flags = environ.get("XLA_FLAGS", "")
     if not xla_flags.lstrip(" \t\r\n").startswith("-") and flags_files:
         xla_flags = flags_files.get(xla_flags, xla_flags)
@@ -53,14 +53,14 @@ def compile_variables(
         from ejcache.keys.flags import canonical_flags, split_flags  # where there are flags
 
         if tokens := canonical_flags(split_flags(xla_flags), content=content):
-            variables["XLA_FLAGS"] = _lines(tokens)
+            variables["XLA_FLAGS"] = "\n".join(tokens)
     name = platform.lower()
     # Only libtpu reads it, but a plug-in of another name may contain libtpu.
     if name not in ("cpu", *_GPU_PLATFORMS) and (libtpu_flags := environ.get("LIBTPU_INIT_ARGS", "")):
         from ejcache.keys import libtpu_flags as libtpu  # on TPUs alone
 
         if tokens := libtpu.canonical_words(libtpu.split_words(libtpu_flags), content=content):
-            variables["LIBTPU_INIT_ARGS"] = _lines(tokens)
+            variables["LIBTPU_INIT_ARGS"] = "\n".join(tokens)
     if name in _GPU_PLATFORMS:
         variables |= {known: environ[known] for known in _GPU_VARIABLES.split() if environ.get(known)}
         variables |= _beginning_with("TRITON_", environ, ignored=_TRITON_IGNORED)
@@ -71,7 +71,7 @@ def compile_variables(
         variables |= _beginning_with("NEURON_", environ, ignored=IGNORED_VARIABLES)
         variables.pop("NEURON_CC_FLAGS", None)
         if tokens := canonical_options(environ.get("NEURON_CC_FLAGS", "")):
-            variables["NEURON_CC_FLAGS"] = _lines(tokens)
+            variables["NEURON_CC_FLAGS"] = "\n".join(tokens)
     return dict(sorted(variables.items()))
 
 
@@ -96,8 +96,3 @@ def _beginning_with(prefix: str, environ: Mapping[str, str], *, ignored: str) ->
         for name, value in environ.items()
         if name.startswith(prefix) and value and not name.startswith(beginnings)
     }
-
-
-def _lines(tokens: tuple[str, ...]) -> str:
-    # A token may contain spaces (a quoted value), but never a line break.
-    return "\n".join(tokens)

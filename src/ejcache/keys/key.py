@@ -38,10 +38,7 @@ PGLE: Final = "pgle"
 CROSS: Final = "cross"
 """Compiled without the devices on which XLA would have autotuned it; the plain one replaces it."""
 
-AUTOTUNED: Final = frozenset({"gpu", "cuda", "rocm"})
-"""The platforms on whose devices XLA runs parts of a program while it compiles, to choose among its kernels."""
-
-ENVIRONMENT_COMPONENTS: Final = frozenset({"format", "namespace", "jaxlib", "platform_version", "native_libraries"})
+ENVIRONMENT_COMPONENTS: Final = ("format", "namespace", "jaxlib", "platform_version", "native_libraries")
 """Components that describe the tool chain. All others describe the program, its options and its devices.
 
 Flags and the host's CPU are not among them: an entry of another host, or of a job with other flags, is not outdated.
@@ -74,20 +71,11 @@ class CacheKey(NamedTuple):
     size: int = 0
 
     @property
-    def untuned_key(self) -> str:
-        """The key of the plain program as it was compiled without its devices; empty where that is the same."""
-        return self.of_variant(CROSS).text if self.variant == PLAIN and self.platform in AUTOTUNED else ""
-
-    @property
     def logical(self) -> str:
         """Digest of the program, its options and devices; the variants of a program share it."""
         # The readable text shortens and replaces characters, so the true names count here.
         group = {name: digest for name, digest in self.components.items() if name not in ENVIRONMENT_COMPONENTS}
         return _remember((*group.items(), ("name", self.name), ("platform", self.platform)), LOGICAL_DIGITS)
-
-    def of_variant(self, variant: str) -> CacheKey:
-        """Return the key of another variant of this program."""
-        return self._replace(variant=variant)
 
     @property
     def environment(self) -> str:

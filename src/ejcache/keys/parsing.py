@@ -1,13 +1,19 @@
-"""Reads the text of a key: its parts, and which entries are of no use beside its own. A hit reads none."""
+"""Reads the text of a key: its parts, what stands in for its entry, and which entries are of no use beside it.
+
+A hit reads none.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from ejcache.keys.key import AUTOTUNED, CROSS, ENVIRONMENT_DIGITS, LOGICAL_DIGITS, PGLE, PLAIN, PROFILING, THIN
+from ejcache.keys.key import CROSS, ENVIRONMENT_DIGITS, LOGICAL_DIGITS, PGLE, PLAIN, PROFILING, THIN, CacheKey
 from ejcache.keys.side_keys import is_profile_key
 from ejcache.util.tuples import NamedTuple
+
+AUTOTUNED: Final = frozenset({"gpu", "cuda", "rocm"})
+"""The platforms on whose devices XLA runs parts of a program while it compiles, to choose among its kernels."""
 
 _REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sorted(AUTOTUNED)))
 """In the keys of entries that replace others."""
@@ -28,6 +34,13 @@ class KeyParts(NamedTuple):
     variant: str
     logical: str
     environment: str
+
+
+def untuned_key(key: CacheKey) -> str:
+    """Return the text of the key of the plain program as it was compiled without its devices; empty where that is the
+    same.
+    """
+    return key._replace(variant=CROSS).text if key.variant == PLAIN and key.platform in AUTOTUNED else ""
 
 
 def evicted_before(key: str) -> tuple[str, ...]:

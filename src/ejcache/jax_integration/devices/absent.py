@@ -11,6 +11,7 @@ from ejcache.jax_integration.compilation_state import AlreadyStoredError, stores
 from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam.lowered_programs import autotune_directory, with_overrides
 from ejcache.keys.key import CROSS
+from ejcache.keys.parsing import untuned_key
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any
     What XLA would have autotuned on the devices becomes the variant `cross`. If the cache has all measurements that XLA
     would make, the program stays the plain one.
     """
-    if not compilation.key.untuned_key:
+    if not untuned_key(compilation.key):
         return compiling.compile_executable(program)
     placement = program.placement
     measured = autotune_directory(placement.options)
