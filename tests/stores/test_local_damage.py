@@ -19,11 +19,11 @@ from local_processes import starting
 
 from ejcache.entry import Header
 from ejcache.entry_encoding import encode
+from ejcache.stores.local.index import digest_of
 from ejcache.stores.local.index_repair import REBUILDS
 from ejcache.stores.local.quarantine import QUARANTINED_INDEX_BYTES
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
 from ejcache.stores.local.value_files import INLINE_BYTES
-from ejcache.stores.local.values import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

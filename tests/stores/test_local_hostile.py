@@ -12,8 +12,8 @@ from capabilities import needs
 from store_processes import in_fork
 
 from ejcache.errors import NotAStoreError, StoreError, StoreUnavailableError, UntrustedDirectoryError
+from ejcache.stores.local.index import digest_of
 from ejcache.stores.local.store import LocalStore
-from ejcache.stores.local.values import digest_of
 from ejcache.util.directory_access import why_replaceable, why_untrusted
 
 SIZE = 60_000

@@ -15,8 +15,8 @@ from store_processes import in_fork
 from write_steps import seeing_steps
 
 from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
+from ejcache.stores.local.index import read_value
 from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
-from ejcache.stores.local.values import ValueFiles
 from ejcache.util import locks as local_locks
 
 
@@ -210,14 +210,13 @@ def test_replaced_under_a_reader(tmp_path, monkeypatch):
         values = [bytes([number]) * 60_000 for number in range(12)]
         store.put("k", values[0])
         left = iter(values[1:])
-        read = ValueFiles.read
 
-        def replaced_first(values, row, length=None):
+        def replaced_first(directory, row, length=None):
             value = next(left, None)
             if value is not None:
                 other.replace("k", value)
-            return read(values, row, length)
+            return read_value(directory, row, length)
 
-        monkeypatch.setattr(ValueFiles, "read", replaced_first)
+        monkeypatch.setattr("ejcache.stores.local.store.read_value", replaced_first)
         assert store.get("k") == values[-1]
         assert DAMAGED_ROWS not in store.counters()

@@ -12,6 +12,7 @@ import os
 import time
 import weakref
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.common_errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
@@ -26,7 +27,6 @@ from ejcache.util.scheduler import short_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -57,8 +57,8 @@ class ConnectionManager:
         self._timeout = timeout
         self._lock = ThreadLock(str(self.root))
         self._index: EntryIndex | None = None
-        self._used: Path | None = None
-        self._suspect: Path | None = None
+        self._used: str | None = None
+        self._suspect: str | None = None
         self._holders = 0
         self._uses_reserve = False
         self._locked_for_fork = False
@@ -244,7 +244,7 @@ class ConnectionManager:
                 log.warning("ejcache: the index of %s is damaged, and a new one is created: %s", self.root, why)
                 self._release()
                 with exclusive(self._layout.lock, deadline=deadline):
-                    replace(self._layout, index.generation, self._options.max_size)
+                    replace(self._layout, Path(index.generation), self._options.max_size)
                 self._current(make=True, deadline=deadline)
         except StoreError:
             raise
@@ -483,13 +483,13 @@ def _attach_if_intact(
     except (sqlite3.Error, UnicodeError) as exc:
         if index is not None:
             index.connection.close()
-        if not _is_damaged(generation, exc):
+        if not _is_damaged(str(generation), exc):
             raise translate(exc, root) from exc
         log.warning("ejcache: the index of %s is damaged, and is quarantined: %s", root, exc)
         return None
 
 
-def _is_damaged(generation: Path, exc: sqlite3.Error | UnicodeError) -> bool:
+def _is_damaged(generation: str, exc: sqlite3.Error | UnicodeError) -> bool:
     """True if `exc`, raised by the index of `generation`, proves that it is damaged, or if SQLite's check does."""
     if isinstance(exc, DamageError):
         return True
@@ -499,7 +499,7 @@ def _is_damaged(generation: Path, exc: sqlite3.Error | UnicodeError) -> bool:
         from ejcache.stores.local.index_repair import is_copy_damaged  # by what is suspected
     except (ImportError, OSError):
         return False  # no file can be read, so nothing can be proven
-    return is_copy_damaged(generation / INDEX)
+    return is_copy_damaged(Path(generation, INDEX))
 
 
 def _check_header(path: Path) -> None:

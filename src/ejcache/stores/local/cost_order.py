@@ -21,11 +21,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.local.values import MODE_RAW
+from ejcache.stores.local.layout import MODE_RAW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from ejcache.stores.local.sqlite import sqlite3
 
@@ -93,7 +92,7 @@ def set_age(sql: Sql, age: float) -> None:
     sql(_SET_AGE, (_AGE, age))
 
 
-def convert(sql: Sql, generation: Path, worth: Callable[[bytes, int], float], age: float, *, besides: str) -> None:
+def convert(sql: Sql, generation: str, worth: Callable[[bytes, int], float], age: float, *, besides: str) -> None:
     """Give a turn to rows that have none, but for the row of the key `besides`, inside a transaction."""
     select = (
         "SELECT rowid, size, mode, filename, substr(value, 1, ?), access_count FROM Cache WHERE turn IS NULL"

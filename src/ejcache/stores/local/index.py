@@ -1,23 +1,26 @@
 """The index of one generation of a local store: an SQLite database with diskcache's tables and two of ours.
 
 One connection, from opening to closing it: rows, transactions with deadlines, uses that are written later, and files of
-deleted rows. `connection_manager` opens it, `writer` writes entries with it, and `index_upkeep` has what is asked of it
-besides.
+deleted rows; and what is read of a value, which is in its row or in a file. `connection_manager` opens it, `writer`
+writes entries with it, `value_files` their files, and `index_upkeep` has what is asked of it besides.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import hashlib
 import os
+import re
+import stat
 import time
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.common_errors import StoreBusyError
-from ejcache.stores.local.layout import INDEX, WAL_BYTES
+from ejcache.stores.local.layout import INDEX, MODE_BINARY, MODE_RAW, WAL_BYTES
 from ejcache.stores.local.sqlite import DamageError, classify, sqlite3
-from ejcache.stores.local.values import IndexRow, ValueFiles
 from ejcache.util.locks import pause
 from ejcache.util.tuples import NamedTuple
 
@@ -28,18 +31,17 @@ if TYPE_CHECKING:
     from ejcache.util.locks import Presence
 
 
-_REQUIRED: Final = frozenset(
-    {
-        "Settings", "Cache", "Cache_key_raw", "EjcacheCounters",
-        "Settings_count_insert", "Settings_count_delete",
-        "Settings_size_insert", "Settings_size_update", "Settings_size_delete",
-    }
+_REQUIRED: Final = (
+    "Settings", "Cache", "Cache_key_raw", "EjcacheCounters",
+    "Settings_count_insert", "Settings_count_delete",
+    "Settings_size_insert", "Settings_size_update", "Settings_size_delete",
 )  # fmt: skip
 WHOLE: Final = "rowid, tag, size, mode, filename, value, store_time"
 LENGTH: Final = WHOLE.replace("value", "length(value)")
 """The columns of an `IndexRow`, with its value or only the value's length."""
-# What is put into these statements are the constants of this module.
-# ruff: noqa: S608
+# What is put into these statements are the constants of this module. pathlib's methods cost as much as the calls that
+# they make, and these are on the path of every hit.
+# ruff: noqa: PTH118, S608
 _COUNT: Final = """
     INSERT INTO EjcacheCounters VALUES (?) ON CONFLICT (name) DO UPDATE SET amount = amount + excluded.amount
 """
@@ -59,9 +61,23 @@ _ROWS_OF_USES: Final = 300
 USES_SECONDS: Final = 1.0
 """How long a use may be known to this process only. A killed process loses it."""
 _MOST_USES: Final = 1_000
+_PRAGMAS: Final = (
+    "PRAGMA mmap_size = 0; PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;"
+    f" PRAGMA journal_size_limit = {WAL_BYTES // 2}; PRAGMA wal_autocheckpoint = {WAL_BYTES // 2 // 4096}; "
+)
 _WATCH_STEPS: Final = 1_000_000
 MOST_STEPS: Final = 200
 """A statement of more than this many million steps is in an endless loop in a damaged index."""
+
+
+MAX_VALUE_BYTES: Final = 9 * 2**28
+"""An entry of 2 GiB, the most that protobuf can hold, with its header and room to spare. A larger file is damage: a
+sparse one costs nothing on disk and would fill the memory."""
+
+FILENAME: Final = r"[0-9a-f]/([0-9a-f]{16})-[0-9a-f]{16}\.val"
+# Not through a link, and without waiting at a pipe: a user who could once write to the directory may have put one
+# there.
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class IndexOptions(NamedTuple):
@@ -77,6 +93,34 @@ class IndexOptions(NamedTuple):
     max_size: int = -1
     evict_before: Callable[[str], Iterable[str]] | None = None
     worth: Callable[[bytes, int], float] | None = None
+
+
+def digest_of(key: str) -> str:
+    """Digest a key for its row and file name, so that a damaged index is noticed when it confuses two keys."""
+    return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+
+
+class IndexRow(NamedTuple):
+    """What the index says of an entry. A damaged or hostile index may say anything, of any type."""
+
+    rowid: Any
+    tag: Any
+    size: Any
+    mode: Any
+    filename: Any
+    value: Any
+    """The bytes themselves, or only their number if they were not asked for."""
+    stored: Any
+
+    def trustworthy(self, key: str) -> bool:
+        """True if this is a row that ejcache wrote for `key`, and whose value is bytes."""
+        if self.tag != digest_of(key) or type(self.size) is not int or type(self.stored) is not float:
+            return False
+        if self.mode == MODE_RAW:
+            length = len(self.value) if isinstance(self.value, bytes) else self.value
+            return self.filename is None and type(length) is int and length == self.size
+        named = re.fullmatch(FILENAME, self.filename) if isinstance(self.filename, str) else None
+        return self.mode == MODE_BINARY and named is not None and named[1] == self.tag and self.value is None
 
 
 class PendingUses:
@@ -144,7 +188,9 @@ class EntryIndex:
         mode: of SQLite's connection if it only reads: "ro", or "immutable" to read without taking part in the locking.
 
     Attributes:
-        values: the value files.
+        generation: its directory.
+        token: of this process, in the names of value files that it has not given their final name.
+        file_mode: the permissions of new value files, once one was made.
         uses: when entries were used that this index does not know of yet.
         removed: the files of rows that the open transaction has deleted; `finish_write` deletes them.
         deadline: monotonic seconds until which writes wait for other writers.
@@ -160,10 +206,11 @@ class EntryIndex:
         options: IndexOptions = IndexOptions(),  # noqa: B008 (a constant)
         mode: str = "immutable",
     ) -> None:
-        self.generation = generation
+        self.generation = str(generation)
         self.read_only = presence is None
         self.options = options
-        self.values = ValueFiles(generation, "" if presence is None else presence.token)
+        self.token = "" if presence is None else presence.token
+        self.file_mode: int | None = None
         self.uses = PendingUses()
         self.deadline = 0.0
         self.unclean = False
@@ -197,19 +244,13 @@ class EntryIndex:
         self.connection.text_factory = _AS_TEXT
         self._steps = MOST_STEPS
         self.connection.set_progress_handler(self._watch, _WATCH_STEPS)
-        for pragma in (
-            "mmap_size = 0",
-            "synchronous = NORMAL",
-            "trusted_schema = OFF",
-            f"journal_size_limit = {WAL_BYTES // 2}",
-            f"wal_autocheckpoint = {WAL_BYTES // 2 // 4096}",
-            # It is in WAL mode, unless a tool has changed that.
-            f"query_only = {int(self.read_only)}" if self.read_only else "journal_mode = WAL",
-        ):
-            self._sql(f"PRAGMA {pragma}")
+        # It is in WAL mode, unless a tool has changed that. One call: the connection keeps an object of each statement.
+        self.connection.executescript(
+            _PRAGMAS + ("PRAGMA query_only = 1" if self.read_only else "PRAGMA journal_mode = WAL")
+        )
         names = {name for (name,) in self._sql("SELECT name FROM sqlite_master").fetchall()}
-        if not names >= _REQUIRED:
-            raise DamageError(f"the index lacks {', '.join(sorted(_REQUIRED - names))}")
+        if not names.issuperset(_REQUIRED):
+            raise DamageError(f"the index lacks {', '.join(sorted({*_REQUIRED} - names))}")
         self.total()
         if self.options.worth is not None and not self.read_only and "Cache_turn" not in names:
             from ejcache.stores.local.cost_order import order_by_cost  # most stores keep the order of uses
@@ -339,7 +380,7 @@ class EntryIndex:
         """Delete the files of deleted rows; False if some could not be deleted."""
         good = True
         while self._pending_deletes:
-            good = self.values.delete(self._pending_deletes[-1]) and good
+            good = delete_value(self.generation, self._pending_deletes[-1]) and good
             self._pending_deletes.pop()
         return good
 
@@ -402,3 +443,57 @@ def wal_bytes(path: str | Path) -> int:
         return os.stat(f"{path}-wal").st_size  # noqa: PTH116 (on the path of every hit of a reader)
     except OSError:
         return 0
+
+
+def read_value(directory: str, row: IndexRow, length: int | None = None) -> bytes | None:
+    """Read the value of a trustworthy row, or its first `length` bytes; None if its file is not as the row says.
+
+    Raises:
+        FileNotFoundError: its file is gone.
+        OSError: its file cannot be read.
+    """
+    if row.mode == MODE_RAW:
+        value: bytes = row.value
+        return value[:length]
+    if row.size > MAX_VALUE_BYTES:
+        return None
+    try:
+        fd = os.open(os.path.join(directory, row.filename), _READ)
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.ENXIO):  # a link or a socket
+            return None
+        raise
+    try:
+        if not is_value(os.fstat(fd), row.size):  # a directory, too, of which Python makes no file object
+            return None
+        wanted: int = row.size if length is None else min(length, row.size)
+        data = os.read(fd, wanted)
+        while len(data) < wanted:  # one read(2) returns at most 2 GiB
+            more = os.read(fd, wanted - len(data))
+            if not more:
+                return None
+            data += more
+        return data
+    finally:
+        os.close(fd)
+
+
+def delete_value(directory: str, filename: Any) -> bool:
+    """Delete a file that no row names any more; False if that failed.
+
+    A name that ejcache does not make is left alone: it may lead anywhere.
+    """
+    if not isinstance(filename, str) or re.fullmatch(FILENAME, filename) is None:
+        return True
+    try:
+        os.unlink(os.path.join(directory, filename))  # noqa: PTH108
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def is_value(about: os.stat_result, size: int) -> bool:
+    """True if a file is one, of so many bytes."""
+    return stat.S_ISREG(about.st_mode) and about.st_size == size

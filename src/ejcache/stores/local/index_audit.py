@@ -60,8 +60,8 @@ def _rows(index: EntryIndex, *, fix: bool) -> list[str]:
             named = raw == 1 and is_key(key)
             if not named or not row.trustworthy(key):
                 problem = f"the row of {key!r:.100} is not one that this store writes"
-            elif not is_present(index.values, row):
-                length = size_of(index.values, row.filename)
+            elif not is_present(index.generation, row):
+                length = size_of(index.generation, row.filename)
                 if index.find(key, whole=False) != row:
                     continue  # replaced or removed since
                 problem = f"{key} has {'no file' if length is None else f'a file of {length} bytes, not {row.size}'}"
@@ -81,12 +81,12 @@ def _files(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
         return []
     with exclusive(layout.lock, deadline=index.deadline):
         alive = living(layout.present)
-    problems = [f"a killed process left {name} unfinished" for name in unfinished(index.values, alive)]
-    found = set(committed(index.values))
+    problems = [f"a killed process left {name} unfinished" for name in unfinished(index.generation, alive)]
+    found = set(committed(index.generation))
     if found - filenames(index):
         with index.transact():
             problems += [f"no row names the file {name}" for name in sorted(found - filenames(index))]
     if fix and problems:
-        delete_unfinished(index.values, alive)
+        delete_unfinished(index.generation, alive)
         delete_orphans(index)
     return problems

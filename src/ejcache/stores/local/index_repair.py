@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache import entry_encoding
 from ejcache.common_errors import EntryError, StoreError
-from ejcache.stores.local.index import EntryIndex
+from ejcache.stores.local.index import EntryIndex, digest_of
 from ejcache.stores.local.index_upkeep import counters, integrity_problems
-from ejcache.stores.local.layout import INDEX, Layout, modification_time, remove_trees
+from ejcache.stores.local.layout import INDEX, MODE_BINARY, Layout, modification_time, remove_trees
 from ejcache.stores.local.quarantine import quarantine_index
 from ejcache.stores.local.sqlite import is_full, is_malformed, sqlite3, translate
 from ejcache.stores.local.value_files import committed
-from ejcache.stores.local.values import MODE_BINARY, ValueFiles, digest_of
 from ejcache.util.files import file_mode, make_below, open_regular, read_regular
 from ejcache.util.log import log
 
@@ -133,7 +132,7 @@ def _take_over(layout: Layout, dead: Path, making: Path, max_size: int) -> None:
     until = time.monotonic() + _FINDING_SECONDS
     rows: dict[str, tuple[object, ...]] = {}
     room = max_size
-    files = [(dead / name, name) for name in committed(ValueFiles(dead, ""))]
+    files = [(dead / name, name) for name in committed(str(dead))]
     for path, name in sorted(files, key=lambda file: -modification_time(file[0])):
         key = _key_of(path)
         if key is None or key in rows or digest_of(key) not in name or time.monotonic() > until:

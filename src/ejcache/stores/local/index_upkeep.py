@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.common_errors import StoreBusyError
 from ejcache.stores.local.cost_order import has_turns
-from ejcache.stores.local.index import LENGTH, MOST_STEPS, WHOLE
+from ejcache.stores.local.index import LENGTH, MOST_STEPS, WHOLE, IndexRow, delete_value
+from ejcache.stores.local.layout import MODE_RAW
 from ejcache.stores.local.sqlite import classify, sqlite3
 from ejcache.stores.local.value_files import committed, delete_unfinished
-from ejcache.stores.local.values import MODE_RAW, IndexRow
 from ejcache.util.locks import living
 from ejcache.util.log import log
 
@@ -87,18 +87,18 @@ def delete_orphans(index: EntryIndex) -> int:
 
     The candidates are collected without a lock, and confirmed under the write lock.
     """
-    found = set(committed(index.values))
+    found = set(committed(index.generation))
     if not found - filenames(index):
         return 0
     with index.transact():
-        return sum(index.values.delete(name) for name in found - filenames(index))
+        return sum(delete_value(index.generation, name) for name in found - filenames(index))
 
 
 def sweep(index: EntryIndex, layout: Layout, dead: Iterable[Path]) -> None:
     """Delete what processes left behind that died; `dead` are their presence files."""
     index.deadline = time.monotonic() + 1.0
     try:
-        swept = delete_unfinished(index.values, living(layout.present)) + delete_orphans(index)
+        swept = delete_unfinished(index.generation, living(layout.present)) + delete_orphans(index)
         index.checkpoint()
     except StoreBusyError:
         return  # the next process that opens the store finds the same presence files

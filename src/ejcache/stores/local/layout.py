@@ -53,6 +53,11 @@ FORMAT: Final = 1
 """The layout that this version reads and writes. A store with a higher number in `format` is not used."""
 INDEX: Final = "cache.db"
 
+MODE_RAW: Final = 1
+"""diskcache's: the value is in the row."""
+MODE_BINARY: Final = 2
+"""diskcache's: the value is in a file. Its modes 3 and 4 are text and pickles, which are refused."""
+
 WAL_BYTES: Final = 4 * 2**20
 """A `put` that finds the write-ahead log longer than this moves it into the database."""
 RESERVE_BYTES: Final = 2**19

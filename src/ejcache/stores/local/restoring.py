@@ -9,13 +9,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.local.index import EntryIndex
+from ejcache.stores.local.index import MAX_VALUE_BYTES, EntryIndex, read_value
 from ejcache.stores.local.index_upkeep import integrity_problems, whole_rows
 from ejcache.stores.local.layout import remove_trees
 from ejcache.stores.local.quarantine import quarantined
 from ejcache.stores.local.sqlite import sqlite3
 from ejcache.stores.local.value_files import is_present
-from ejcache.stores.local.values import MAX_VALUE_BYTES
 from ejcache.util.files import read_regular
 from ejcache.util.store_keys import is_key
 
@@ -89,8 +88,8 @@ def _values(directory: Path, layout: Layout) -> Iterator[bytes]:
             for key, _, row in page:
                 last = row.rowid
                 # Values in files were linked into the index that took the place of this one, if it was damaged.
-                if is_key(key) and row.trustworthy(key) and is_present(index.values, row):
-                    value = index.values.read(row)
+                if is_key(key) and row.trustworthy(key) and is_present(index.generation, row):
+                    value = read_value(index.generation, row)
                     if value is not None:
                         yield value
         if problems := integrity_problems(index):

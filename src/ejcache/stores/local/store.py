@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Final
 from ejcache.common_errors import StoreBusyError, StoreReadOnlyError
 from ejcache.stores.base import UNLIMITED, Store
 from ejcache.stores.local.connection_manager import ConnectionManager
-from ejcache.stores.local.index import IndexOptions
+from ejcache.stores.local.index import IndexOptions, digest_of, read_value
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.sqlite import translate
-from ejcache.stores.local.values import digest_of
 from ejcache.util.log import warn_once
 from ejcache.util.store_keys import check_key, is_key
 
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.stores.listing import EntryInfo
-    from ejcache.stores.local.index import EntryIndex
-    from ejcache.stores.local.values import IndexRow
+    from ejcache.stores.local.index import EntryIndex, IndexRow
 
 TIMEOUT: Final = 5.0
 """Seconds to wait for other processes."""
@@ -144,7 +142,7 @@ class LocalStore(Store):
             row = index.find(key, whole=False)
             if row is None:
                 return False
-            if row.trustworthy(key) and is_present(index.values, row):
+            if row.trustworthy(key) and is_present(index.generation, row):
                 return True
             self._drop(index, key=key, row=row)
             return False
@@ -212,7 +210,7 @@ class LocalStore(Store):
             row = index.find(key, whole=False)
             if row is None:
                 return False
-            good = row.trustworthy(key) and is_present(index.values, row)
+            good = row.trustworthy(key) and is_present(index.generation, row)
             return remove(index, row) and good
 
         return self._manager.free(delete) or False
@@ -235,7 +233,7 @@ class LocalStore(Store):
             if row is None or not row.trustworthy(key):
                 return False
             try:
-                found = index.values.read(row)
+                found = read_value(index.generation, row)
             except OSError:
                 return False
             return found == data and remove(index, row)
@@ -305,7 +303,7 @@ class LocalStore(Store):
                 break
             index, row = found
             try:
-                data = index.values.read(row, length)
+                data = read_value(index.generation, row, length)
             except FileNotFoundError:
                 # Evicted or replaced since the row was read.
                 data = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError, StoreUnavailableError
 from ejcache.stores.local.cost_order import age_after, age_of, convert, order_by_use, set_age
+from ejcache.stores.local.index import delete_value
 from ejcache.stores.local.index_upkeep import recount
 from ejcache.stores.local.sqlite import sqlite3, translate
 from ejcache.stores.local.tables import Rows
@@ -51,7 +52,7 @@ def write_entry(
                 raise StoreReadOnlyError(f"{manager.root} cannot be written by this user")
             try:
                 # Not inside `change`: other threads can use the store while a large value is written.
-                value = write_pending(index.values, key, data)
+                value = write_pending(index, key, data)
             except OSError as exc:
                 if index.stale():
                     continue  # the directory was moved or deleted
@@ -64,7 +65,7 @@ def write_entry(
                 written = manager.change(partial(_write_row, index, value, replace, each), make=True)
             finally:
                 if not written:
-                    discard(index.values, value.filename)
+                    discard(index, value.filename)
             if written is not None:
                 return written
     raise StoreUnavailableError(f"{manager.root} is being removed or replaced again and again")
@@ -87,7 +88,7 @@ def _write_row(
             if not (rows.set if replace else rows.add)(value.key, value, tag=value.tag):
                 return False
             if value.filename is not None:
-                commit(index.values, value.filename)
+                commit(index, value.filename)
             if index.options.max_size >= 0:
                 _evict(index, value, age)
     except BaseException:
@@ -103,8 +104,8 @@ def _delete_file(index: EntryIndex, key: str, filename: str) -> None:
     # If this fails (closed or damaged connection), the next sweep deletes the file.
     with contextlib.suppress(sqlite3.Error):
         if index.connection.execute(named, (key, filename)).fetchone() is None:
-            discard(index.values, filename)
-            index.values.delete(filename)
+            discard(index, filename)
+            delete_value(index.generation, filename)
 
 
 def _evict(index: EntryIndex, value: PendingValue, age: float) -> None:
