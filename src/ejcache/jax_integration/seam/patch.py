@@ -31,7 +31,8 @@ from jaxlib import _hlo
 
 from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
 from ejcache.jax_integration.seam import watching
-from ejcache.jax_integration.seam.tracebacks import call_without_our_frames, register_our_frames
+from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
+from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,6 +87,7 @@ The last text of each has all of them, in the order of ours.
 """
 
 _XLA_CACHES: Final = "jax_persistent_cache_enable_xla_caches"
+_RAISE: Final = "jax_raise_persistent_cache_errors"
 _NEEDED_FLAGS: Final = (
     "jax_compilation_cache_dir",
     "jax_enable_compilation_cache",
@@ -93,6 +95,7 @@ _NEEDED_FLAGS: Final = (
     "jax_persistent_cache_min_compile_time_secs",
     "jax_persistent_cache_min_entry_size_bytes",
     _XLA_CACHES,
+    _RAISE,
 )
 
 _CALLERS: Final[dict[str, tuple[str, ...]]] = {
@@ -166,6 +169,7 @@ _XLA_CACHE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 """The options that JAX sets together with the path of a cache, in those versions that do."""
 
+_OURS: Final = __name__.partition(".")[0]
 _BY_EJCACHE: Final = "set by ejcache"
 """The value of JAX's flag for XLA's own caches, in the thread that makes compile options, while it makes them."""
 
@@ -263,6 +267,28 @@ def _share_profile(
     return hooks.share_profile(request, first_process=min_process_id)
 
 
+def _call(own: Callable[..., Any], ours: tuple[Any, ...], /, *arguments: Any, **named: Any) -> Any:
+    """Call our function, or JAX's `own` where ours needs a module that cannot be imported any more.
+
+    `pip install -U ejcache` removes modules that a running program has not imported yet.
+    """
+    function, *hooks = ours
+    try:
+        return function(*hooks, *arguments, **named)
+    except BaseException as exc:
+        is_ours = isinstance(exc, ImportError) and (exc.name or "").partition(".")[0] == _OURS
+        if not is_ours or jax_config.config_states[_RAISE].value:
+            cut_our_frames(exc)
+            raise
+        warn_once(
+            "removed modules",
+            "ejcache: it was removed or exchanged while this program runs, which compiles without the cache where it "
+            "has to: %s",
+            exc,
+        )
+    return own(*arguments, **named)
+
+
 def install(hooks: CompileCache) -> None:
     """Put `hooks` in the place of JAX's cache; `mismatches` must be empty."""
     with _lock:
@@ -282,7 +308,7 @@ def install(hooks: CompileCache) -> None:
             module = _module_of(name)
             _originals[name] = getattr(module, name)
             # A partial is two objects of the collector, a function with what it closes over five.
-            setattr(module, name, functools.partial(call_without_our_frames, function, hooks, *more))
+            setattr(module, name, functools.partial(_call, _originals[name], (function, hooks, *more)))
         register_our_frames()
         watching.watch()
         _keep_jax_cache_closed()

@@ -75,15 +75,6 @@ def without_our_frames(function: Any) -> Any:
     return called
 
 
-def call_without_our_frames(function: Any, /, *arguments: Any, **named: Any) -> Any:
-    """Call `function`, whose exceptions carry no frames of ours."""
-    try:
-        return function(*arguments, **named)
-    except BaseException as exc:
-        cut_our_frames(exc)
-        raise
-
-
 _OF_MODELS: Final = ("__init__", "__call__", "setup")
 """Methods that run because a line elsewhere makes or calls an object."""
 _RUNNERS: Final = (
