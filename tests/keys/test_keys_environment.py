@@ -15,8 +15,13 @@ import jax
 import pytest
 from store_processes import in_fork
 
+from ejcache.jax_integration.lowering.platform_toolchain import (
+    LibraryDigests,
+    canonical_cpuinfo,
+    cpu_features,
+    native_files,
+)
 from ejcache.keys.library_reading import content_digest, file_digest
-from ejcache.keys.toolchain import LibraryDigests, canonical_cpuinfo, cpu_features, native_files
 
 
 def library_digest(paths, *, memo=None):

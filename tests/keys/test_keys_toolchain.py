@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ejcache.jax_integration.lowering import platform_toolchain
-from ejcache.keys.toolchain import LibraryDigests
+from ejcache.jax_integration.lowering.platform_toolchain import LibraryDigests
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ __all__ = ["pretend_other_host"]
 
 _SITE = """
 import os, sys
-import ejcache.keys.toolchain as toolchain
+import ejcache.jax_integration.lowering.platform_toolchain as toolchain
 
 def other_features():
     return "x86_64 another CPU: avx512f amx_int8"

@@ -1,28 +1,230 @@
 """The tool chain of a platform: the native libraries behind JAX, by content, and the CPU that host code is made for.
 
 The version of jaxlib is not enough: a jaxlib that somebody built, or a library that was replaced in place, has the same
-version. A warm cache then gave code that crashed, or code of another compiler.
+version (jax#18750). A warm cache then gave code that crashed, or code of another compiler.
 
 Nothing here imports JAX, which takes seconds: a command asks, too, what this host can load.
 """
 
+# pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
+# ruff: noqa: PTH113, PTH116
+
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import platform as python_platform
+import re
+import stat
+import subprocess
+import threading
+import time
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import jaxlib.version
 
-from ejcache.keys.toolchain import LibraryDigests, cpu_features, native_files
+from ejcache.common_errors import MALFORMED
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import environment_variable
+from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
+from ejcache.util.store_keys import is_hex
 from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping
+
+
+_SUFFIXES: Final = (".so", ".dylib", ".dll", ".pyd", ".bc")
+_VERSIONED: Final = r"\.so(\.\d+)+$"
+_RACY_SECONDS: Final = 3.0
+"""A file changed this recently may change again without a new time stamp."""
+
+
+def native_files(*given: str | os.PathLike[str]) -> list[str]:
+    """List the native libraries (and device bitcode) under directories; none in one that does not exist."""
+    # Each start looks through the hundreds of files of jaxlib: `os.walk` and paths as objects took three times as long.
+    found = []
+    directories = [os.fspath(directory) for directory in given]
+    while directories:
+        with suppress(OSError), os.scandir(directories.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(entry.path)
+                    continue
+                name = entry.name
+                is_native = name.endswith(_SUFFIXES) or (".so." in name and re.search(_VERSIONED, name) is not None)
+                if is_native and (entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path)):
+                    found.append(entry.path)  # `entry.is_file()` raises at a link that leads in a circle
+    return found
+
+
+class LibraryDigests:
+    """Digests of native libraries, each of which a process reads once. Safe for threads and forks.
+
+    Args:
+        read: returns the digest (hex) of one file.
+    """
+
+    def __init__(self, *, read: Callable[[Path], str] | None = None) -> None:
+        self._read = read
+        self._known: dict[str, str] = {}  # by the identity of a file
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have another lock: the thread that holds it does not exist here."""
+        self._lock = threading.RLock()  # reentrant: a signal handler may compile a program
+
+    def digest_of(self, paths: Iterable[str | os.PathLike[str]], *, memo: str | os.PathLike[str] | None = None) -> str:
+        """Digest (hex) of files by name and content; their directories and their order do not count.
+
+        Args:
+            paths: files; their directories are not part of the digest.
+            memo: a file on a local disk that remembers digests by path, device, inode, size and times of change, so
+                that 300 MB of libraries are not read at every start. A memo that is damaged, missing or cannot be
+                written is ignored. Processes may share it; the last writer wins.
+
+        Raises:
+            OSError: a library cannot be read.
+        """
+        identities = _identities([os.fspath(path) for path in paths])
+        known, wanted = self._known, set(identities.values())
+        if not known.keys() >= wanted:
+            # Two threads want them at the start of a program: the one that makes the first key, and one in the
+            # background.
+            with self._lock:
+                if memo is not None and not known.keys() >= wanted:
+                    for identity, digest in _read_memo(memo).items():
+                        known.setdefault(identity, digest)
+                if not known.keys() >= wanted:
+                    self._add(identities, memo)
+        lines = [f"{path.rpartition('/')[2]} {known[identity]}" for path, identity in identities.items()]
+        return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+    def _add(self, identities: Mapping[str, str], memo: str | os.PathLike[str] | None) -> None:
+        """Have the digests of those of these files that are not known; called with the lock held."""
+        from ejcache.keys.library_reading import file_digests, write_memo  # by the first start in an environment only
+
+        fresh: dict[str, str] = {}
+        unknown = {path: identity for path, identity in identities.items() if identity not in self._known}
+        for path, digest in file_digests(unknown, self._read):
+            identity = unknown[path]
+            self._known[identity] = digest
+            settled = time.time() - os.stat(path).st_mtime > _RACY_SECONDS
+            if settled and _identities([path])[path] == identity:
+                fresh[identity] = digest
+        if memo is not None and fresh:
+            write_memo(Path(memo), fresh, kept=_read_memo(memo))
+
+
+def _identities(paths: Iterable[str]) -> dict[str, str]:
+    """Return for each file what tells its content from any other that it may have had: its place, numbers and times.
+
+    Raises:
+        OSError: a file is not there.
+    """
+    # In every process, for some thirty files in a few directories, so links are resolved once for each directory.
+    resolved: dict[str, str] = {}
+    found = {}
+    for path in paths:
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            place, status = os.path.realpath(path), os.stat(path)
+        else:
+            name = path.rpartition("/")[2]
+            parent = path[: len(path) - len(name)]
+            if parent not in resolved:
+                resolved[parent] = os.path.realpath(parent)
+            place = f"{resolved[parent]}/{name}"
+        # The time of change catches what keeps size and modification time, such as `cp --preserve` over the file.
+        changed = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
+        found[path] = f"{place}:{status.st_dev}:{status.st_ino}:{changed}"
+    return found
+
+
+def _read_memo(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the digests in a memo by the identities of files; none if it cannot be read."""
+    try:
+        content = json.loads(Path(path).read_bytes())
+        libraries = content["libraries"] if content["format"] == 1 else {}
+        return {
+            identity: digest for identity, digest in libraries.items() if isinstance(digest, str) and is_hex(digest, 64)
+        }
+    except (OSError, *MALFORMED):
+        return {}
+
+
+def cpu_features() -> str:
+    """Describe the CPU of this host as code generators see it: architecture, model and instructions, in one line.
+
+    From `/proc/cpuinfo` on Linux and `sysctl` on macOS; otherwise from Python's `platform`.
+    """
+    machine = python_platform.machine().lower()
+    if python_platform.system() == "Darwin":
+        names = ("machdep.cpu.brand_string", "machdep.cpu.features", "machdep.cpu.leaf7_features", "hw.optional")
+        with suppress(OSError, subprocess.SubprocessError):
+            listed = subprocess.run(["sysctl", *names], capture_output=True, text=True, timeout=10, check=False)
+            if lines := sorted(listed.stdout.splitlines()):
+                return f"{machine} {'; '.join(lines)}"
+    with suppress(OSError):
+        if described := canonical_cpuinfo(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")):
+            return f"{machine} {described}"
+    return f"{machine} {python_platform.processor()}"
+
+
+# Flags that Linux lists although they add no instruction: they say how the kernel and the hypervisor run the CPU, and
+# change with an update of the kernel or the microcode, and between virtual machines of one kind. No pattern: to compile
+# one of this size takes longer than the key of a program.
+_NO_INSTRUCTIONS: Final = """
+    hypervisor rep_good nopl xtopology cpuid md_clear pti flush_l1d l1tf ssbd virt_ssbd apic xapic 2apic x2apic arat pln
+    pts dtherm ida epb acpi tm tm2 pbe vmx svm vnmi vpid tpr_shadow flexpriority npt nrip_save tsc_scale vmcb_clean
+    flushbyasid decodeassists pausefilter pfthreshold avic vgif overflow_recov succor smca mce mca mtrr pat pge pcid
+    invpcid_single cat_l2 cat_l3 cdp_l2 cdp_l3 rdt_a mba osvw topoext skinit wdt tce bpext ibs extapic cr8_legacy
+    cmp_legacy ht monitor dtes64 ds_cpl ds est xtpr pdcm dca sdbg smep smap umip la57 bus_lock_detect split_lock_detect
+    tsxldtrk_kernel xsaveerptr user_shstk
+"""
+_NO_INSTRUCTIONS_BEGIN: Final = (
+    *("tsc_", "arch_", "retpoline", "ibrs", "ibpb", "stibp", "amd_"),
+    *("spec_", "srso", "hwp", "ept", "pse", "cqm"),
+)
+_NO_INSTRUCTIONS_END: Final = ("_tsc", "vmload")
+# The fields that identify the model of the CPU, and those that list instruction sets, on x86 and ARM.
+_MODEL_FIELDS: Final = (
+    *("vendor_id", "cpu family", "model", "isa", "uarch"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part"),
+)
+_FLAG_FIELDS: Final = ("flags", "Features")
+
+
+def canonical_cpuinfo(text: str) -> str:
+    """Model and instruction sets in the text of `/proc/cpuinfo`, the same for any number of cores and any clock."""
+    models: set[str] = set()
+    instructions: set[str] = set()
+    no_instructions = set(_NO_INSTRUCTIONS.split())
+    # Every core repeats the same lines.
+    for line in dict.fromkeys(text.splitlines()):
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name in _MODEL_FIELDS:
+            models.add(f"{name} {value}")
+        elif name in _FLAG_FIELDS:
+            instructions.update(
+                flag
+                for flag in value.split()
+                if flag not in no_instructions
+                and not flag.startswith(_NO_INSTRUCTIONS_BEGIN)
+                and not flag.endswith(_NO_INSTRUCTIONS_END)
+                and "perf" not in flag
+            )
+    return "; ".join([*sorted(models), " ".join(sorted(instructions))]) if models or instructions else ""
+
+
+# -- of this process -----------------------------------------------------------------------------------------------
+
 
 library_digests: Final = LibraryDigests()
 """What this process knows of the content of its native libraries."""
@@ -60,9 +262,9 @@ def _read_libraries() -> None:
         native_libraries("cpu")  # those of jaxlib, which are a part of every other platform's
         chosen = environment_variable("JAX_PLATFORMS") or environment_variable("JAX_PLATFORM_NAME") or ""
         if chosen.strip().lower() != "cpu":
-            from ejcache.jax_integration.lowering.plugins import usable_libraries
+            from ejcache.jax_integration.lowering.plugins import plugin_directories
 
-            library_digests.digest_of(usable_libraries(chosen), memo=_memo())
+            library_digests.digest_of(native_files(*plugin_directories(chosen, usable=True)), memo=_memo())
     except OSError as exc:
         log.debug("ejcache: native libraries are read again when their digests are needed: %s", exc)
 
@@ -76,9 +278,9 @@ def native_library_files(platform: str) -> list[str]:
     files = native_files(os.path.dirname(jaxlib.__file__))  # noqa: PTH120 (a text, as the files)
     if platform == "cpu":
         return files
-    from ejcache.jax_integration.lowering.plugins import plugin_libraries
+    from ejcache.jax_integration.lowering.plugins import named_libraries, plugin_directories
 
-    return files + plugin_libraries(platform)
+    return files + native_files(*plugin_directories(platform)) + named_libraries(platform)
 
 
 @cache

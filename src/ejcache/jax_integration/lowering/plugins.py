@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.keys.toolchain import native_files
 from ejcache.settings.environment import environment_variable
 from ejcache.util.distributions import distributions_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 PLUGINS: Final = (
     "jax_cuda12_plugin",
@@ -48,29 +47,26 @@ _PCI_GOOGLE: Final = "0x1ae0"
 """The vendor of the chips of a TPU, which are on the PCI bus of a host that has them."""
 
 
-def plugin_libraries(platform: str) -> list[str]:
-    """Return the native libraries of the plug-ins that may compile for `platform`."""
-    files = _libraries_of(_plugins(platform))
+def plugin_directories(platform: str, *, usable: bool = False) -> list[str]:
+    """Return the directories of the packages of plug-ins that may compile for `platform`.
+
+    Args:
+        platform: as JAX names it.
+        usable: only those that may find a device here.
+    """
+    names = [name for name in _plugins(platform) if not (usable and finds_nothing(name))]
+    specs = [importlib.util.find_spec(name) for name in names]
+    return [place for spec in specs if spec is not None for place in spec.submodule_search_locations or ()]
+
+
+def named_libraries(platform: str) -> list[str]:
+    """Return the libraries of plug-ins for `platform` that environment variables name."""
     # "name:path,name:path", where a name may be missing.
     named = [part.split(":", 1) for part in (environment_variable("PJRT_NAMES_AND_LIBRARY_PATHS") or "").split(",")]
     paths = [part[-1] for part in named if len(part) > 1 and (not part[0] or _is_of(part[0], platform))]
     if _is_of("tpu", platform):
         paths.append(environment_variable("TPU_LIBRARY_PATH") or "")
-    return files + [path for path in paths if path and Path(path).is_file()]
-
-
-def usable_libraries(platform: str) -> list[str]:
-    """Return the native libraries of those plug-ins for `platform` that may find a device here."""
-    return _libraries_of(name for name in _plugins(platform) if not finds_nothing(name))
-
-
-def _libraries_of(packages: Iterable[str]) -> list[str]:
-    files: list[str] = []
-    for name in packages:
-        spec = importlib.util.find_spec(name)
-        for directory in (spec and spec.submodule_search_locations) or ():
-            files += native_files(directory)
-    return files
+    return [path for path in paths if path and Path(path).is_file()]
 
 
 def _plugins(platform: str) -> list[str]:
