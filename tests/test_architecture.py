@@ -477,9 +477,10 @@ def test_paths_of_the_page_exist():
 
 
 def test_the_steps_of_a_compilation_are_methods():
-    """Each numbered step is a method of `Compiler`, in the order of the file."""
+    """Each numbered step is a method of `Compiler` or `MissedPrograms`, in the order of the two files."""
     steps = re.findall(r"^\d\. `(\w+)`", PAGE.partition("## How a compilation goes")[2], flags=re.MULTILINE)
-    methods = re.findall(r"^    def (\w+)\(", modules()["jax_integration/pipeline.py"], flags=re.MULTILINE)
+    both = "".join(modules()[f"jax_integration/{name}.py"] for name in ("pipeline", "misses"))
+    methods = re.findall(r"^    def (\w+)\(", both, flags=re.MULTILINE)
     assert steps == [name for name in methods if name in steps]
     assert len(steps) == 5
 

@@ -264,7 +264,7 @@ def check(python: Path, server: str) -> str:
 
 def is_full_form(python: Path) -> bool:
     """True if the version is in the list of those with the full form."""
-    asked = "from ejcache.jax_integration.forms import is_proven; import jax; print(is_proven(jax.__version__))"
+    asked = "from ejcache.jax_integration import is_proven; import jax; print(is_proven(jax.__version__))"
     env = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ.get("PATH", "")}
     done = subprocess.run([python, "-c", asked], env=env, capture_output=True, text=True, check=False, timeout=120)
     return done.stdout.strip() == "True"

@@ -107,7 +107,7 @@ def child(wanted: dict[str, Any]) -> dict[str, Any]:
     if rehearse:
         from ejcache.jax_integration import pipeline
 
-        vars(pipeline)["_PLATFORMS_WITH_CACHES"] = frozenset({"cpu"})
+        vars(pipeline)["_PLATFORMS_WITH_CACHES"] = ("cpu",)
     jax.config.update("jax_pgle_profiling_runs", RUNS)
     jax.config.update("jax_enable_pgle", wanted.get("pgle", False))
     jax.config.update("jax_compilation_cache_expect_pgle", wanted.get("expect", False))

@@ -18,8 +18,8 @@ from jax._src import compilation_cache
 from bench.measure import quiet_collector, timed
 from bench.outcome import OURS
 from ejcache.cli.programs import demo_program
+from ejcache.jax_integration.compilation import KeyRequest
 from ejcache.jax_integration.lowering.key import make_key
-from ejcache.jax_integration.program import KeyRequest
 from ejcache.settings.resolve import resolve
 
 JAX = "JAX"

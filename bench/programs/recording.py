@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 import ejcache
-from ejcache.jax_integration.compilation_state import Compilation
+from ejcache.jax_integration.compilation import Compilation
 from ejcache.jax_integration.seam import watching
 from ejcache.journal.recorder import Recorder, recorder
 

@@ -127,7 +127,7 @@ def _treat_as_cuda() -> None:
     from ejcache.jax_integration import pipeline
     from ejcache.jax_integration.lowering import key, platform_toolchain
 
-    vars(pipeline)["_PLATFORMS_WITH_CACHES"] = frozenset({"cpu", "cuda"})
+    vars(pipeline)["_PLATFORMS_WITH_CACHES"] = ("cpu", "cuda")
     for module in (key, platform_toolchain):
         of = module.native_libraries
         vars(module)["native_libraries"] = lambda platform, of=of: of("cuda" if platform == "cpu" else platform)

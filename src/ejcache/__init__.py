@@ -29,9 +29,10 @@ if TYPE_CHECKING:
         UsageError,
     )
     from ejcache.history.guard import warn_recompiles
-    from ejcache.jax_integration.activate import active, disable, disabled, enable
+    from ejcache.jax_integration.activate import active, disable, enable
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.devices.targets import target
+    from ejcache.jax_integration.disabled_block import disabled
     from ejcache.jax_integration.key_questions import key_of, would_hit
     from ejcache.jax_integration.no_compile_blocks import forbid_compile
     from ejcache.jax_integration.warm_start import warm
@@ -95,9 +96,10 @@ _MODULES: Final = {
     "cache.compilation_cache": ("CompilationCache",),
     "cache.stats": ("Stats",),
     "journal.listeners": ("on_event",),
-    "jax_integration.activate": ("active", "disable", "disabled", "enable"),
+    "jax_integration.activate": ("active", "disable", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.devices.targets": ("target",),
+    "jax_integration.disabled_block": ("disabled",),
     "jax_integration.key_questions": ("key_of", "would_hit"),
     "jax_integration.no_compile_blocks": ("forbid_compile",),
     "jax_integration.warm_start": ("warm",),

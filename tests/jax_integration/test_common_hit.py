@@ -9,9 +9,8 @@ import pytest
 from notice_boards import NoticeBoard
 
 from ejcache.cache.policy import Miss
-from ejcache.jax_integration.compilation_state import Compilation
+from ejcache.jax_integration.compilation import Compilation, LoadedExecutable
 from ejcache.jax_integration.no_compile_blocks import forbid_compile
-from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.ranks.common_hit import agree
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient

@@ -8,7 +8,7 @@ import pytest
 
 import ejcache
 from ejcache.coordination.single_flight import SingleFlight
-from ejcache.jax_integration import pipeline, publishing
+from ejcache.jax_integration import misses, pipeline, publishing
 from ejcache.stores.local.store import LocalStore
 
 x = np.arange(8, dtype=np.float32)
@@ -41,7 +41,7 @@ def raising(error):
         (LocalStore, "put"),
         (LocalStore, "add_counters"),
         (SingleFlight, "run"),
-        (publishing, "module_text"),
+        (misses.compiling, "module_text"),
         (publishing, "record_miss"),
     ],
 )
@@ -85,7 +85,7 @@ def test_the_programs_own_error_is_the_programs(cache, monkeypatch):
         raise RuntimeError("RESOURCE_EXHAUSTED") from ValueError("the cause")
 
     monkeypatch.setattr(SingleFlight, "run", failing)
-    monkeypatch.setattr(pipeline.seam, "compile_executable", out_of_memory)
+    monkeypatch.setattr(misses.compiling, "compile_executable", out_of_memory)
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED") as raised:
         run(4.0)
     assert isinstance(raised.value.__cause__, ValueError)

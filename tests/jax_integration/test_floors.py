@@ -14,7 +14,7 @@ from capabilities import require
 
 import ejcache
 from ejcache.cache.exit_report import report_line
-from ejcache.jax_integration import pipeline
+from ejcache.jax_integration import misses
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.publishing import Publisher
 from ejcache.settings.described import SETTINGS
@@ -32,7 +32,7 @@ def compile_one(monkeypatch):
     """Compiles a program, which takes so many seconds by the clock that the compilation reads, and checks its value."""
     step = 0.0
     clock = itertools.accumulate(iter(lambda: step, None))
-    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
+    monkeypatch.setattr(misses, "time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
     x = np.arange(4, dtype=np.float32)
 
     def compile_one(factor, seconds, *, operations=30):

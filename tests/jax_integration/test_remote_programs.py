@@ -152,7 +152,7 @@ FIRST_LEASE = """
 import threading
 from ejcache.coordination.shared_leases import StoreLeases
 from ejcache.jax_integration import activate
-from ejcache.jax_integration.lookup import EntryLoader
+from ejcache.jax_integration.pipeline import Compiler
 from ejcache.stores.shared.store import SharedStore
 
 looks, leased = threading.Event(), threading.Event()
@@ -165,7 +165,7 @@ def before(event, owner, name, which):
         return original(*args)
     setattr(owner, name, wrapped)
 
-before(looks, EntryLoader, "find", lambda *_: True)
+before(looks, Compiler, "find", lambda *_: True)
 before(leased, StoreLeases, "acquire", lambda *_: True)
 before(None, activate, "open_cache_store", lambda *_: looks.wait(60))
 before(None, SharedStore, "get", lambda _, key: key.startswith("jit_") and (leased.wait(60) or sys.exit("no lease")))

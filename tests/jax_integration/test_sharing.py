@@ -8,9 +8,8 @@ from notice_boards import NoticeBoard
 
 from ejcache.cache.policy import CachePolicy
 from ejcache.cache.stats import stats_of_process
-from ejcache.jax_integration.compilation_state import Compilation
-from ejcache.jax_integration.lookup import ExecutableOrigins
-from ejcache.jax_integration.program import LoweredProgram, Placement
+from ejcache.jax_integration.compilation import Compilation, Placement
+from ejcache.jax_integration.program import LoweredProgram
 from ejcache.jax_integration.ranks.share_binary import share
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.keys.key import CacheKey
@@ -69,7 +68,7 @@ class Ranks:
             compilation,
             PROGRAM,
             CoordinationClient(self.board, process=rank, processes=2, say_after=self._say_after),
-            origins=ExecutableOrigins(),
+            note_origin=lambda *_: None,
             first_process=0,
             compile_here=compile_here,
             store=lambda *_, **__: None,

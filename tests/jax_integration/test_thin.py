@@ -19,9 +19,9 @@ from small_disk import on_small_disk
 from soak_turns import some
 
 import ejcache
-from ejcache import entry, entry_encoding
-from ejcache.jax_integration import forms
-from ejcache.jax_integration.forms import ChosenForm, Form, is_proven
+from ejcache import entry, entry_encoding, jax_integration
+from ejcache.jax_integration import forms, is_proven
+from ejcache.jax_integration.forms import ChosenForm, Form
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,12 +173,13 @@ def thin(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process has a JAX that is not in the list."""
 
     def forget() -> None:
+        jax_integration._why_not_full = None
         forms.choose_form.cache_clear()
         for name in ejcache.__all__:
             vars(ejcache).pop(name, None)  # what was asked for before stays an attribute, of the form that there was
 
     forget()
-    monkeypatch.setattr(forms, "PROVEN", ("0.1",))
+    monkeypatch.setattr(jax_integration, "PROVEN", ("0.1",))
     yield
     ejcache.disable()
     monkeypatch.undo()

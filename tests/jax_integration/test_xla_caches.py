@@ -27,7 +27,7 @@ SEEN = f"""
     import ejcache
     from jax._src import compiler
     from ejcache.jax_integration import pipeline
-    pipeline._PLATFORMS_WITH_CACHES = frozenset({{"cpu"}})
+    pipeline._PLATFORMS_WITH_CACHES = ("cpu",)
     seen = []
     compile = compiler.backend_compile_and_load
     def watched(backend, module, devices, options, *rest):
@@ -74,7 +74,7 @@ HIT = """
     import jax
     import ejcache
     from ejcache.jax_integration import pipeline
-    pipeline._PLATFORMS_WITH_CACHES = frozenset({"cpu"})
+    pipeline._PLATFORMS_WITH_CACHES = ("cpu",)
     listed = []
     sys.addaudithook(lambda event, args: listed.append(str(args[0])) if event in ("os.listdir", "os.scandir") else None)
     cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)

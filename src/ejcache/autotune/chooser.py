@@ -30,8 +30,7 @@ from ejcache.autotune.records.json_values import ConfigurationError, to_json
 from ejcache.autotune.records.record import CODE, Record, Source, agreement, differences, with_agreement
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import EjcacheError
-from ejcache.jax_integration.compilation_state import is_forbidden
-from ejcache.jax_integration.no_compile_blocks import refuse_tuning
+from ejcache.jax_integration.no_compile_blocks import is_forbidden, refuse_tuning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import threading
@@ -15,9 +14,8 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight, open_switch
 from ejcache.cache.policy import CachePolicy
 from ejcache.common_errors import UsageError
-from ejcache.jax_integration.forms import Form, choose_form
+from ejcache.jax_integration import why_not_full
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import Origin, Value
 from ejcache.settings.resolve import (
     SettingsSource,
     name_of,
@@ -31,19 +29,19 @@ from ejcache.settings.table import FLAGS, Settings
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import warn_once
 from ejcache.util.threads import idle_threads
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Unpack
 
     from ejcache.jax_integration.pipeline import Compiler
+    from ejcache.jax_integration.saved_state import SavedState
     from ejcache.jax_integration.seam.flags import FlagReader
     from ejcache.jax_integration.thin import ThinFlags, ThinForm
     from ejcache.settings.table import SettingOptions
 
 
-class _Session:
+class Session:
     """One activation: the flags that it watches, the caches that it opened, what it changed in JAX."""
 
     def __init__(self, flags: FlagReader | ThinFlags) -> None:
@@ -142,52 +140,12 @@ class _Session:
         jax.config.update(flag, value)
         self.changed[flag] = (before, value)
 
-    def restore(self) -> None:
-        """Put back the flags whose values are still those that `set` gave them."""
-        for flag, (before, ours) in self.changed.items():
-            current = self.flags.read(flag)
-            if current is not None and current.value == ours:
-                jax.config.update(flag, before)
-        self.changed.clear()
-        self.source.calls = {}
-
-    def save(self) -> _SavedState:
-        """Copy all that `enable` may change, as it is now."""
-        return _SavedState(self, self.source.calls, dict(self.changed), self.flags.save())
-
-    def load(self, saved: _SavedState) -> None:
-        """Undo what `set` has done since `saved`, to flags that the program has changed since then as well."""
-        for flag in self.changed.keys() | saved.changed.keys():
-            if self.changed.get(flag) != saved.changed.get(flag):
-                self.flags.put_back(flag, saved.flags[flag])
-        self.changed = dict(saved.changed)
-        self.source.calls = saved.calls
-
     def close(self) -> None:
         """Close the stores. The caches stay, and open their store again when they are used again."""
         for policy, _ in list(self._caches.values()):
             policy.close()
 
 
-class _SavedState(NamedTuple):
-    """What `enable` changes, as it was at one moment.
-
-    Attributes:
-        session: the activation; None if ejcache was not enabled.
-        calls: its values of settings that are not JAX flags.
-        changed: what it had changed in JAX.
-        flags: JAX's flags.
-        disabled_by_program: whether `disable` was called, which overrules `EJCACHE`.
-    """
-
-    session: _Session | None = None
-    calls: Mapping[str, Any] = {}
-    changed: Mapping[str, tuple[Any, Any]] = {}
-    flags: Mapping[str, Value] = {}
-    disabled_by_program: bool = False
-
-
-_ENABLED: Final = "jax_enable_compilation_cache"
 _unreported: Final[list[CachePolicy]] = []
 """The caches that this process has opened while no report was asked for."""
 
@@ -209,8 +167,8 @@ def _note_for_report(policy: CachePolicy, settings: Settings) -> None:
     _unreported.clear()
 
 
-_lock = threading.RLock()
-_session: _Session | None = None
+lock = threading.RLock()
+_session: Session | None = None
 _disabled_by_program = False
 
 
@@ -249,28 +207,26 @@ def enable(
 
     Entries are code. A person who can write to the cache can run code in this process: share it with people you trust.
     """
-    wanted: dict[str, Any] = dict(settings)
-    if dir is not None:
-        wanted["dir"] = Location.parse(dir).url
-    if max_size is not None:
-        wanted["max_size"] = max_size
-    if read_only is not None:
-        wanted["read_only"] = read_only
-    parsed = _parse_values(wanted)
+    named = {"dir": None if dir is None else Location.parse(dir).url, "max_size": max_size, "read_only": read_only}
+    parsed = _parse_values({**settings, **{name: value for name, value in named.items() if value is not None}})
     global _session
-    with _lock:
-        state = _session.save() if _session is not None else _SavedState()
-        saved = state._replace(disabled_by_program=_disabled_by_program)
-        if _session is None:
-            _session = _start()
-        if _session is None:
-            return _leave_to_jax(parsed)
+    with lock:
+        before, saved, was_disabled = _session, None, _disabled_by_program
+        if before is not None:
+            from ejcache.jax_integration.saved_state import save  # the first call finds nothing to save
+
+            saved = save(before)
+        session = before or _start()
+        if session is None:
+            from ejcache.jax_integration.own_cache import leave_to_jax
+
+            return leave_to_jax(parsed, _place_now)
+        _session = session
         for name, value in parsed.items():
-            _session.set(name, value)
-        now = _session.settings()
-        cache = _session.cache() or _session.make(str(now.dir), now)[1]
-        cache.when_left = functools.partial(_restore, saved)
-        session = _session
+            session.set(name, value)
+        now = session.settings()
+        cache = session.cache() or session.make(str(now.dir), now)[1]
+        cache.when_left = functools.partial(_restore, before, saved, was_disabled)
     session.begin()
     return cache
 
@@ -317,7 +273,7 @@ def enable_from_environment() -> None:
     `EJCACHE` leads here, through JAX's plug-in discovery, in every process that makes a backend. No backend is asked
     for: JAX holds its plug-in lock.
     """
-    with _lock:
+    with lock:
         if _session is not None or _disabled_by_program:
             return
         settings = resolve()
@@ -340,18 +296,20 @@ def enable_by_default() -> None:
 def disable() -> None:
     """Stop using ejcache in this process. JAX's own cache is used again, with the flags as they were before."""
     global _session, _disabled_by_program
-    with _lock:
+    with lock:
         _disabled_by_program = True
         session, _session = _session, None
         if session is None:
             return
+        from ejcache.jax_integration.saved_state import put_back  # few programs disable what they have enabled
+
         if session.thin is not None:
             session.thin.uninstall()
         else:
             from ejcache.jax_integration.seam import patch as seam
 
             seam.uninstall()
-        session.restore()
+        put_back(session)
         session.flags.unwatch()
     if session.compiler is not None:
         session.compiler.end()
@@ -360,34 +318,15 @@ def disable() -> None:
         idle_threads.end()
 
 
-@contextlib.contextmanager
-def disabled() -> Iterator[None]:
-    """Keep compilations of this process from using a persistent cache, for a block: neither ejcache's nor JAX's own.
-
-    A function that was compiled before is not compiled again. `enable` and `@ejit` may be called in the block; they
-    have an effect after it. The state belongs to the process, not to a thread.
-    """
-    with _lock:
-        session = _session
-        before = session.flags.save()[_ENABLED] if session is not None else None
-        value = getattr(jax.config, _ENABLED)
-        jax.config.update(_ENABLED, False)
-        _forget_whether_jax_caches()
-    try:
-        yield
-    finally:
-        with _lock:
-            if _session is None:
-                jax.config.update(_ENABLED, value)
-            else:
-                _session.flags.put_back(_ENABLED, before or Value(value, Origin.DEFAULT))
-            _forget_whether_jax_caches()
-
-
 def active() -> CompilationCache | None:
     """Return the cache that compilations use now. None if ejcache is not enabled or a setting disables caching."""
     session = _session
     return session.cache() if session is not None else None
+
+
+def session_in_use() -> Session | None:
+    """Return what `enable` has begun; None if ejcache is not enabled."""
+    return _session
 
 
 def compiler_in_use() -> Compiler | None:
@@ -405,18 +344,19 @@ def current_settings() -> Settings:
 use_settings(current_settings)
 
 
-def _start() -> _Session | None:
+def _start() -> Session | None:
     """Put ejcache in the place of JAX's cache; log once which form this JAX gets, if it is not the full one."""
-    choice = choose_form()
-    if choice.form is not Form.FULL:
+    if why_not_full():
+        from ejcache.jax_integration.forms import Form, choose_form
+
+        choice = choose_form()
         warn_once("form", "ejcache: %s", choice)
-    if choice.form is Form.NONE:
-        return None
-    if choice.form is Form.THIN:
+        if choice.form is Form.NONE:
+            return None
         from ejcache.jax_integration.thin import ThinFlags, ThinForm
 
         flags = ThinFlags()
-        session = thin = _Session(flags)
+        session = thin = Session(flags)
         session.thin = ThinForm(
             flags,
             settings=session.settings,
@@ -426,13 +366,13 @@ def _start() -> _Session | None:
     else:
         from ejcache.jax_integration.seam.flags import FlagReader
 
-        session = _Session(FlagReader())
+        session = Session(FlagReader())
     _install(session)
     idle_threads.keep()
     return session
 
 
-def _install(session: _Session) -> None:
+def _install(session: Session) -> None:
     if session.thin is not None:
         session.thin.install()
         return
@@ -445,37 +385,30 @@ def _install(session: _Session) -> None:
     session.compiler = compiler
 
 
-def _restore(saved: _SavedState) -> None:
-    """Bring back the state before a call of `enable`."""
+def _restore(before: Session | None, saved: SavedState | None, was_disabled: bool) -> None:  # noqa: FBT001 (private)
+    """Bring back the state before a call of `enable`.
+
+    Args:
+        before: the activation then.
+        saved: what it had changed; None if there was none.
+        was_disabled: whether `disable` had been called.
+    """
+    from ejcache.jax_integration.saved_state import load, set_flags  # few programs leave a block
+
     global _session, _disabled_by_program
-    with _lock:
-        before = {flag: value for flag, (value, _) in _session.changed.items()} if _session is not None else {}
-        if _session is not saved.session:
+    with lock:
+        flags = {flag: value for flag, (value, _) in _session.changed.items()} if _session is not None else {}
+        if _session is not before:
             disable()
-        _disabled_by_program = saved.disabled_by_program
-        if saved.session is None:
-            _set_flags(before)
+        _disabled_by_program = was_disabled
+        if before is None or saved is None:
+            set_flags(flags)
             return
         if _session is None:
-            _session = saved.session
-            _install(_session)
-        _session.load(saved)
-        session = _session
-    session.begin()
-
-
-def _set_flags(values: Mapping[str, Any]) -> None:
-    for flag, value in values.items():
-        if getattr(jax.config, flag) != value:
-            jax.config.update(flag, value)
-
-
-def _forget_whether_jax_caches() -> None:
-    """Make JAX read `jax_enable_compilation_cache` again, which it does once per process otherwise."""
-    if _session is None or _session.thin is not None:
-        from jax.experimental.compilation_cache import compilation_cache
-
-        compilation_cache.reset_cache()
+            _session = before
+            _install(before)
+        load(before, saved)
+    before.begin()
 
 
 def _place_now(url: str) -> Location | str:
@@ -487,19 +420,3 @@ def _place_now(url: str) -> Location | str:
         return Location.parse(url)
     except UsageError:
         return url
-
-
-def _leave_to_jax(values: dict[str, Any]) -> CompilationCache:
-    flags = {FLAGS[name]: value for name, value in values.items() if name in FLAGS}
-    before = {flag: getattr(jax.config, flag) for flag in flags}
-    _set_flags(flags)
-    now = resolve(calls=values)
-    place = _place_now(str(now.dir))
-    policy = CachePolicy(
-        str(place),
-        open_store=lambda: open_cache_store(place, now),
-        open_switch=lambda store: open_switch(place, store, now),
-    )
-    cache = CompilationCache(policy, settings=lambda: now)
-    cache.when_left = functools.partial(_set_flags, before)
-    return cache

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 import jax
 
 from ejcache.jax_integration.activate import enable_by_default
-from ejcache.jax_integration.forms import has_full_form
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 
 P = ParamSpec("P")
@@ -101,7 +100,11 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         return functools.partial(ejit, **options)
     enable_by_default()
     word = options.pop(_WORD, None)
-    if word is None or word is False or not has_full_form("ejit(reuse_lowering=…)"):
+    if word is None or word is False:
+        return jax.jit(fun, **options)
+    from ejcache.jax_integration.forms import has_full_form  # for a word alone
+
+    if not has_full_form("ejit(reuse_lowering=…)"):
         return jax.jit(fun, **options)
     return import_module(_REUSE).reusing_jit(fun, word, options)
 

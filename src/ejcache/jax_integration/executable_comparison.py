@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.program import LoadedExecutable, LoweredProgram
+    from ejcache.jax_integration.compilation import LoadedExecutable
+    from ejcache.jax_integration.program import LoweredProgram
     from ejcache.settings.table import Settings
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ The full form replaces functions of JAX's compiler (`seam/patch.py`), and is for
 has run. The thin form is a store behind JAX's own cache (`thin.py`), and is for every other version: it needs one
 function of JAX. If that is gone, too, JAX keeps its own cache.
 
-Nothing here imports JAX until a form is chosen.
+Nothing here imports JAX until a form is chosen. A start in the full form does not come here: `why_not_full` is enough.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ejcache.common_errors import UsageError
+from ejcache.jax_integration import NEEDED, is_proven, problems, why_not_full
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.words import Words
@@ -23,9 +24,6 @@ from ejcache.util.words import Words
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PROVEN: Final = ("0.10", "0.11", "0.12")
-"""The minor versions of JAX on which the whole suite has run with the full form: the one list of them."""
-NEEDED: Final = f"JAX {PROVEN[0]} to {PROVEN[-1]}"
 _GIVES: Final = "entries are checked, healed, limited, counted and shared"
 _LACKS: Final = "why, agreement of ranks, PGLE's variants, preload, warm and reuse"
 
@@ -61,38 +59,18 @@ class ChosenForm(NamedTuple):
         return f"JAX {self.version} gets the thin form ({self.why}): {_GIVES}; {_LACKS} need {NEEDED}"
 
 
-def is_proven(version: str) -> bool:
-    """True if the full form is for this version of JAX: a release of a minor version in the list."""
-    parts = version.partition("+")[0].split(".")
-    return all(part.isdecimal() for part in parts) and ".".join(parts[:2]) in PROVEN
-
-
 @functools.cache
 def choose_form() -> ChosenForm:
     """Choose the form for the JAX of this process, once."""
     import jax
 
-    version = str(jax.__version__)
-    why = f"the full form is for {NEEDED}"
-    if is_proven(version):
-        problems = _problems("patch")
-        if not problems:
-            return ChosenForm(Form.FULL, version)
-        why = "; ".join(problems)
-    problems = _problems("file_cache")
-    if problems:
-        return ChosenForm(Form.NONE, version, "; ".join([why, *problems] if is_proven(version) else problems))
+    version, why = str(jax.__version__), why_not_full()
+    if not why:
+        return ChosenForm(Form.FULL, version)
+    lacking = problems("file_cache")
+    if lacking:
+        return ChosenForm(Form.NONE, version, "; ".join([why, *lacking] if is_proven(version) else lacking))
     return ChosenForm(Form.THIN, version, why)
-
-
-def _problems(part: str) -> list[str]:
-    """Ask a part of the seam for its mismatches."""
-    try:
-        found: list[str] = importlib.import_module(f"ejcache.jax_integration.seam.{part}").mismatches()
-    except Exception as exc:
-        # JAX no longer has a module or a name that the seam uses.
-        return [str(exc) or type(exc).__name__]
-    return found
 
 
 def has_full_form(feature: str) -> bool:

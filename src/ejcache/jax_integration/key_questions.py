@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ejcache.jax_integration.activate import active, enable_by_default
-from ejcache.jax_integration.compilation_state import AskedError
-from ejcache.jax_integration.no_compile_blocks import asking
+from ejcache.jax_integration.no_compile_blocks import AskedError, asking
 from ejcache.jax_integration.seam.lowered_programs import ask_for_keys
+from ejcache.jax_integration.substitutes import own_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ejcache.jax_integration.compilation_state import Compilation
+    from ejcache.jax_integration.compilation import Compilation
 
 
 def key_of(lowered: Any) -> str | None:
@@ -59,6 +59,6 @@ def _candidate_requests(lowered: Any) -> list[Compilation]:
 def _stored_keys(asked: list[Compilation]) -> Iterator[str]:
     """Yield the keys of those that the cache has."""
     for compilation in asked:
-        for text in compilation.texts:
+        for text in own_keys(compilation):
             if compilation.cache.contains(text, compilation.settings):
                 yield text

@@ -18,24 +18,20 @@ programs would be suspected.
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.settings.directories import state_directory
-from ejcache.util.files import make_private, read_regular
-from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
+from ejcache.util.files import make_private
+from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.locks import ForkLock, Presence, dead_presences
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ejcache.entry import Header
+    from ejcache.jax_integration.load_traces import LoadTraces
 
 _DEATHS: Final = 2
 """So many starts in a row must have died."""
 _RECORD: Final = 1024
-_MOST_BYTES: Final = 256 * _RECORD
-_EXPIRY_SECONDS: Final = 7 * 86_400.0
 
 
 class LoadJournal:
@@ -43,12 +39,10 @@ class LoadJournal:
 
     def __init__(self) -> None:
         self._lock = ForkLock()
-        self._deaths: dict[str, int] = {}
-        self._traces: dict[Path, set[str]] = {}
+        self._traces: LoadTraces | None = None  # what dead processes have left, if one has
         self._presence: Presence | None = None
         self._is_open = False
         self._used: set[int] = set()
-        _journals.add(self)
         track_forks(self)
 
     def after_fork_in_child(self) -> None:
@@ -63,13 +57,13 @@ class LoadJournal:
         """True if two starts in a row have died while they loaded this entry."""
         if not self._is_open:
             self.open()
-        return bool(self._deaths) and self._deaths.get(_name_of_bytes(header), 0) >= _DEATHS
+        return self._traces is not None and self._traces.deaths_at(header) >= _DEATHS
 
     def begin(self, header: Header) -> int | None:
         """Have it known that this process is loading the entry, until `end` gets what this returns."""
         if not self._is_open:
             self.open()
-        deaths = self._deaths.get(_name_of_bytes(header), 0) if self._deaths else 0
+        deaths = 0 if self._traces is None else self._traces.deaths_at(header)
         record = f"{deaths} {header.created!r} {header.key}".encode()
         if self._presence is None or len(record) > _RECORD:
             return None
@@ -87,8 +81,9 @@ class LoadJournal:
                 with contextlib.suppress(OSError):
                     self._presence.write(b"\0", place * _RECORD)
             self._used.discard(place)
-        if is_loaded and self._deaths:
-            self._forget(_name_of_bytes(header))
+        if is_loaded and self._traces is not None:
+            with self._lock:
+                self._traces.forget(header)
 
     def close(self) -> None:
         """Remove the file: this process ends in another way."""
@@ -103,46 +98,18 @@ class LoadJournal:
                 return
             directory = state_directory() / "loading"
             try:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, ImportError):
                     make_private(directory)
-                    for path in dead_presences(directory):
-                        with contextlib.suppress(OSError):  # another process has just removed it, or it is no journal
-                            self._read(path)
+                    if dead := dead_presences(directory):
+                        from ejcache.jax_integration.load_traces import LoadTraces  # few starts find a dead process
+
+                        self._traces = self._traces or LoadTraces(_RECORD)
+                        self._traces.read(dead)
                     self._presence = Presence(directory)
             finally:
                 self._is_open = True  # not before: other threads then ask without the lock
 
-    def _read(self, path: Path) -> None:
-        data = read_regular(path, max_size=_MOST_BYTES)
-        names = set()
-        for start in range(0, len(data), _RECORD):
-            deaths, _, name = data[start : start + _RECORD].rstrip(b"\0").decode(errors="replace").partition(" ")
-            if deaths.isdecimal() and len(deaths) < 9 and name:
-                names.add(name)
-                self._deaths[name] = max(self._deaths.get(name, 0), int(deaths) + 1)
-        if names and time.time() - path.stat().st_mtime < _EXPIRY_SECONDS:
-            self._traces[path] = names
-        else:
-            path.unlink(missing_ok=True)
 
-    def _forget(self, name: str) -> None:
-        """Remove the traces of an entry that this process has loaded."""
-        with self._lock:
-            if self._deaths.pop(name, None) is None:
-                return
-            for path, names in list(self._traces.items()):
-                names.discard(name)
-                if not names:
-                    del self._traces[path]
-                    with contextlib.suppress(OSError):
-                        path.unlink(missing_ok=True)
-
-
-def _name_of_bytes(header: Header) -> str:
-    """Return the bytes that are loaded: the key, and when they were stored under it."""
-    return f"{header.created!r} {header.key}"
-
-
-_journals: Final[AtExit[LoadJournal]] = AtExit(ExitPhase.CLOSE, LoadJournal.close)
 load_journal: Final = LoadJournal()
 """The journal of this process."""
+at_exit(ExitPhase.CLOSE, load_journal.close)

@@ -1,7 +1,7 @@
 """Blocks in which programs are not compiled (`forbid_compile`), only given a key, or only stored.
 
 In a block of `forbid_compile` every program comes from the cache. What is forbidden is the compilation by XLA.
-`pipeline.py` refuses it at the one place where it would compile. A program that does not come that far (no cache is
+`misses.py` refuses it at the one place where it would compile. A program that does not come that far (no cache is
 enabled, or the program has no key) is refused before JAX compiles it itself.
 """
 
@@ -9,17 +9,62 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+import threading
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from ejcache.errors import CompileForbiddenError, UsageError
-from ejcache.jax_integration.compilation_state import Storing, blocks_everywhere, entered_blocks, is_forbidden
+from ejcache.jax_integration.compilation import asking_threads
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
+from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.jax_integration.compilation_state import Compilation
+    from ejcache.jax_integration.compilation import Compilation, KeyRequest
+
+
+class AlreadyStoredError(Exception):
+    """The program is stored, and its caller wants no more than that."""
+
+
+class AskedError(Exception):
+    """The keys of a program are known, and its caller wants no more than that."""
+
+
+class Storing:
+    """What is asked of programs that are compiled only to store them, and what becomes of them.
+
+    Attributes:
+        memory: bytes of a device; 0 if it is not known.
+        peak: bytes of a device that the program needs at its peak.
+    """
+
+    def __init__(self, memory: int = 0) -> None:
+        self.memory = memory
+        self.peak = 0
+
+
+class _EnteredBlocks(threading.local):
+    """How many blocks this thread is in, and whether it compiles only to store."""
+
+    blocks = 0
+    storing: Storing | None = None
+
+
+_entered_blocks: Final = _EnteredBlocks()
+# Its methods that are used here are atomic, so that no lock can be held while the process forks.
+_blocks_everywhere: Final[list[None]] = []
+
+
+def is_forbidden() -> bool:
+    """True if this thread may not compile now."""
+    return bool(_entered_blocks.blocks or _blocks_everywhere)
+
+
+def stores_only() -> Storing | None:
+    """Return the block of a thread that only stores, and needs no executable if there is an entry; else None."""
+    return _entered_blocks.storing
 
 
 @contextlib.contextmanager
@@ -29,21 +74,46 @@ def storing_only(memory: int = 0) -> Iterator[Storing]:
     Args:
         memory: bytes of a device; a program that needs more is not stored. 0 if it is not known.
     """
-    before, entered_blocks.storing = entered_blocks.storing, Storing(memory)
+    before, _entered_blocks.storing = _entered_blocks.storing, Storing(memory)
     try:
-        yield entered_blocks.storing
+        yield _entered_blocks.storing
     finally:
-        entered_blocks.storing = before
+        _entered_blocks.storing = before
 
 
 @contextlib.contextmanager
 def asking() -> Iterator[list[Compilation]]:
     """Raise AskedError, in this block, when the keys of a compilation are known, which are then in the list."""
-    before, entered_blocks.asked = entered_blocks.asked, []
+    thread = threading.current_thread()  # not its number, which another thread of a forked child may have
+    before = asking_threads.get(thread)
+    asked: list[Compilation] = []
+    asking_threads[thread] = asked
     try:
-        yield entered_blocks.asked
+        yield asked
     finally:
-        entered_blocks.asked = before
+        del asking_threads[thread]
+        if before is not None:
+            asking_threads[thread] = before
+
+
+def note_key(asked: list[Compilation], request: KeyRequest, make: Callable[[], Compilation] | None) -> None:
+    """Note the key that a thread would look up which is `asking`.
+
+    Args:
+        asked: the list for its keys.
+        request: for one of them.
+        make: makes the compilation with the key; None if there is no cache.
+
+    Raises:
+        AskedError: it was the last key that JAX asks for.
+    """
+    if make is not None and seam.can_serialize(request.backend):
+        try:
+            asked.append(make())
+        except Exception as exc:
+            log.debug("ejcache: %s has no key: %s", seam.module_name(request.module), exc)
+    if request.profile_sentinel is None:
+        raise AskedError
 
 
 def refuse_tuning(operation: str) -> None:
@@ -68,15 +138,15 @@ class CompileGuard(contextlib.ContextDecorator):
 
         before_each_compilation(_refuse_unasked)
         if self._is_everywhere:
-            blocks_everywhere.append(None)
+            _blocks_everywhere.append(None)
         else:
-            entered_blocks.blocks += 1
+            _entered_blocks.blocks += 1
 
     def __exit__(self, *_: object) -> None:
         if self._is_everywhere:
-            blocks_everywhere.pop()
+            _blocks_everywhere.pop()
         else:
-            entered_blocks.blocks -= 1
+            _entered_blocks.blocks -= 1
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]:  # type: ignore[override]  # a narrower type
         """Return `function`, each call of which is such a block.
@@ -141,7 +211,7 @@ def refuse_if_forbidden(program: str, why: str) -> None:
 
 
 def _refuse_unasked(program: str) -> None:
-    """Refuse, before each compilation of JAX; those that `pipeline.py` has refused do not come here."""
+    """Refuse, before each compilation of JAX; those that `misses.py` has refused do not come here."""
     why = (
         "it did not ask the cache" if seam.is_installed() else "no cache is enabled (ejcache.enable, @ejit, EJCACHE=1)"
     )

@@ -29,14 +29,13 @@ from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
 from ejcache.keys.compile_options import canonical_options
-from ejcache.keys.key import PLAIN, PROFILING
+from ejcache.keys.key import PGLE, PLAIN, PROFILING
 from ejcache.keys.parsing import untuned_key
 from ejcache.keys.side_keys import profile_key
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from ejcache.jax_integration.compilation_state import Compilation
-    from ejcache.jax_integration.program import KeyRequest
+    from ejcache.jax_integration.compilation import Compilation, KeyRequest
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 PROFILE_KIND: Final = "pgle_profile"
@@ -55,7 +54,7 @@ _warned: Final[set[tuple[str, str]]] = set()
 
 def is_wanted(compilation: Compilation) -> bool:
     """Answer JAX's question whether there is an entry; about the optimised variant, whether to use that."""
-    if not compilation.is_optimised:
+    if compilation.key.variant != PGLE:
         return _is_news(compilation)
     exists = compilation.cache.contains(compilation.text, compilation.settings)
     profile = None if exists or compilation.has_profile else _stored_profile(compilation)

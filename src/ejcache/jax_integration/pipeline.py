@@ -1,10 +1,10 @@
 """One compile, from JAX's request to the stored executable.
 
-JAX asks in this order, and each question is a method of `Compiler`:
+JAX asks in this order. The questions up to a hit are methods of `Compiler`, the others of `misses.MissedPrograms`:
 
 1. `make_key`: the key of the program, on which JAX carries our `Compilation`.
 2. `contains`: only with PGLE, which variant to use (`pgle.py`).
-3. `read`: look the entry up, load it, agree with the other ranks of the program, perhaps check it. A hit ends here.
+3. `read`: `find` an entry and load it, agree with the other ranks of the program, perhaps check it. A hit ends here.
 4. `compile`, or `share` for a program that spans processes: compile once among all threads, processes and hosts that
    want the same program, and store the result (`publishing.py`). Where `forbid_compile` forbids it, this raises.
 
@@ -16,54 +16,39 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.cache.policy import Miss
-from ejcache.jax_integration.compilation_state import (
-    AlreadyStoredError,
-    AskedError,
-    Compilation,
-    KeyText,
-    being_asked,
-    is_forbidden,
-    stores_only,
-)
-from ejcache.jax_integration.lookup import OWN, EntryLoader
+from ejcache.cache.policy import Lookup, Miss
+from ejcache.jax_integration.compilation import Compilation, KeyText, LoadedExecutable, asking_threads, compilation_of
+from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import make_key
-from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.jax_integration.seam.watching import take_durations
 from ejcache.journal.line import HIT, Process, ProgramRecord
 from ejcache.journal.recorder import recorder
-from ejcache.keys.key import CROSS, PGLE
+from ejcache.keys.key import CROSS
 from ejcache.stores.location import display_value
-from ejcache.util.log import log, warn_once
+from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
 
-    from ejcache.cache.counters import Skip
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.lowering.quick_programs import QuickPrograms
+    from ejcache.jax_integration.compilation import KeyRequest, Origins, Placement
+    from ejcache.jax_integration.misses import MissedPrograms
     from ejcache.jax_integration.preload.preloader import Preloader
-    from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
-    from ejcache.jax_integration.publishing import Publisher
-    from ejcache.jax_integration.ranks.agreement import RankAgreement
     from ejcache.jax_integration.xla_options import XlaCaches
     from ejcache.settings.table import Settings
 
-    T = TypeVar("T")
-
-WAIT_SECONDS: Final = 600.0
-"""How long this process waits, in all, for entries that others compile and do not deliver; then it compiles."""
-_PLATFORMS_WITH_CACHES: Final = frozenset({"cuda", "gpu", "rocm", "sycl"})
+_MAX_EXECUTABLES: Final = 10_000
+_PLATFORMS_WITH_CACHES: Final = ("cuda", "gpu", "rocm", "sycl")
 """The platforms on which XLA has caches of its own."""
 
 
@@ -74,7 +59,13 @@ class Compiler:
         settings: returns the current settings.
         cache: the cache that these settings ask for, or None.
         reset: closes the caches; called when the program calls JAX's `reset_cache()`.
+
+    Attributes:
+        origins: the entries of the executables that were loaded last.
+        own_xla_caches: the directories for XLA's own caches; None before a program of a GPU needs them.
     """
+
+    own_xla_caches: XlaCaches | None = None
 
     def __init__(
         self,
@@ -86,10 +77,9 @@ class Compiler:
         self.settings = settings
         self.cache_of = cache
         self._close = reset
-        self._checked: set[str] = set()
         self._watching = False
         self._last: tuple[Settings, str] | None = None
-        self._entries = EntryLoader(self._take_ahead)
+        self.origins: Origins = OrderedDict()  # a call of it is atomic
         recorder.describe = self._describe
 
     def begin(self) -> None:
@@ -108,10 +98,13 @@ class Compiler:
 
     def _meet_ranks(self, _: Any) -> None:
         if seam_backends.processes_of_job() > 1:
-            submit(self._greet_ranks)  # in the background: JAX holds its lock, and the service may be slow
 
-    def _greet_ranks(self) -> None:
-        self._agreement()
+            def greet_ranks() -> None:
+                from ejcache.jax_integration.ranks.agreement import agreement_of_job
+
+                agreement_of_job()
+
+            submit(greet_ranks)  # in the background: JAX holds its lock, and the service may be slow
 
     # What a hit does not need is imported later: importing it took a third of the time from `enable` to the first hit.
 
@@ -122,89 +115,46 @@ class Compiler:
 
         return Preloader(settings=self.settings, cache=self.cache_of)
 
-    def _take_ahead(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | None:
-        return self.preloader.take(compilation, key, placement) if compilation.settings.preload else None
-
     @cached_property
-    def _quick(self) -> QuickPrograms:
-        from ejcache.jax_integration.lowering.quick_programs import QuickPrograms
+    def misses(self) -> MissedPrograms:
+        """Compile what was not found."""
+        from ejcache.jax_integration.misses import MissedPrograms
 
-        return QuickPrograms()
-
-    @cached_property
-    def _publisher(self) -> Publisher:
-        from ejcache.jax_integration.publishing import Publisher
-
-        return Publisher()
-
-    @cached_property
-    def _xla_caches(self) -> XlaCaches:
-        from ejcache.jax_integration.xla_options import XlaCaches
-
-        return XlaCaches(settings=self.settings, report_failure=self._report_failure)
+        return vars(self).setdefault("misses", MissedPrograms(self))  # type: ignore[no-any-return]  # one for all threads
 
     # -- the key ---------------------------------------------------------------------------------------------------
 
     def make_key(self, request: KeyRequest) -> KeyText | None:
         """Make the key of a program, which carries its `Compilation`; None if it is compiled without the cache."""
-        if (asked := being_asked()) is not None:
-            self._answer(asked, request)
+        if asking_threads and (asked := asking_threads.get(threading.current_thread())) is not None:
+            from ejcache.jax_integration.no_compile_blocks import note_key
+
+            settings = self.settings()
+            cache = self.cache_of(settings)
+            note_key(asked, request, None if cache is None else partial(_compilation, request, settings, cache))
             return None
         began, measured = time.monotonic(), take_durations()
         settings = self.settings()
         cache = self.cache_of(settings)
-        if cache is None:
-            from ejcache.cache.counters import Skip  # no hit skips a program
-
-            return self._keyless(request, Skip.DISABLED)
-        self._last = settings, str(request.backend.platform)
-        if not seam.can_serialize(request.backend):
-            from ejcache.cache.counters import Skip, count_skip
-
-            count_skip(cache, Skip.PLATFORM)
-            return self._keyless(request, Skip.PLATFORM)
+        if cache is not None:
+            self._last = settings, str(request.backend.platform)
+        if cache is None or not seam.can_serialize(request.backend):
+            self.misses.begin_without_cache(request, cache)
+            return None
         try:
             compilation = _compilation(request, settings, cache)
         except Exception as exc:
-            # A program that has no key is compiled without the cache, as in JAX.
-            from ejcache.cache.counters import Skip, count_skip
-            from ejcache.jax_integration.lowering.python_functions import UnkeyableError
-
-            if isinstance(exc, UnkeyableError):
-                name = seam.module_name(request.module)
-                self._publisher.skip_without_key(cache, settings, name, exc.skip, measured)
-                cache.warn(exc.skip, f"{name} {exc}")
-                return self._keyless(request, exc.skip)
-            count_skip(cache, Skip.NO_KEY)
-            cache.report_failure("make a key", exc, settings)
-            return self._keyless(request, Skip.NO_KEY)
+            self.misses.begin_without_key(request, settings, cache, exc, measured)
+            return None
         compilation.seconds.update(measured)
         compilation.spent("keyed", began)
-        return KeyText(compilation)
-
-    def _keyless(self, request: KeyRequest, reason: Skip) -> KeyText | None:
-        """Return no key, so that JAX compiles the program itself, unless this thread may not compile."""
-        from ejcache.jax_integration.no_compile_blocks import refuse_if_forbidden
-
-        refuse_if_forbidden(seam.module_name(request.module), reason)
-        self._fill_xla_caches(request.backend)
-        return None
-
-    def _answer(self, asked: list[Compilation], request: KeyRequest) -> None:
-        """Note the key that would be looked up, and end JAX's request when it has asked for the last key."""
-        settings = self.settings()
-        cache = self.cache_of(settings)
-        if cache is not None and seam.can_serialize(request.backend):
-            try:
-                asked.append(_compilation(request, settings, cache))
-            except Exception as exc:
-                log.debug("ejcache: %s has no key: %s", seam.module_name(request.module), exc)
-        if request.profile_sentinel is None:
-            raise AskedError
+        text = KeyText(compilation.text)
+        text.compilation = compilation
+        return text
 
     def contains(self, key: str) -> bool:
         """Answer PGLE's question whether to use the optimised variant, or, of the plain one, whether to warn."""
-        compilation = _compilation_of(key)
+        compilation = compilation_of(key)
         if compilation is None:
             return False
         from ejcache.jax_integration.pgle import is_wanted
@@ -223,7 +173,7 @@ class Compiler:
         All ranks of a program load, or none does. A hit that is to be compared with a fresh executable counts as a
         miss. A failure of the storage is a miss, whose reason `compilation.miss` has.
         """
-        compilation = _compilation_of(key)
+        compilation = compilation_of(key)
         if compilation is None:
             return None, None
         if compilation.devices_absent:
@@ -232,14 +182,17 @@ class Compiler:
             compilation.miss = look_for_others(compilation)
             return None, None
         if compilation.cache.tiers is not None:
-            compilation.is_local_only = self._quick.is_quick(compilation) and not is_forbidden()
+            # Until something was compiled, nobody knows what is quick.
+            compilation.is_local_only = "misses" in vars(self) and self.misses.is_surely_quick(compilation)
         # Also if nobody knows the tiers yet: another thread may still be opening the store.
-        compilation.beside = partial(_ask_ahead, compilation, placement)
+        compilation.beside = lambda: self.misses.ask_ahead(compilation, placement)
         compilation.begin_lookup()
-        found = self._entries.find(compilation, placement)
+        found = self.find(compilation, placement)
         if compilation.is_multi_process:
-            found = self._agree(compilation, placement, found)
-        if found is not None and compilation.settings.check_contents and self._wants_check(compilation, found):
+            from ejcache.jax_integration.ranks.common_hit import agree_in_job
+
+            found = agree_in_job(compilation, found, placement, load=self.load)
+        if found is not None and compilation.settings.check_contents and self.misses.wants_check(compilation, found):
             from ejcache.jax_integration.executable_comparison import StoredExecutable
 
             compilation.to_check = StoredExecutable(found)
@@ -247,27 +200,91 @@ class Compiler:
             found = None
         if found is None:
             return None, None
-        _drop_ahead(compilation)
-        self._count_hit(compilation, placement, found)
+        compilation.beside = None  # it refers to the compilation, which is not to wait for the garbage collector
+        if compilation.asked_ahead is not None:
+            compilation.asked_ahead.drop_ahead(compilation.text)
+        self.count_hit(compilation, placement, found)
         return found.executable, found.header.compile_seconds
 
-    def _agree(
-        self, compilation: Compilation, placement: Placement, found: LoadedExecutable | None
-    ) -> LoadedExecutable | None:
-        """Agree with the other ranks: return the executable only if every one of them can load it, else None."""
-        agreement = self._agreement()
-        if agreement is None:
+    def find(self, compilation: Compilation, placement: Placement) -> LoadedExecutable | None:
+        """Load the first candidate that can be loaded. `miss` gets the reason why the program's own key failed."""
+        found = self.load(compilation, compilation.text, placement)
+        if isinstance(found, LoadedExecutable):
             return found
-        from ejcache.jax_integration.ranks.common_hit import agree
+        compilation.miss = found
+        from ejcache.jax_integration.substitutes import OWN, candidates  # a hit of its own key needs none
 
-        return agree(
-            compilation,
-            agreement,
-            found,
-            load=lambda number: self._entries.load_candidate(compilation, number, placement),
-        )
+        for number, text in enumerate(candidates(compilation)):
+            if number != OWN:
+                found = self.load(compilation, text, placement)
+                if isinstance(found, LoadedExecutable):
+                    return found._replace(candidate=number)
+        return None
 
-    def _count_hit(self, compilation: Compilation, placement: Placement, found: LoadedExecutable) -> None:
+    def load(self, compilation: Compilation, text: str, placement: Placement) -> LoadedExecutable | Miss:
+        """Return the executable of one candidate, from the first source that has it, or why the store gives none."""
+        found = self._load_entry(compilation, text, placement)
+        if not isinstance(found, LoadedExecutable) and text in compilation.unloadable:
+            # Hosts of this kind may have stored what they compiled beside an entry that XLA refuses on them.
+            from ejcache.jax_integration.lowering.key import alternative_key
+
+            beside = self._load_entry(compilation, alternative_key(text, placement.backend), placement)
+            if isinstance(beside, LoadedExecutable):
+                found = beside
+        if isinstance(found, LoadedExecutable):
+            self.note_origin(found.executable, compilation, found.key)
+        return found
+
+    def note_origin(self, executable: Any, compilation: Compilation, key: str) -> None:
+        """Remember that an executable was loaded from the entry under `key` (`executable_origins` says what for)."""
+        self.origins[seam.executable_identity(executable)] = (compilation.cache, compilation.settings, key)
+        if len(self.origins) > _MAX_EXECUTABLES:
+            self.origins.popitem(last=False)
+
+    def _load_entry(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | Miss:
+        if compilation.settings.preload:
+            ahead = self.preloader.take(compilation, key, placement)
+            if ahead is not None:
+                return ahead
+        if key in compilation.unloadable:
+            return Miss.REJECTED
+        began, is_own = time.monotonic(), key == compilation.text
+        if is_own:
+            compilation.looked = began
+        try:
+            looked = compilation.cache.read(
+                key,
+                compilation.settings,
+                local_only=compilation.is_local_only,
+                budget=compilation.budget,
+                beside=compilation.beside if is_own else None,
+            )
+        except Exception as exc:
+            compilation.report_failure("read an entry", exc)
+            looked = Lookup(None, Miss.ERROR)
+        read = compilation.spent("lost" if looked.miss is Miss.ERROR else "fetched", began)
+        if looked.entry is None:
+            return looked.miss or Miss.ABSENT
+        header = looked.entry.header
+        if load_journal.is_suspected(header):
+            compilation.is_suspected = True
+            said = f"two starts in a row have ended while they loaded {key}, so it is compiled anew and replaced"
+            compilation.cache.warn(f"suspected:{key}", said)
+            return Miss.SUSPECTED
+        executable, place = None, load_journal.begin(header)
+        try:
+            executable = seam.load_executable(looked.entry.raw, placement)
+        except Exception as exc:
+            # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
+            compilation.unloadable.add(key)
+            compilation.cache.warn(f"unloadable:{key}", f"XLA does not load {key} here, so it is compiled anew: {exc}")
+            return Miss.REJECTED
+        finally:
+            load_journal.end(place, header, is_loaded=executable is not None)
+            loaded = compilation.spent("loaded", read)
+        return LoadedExecutable(executable, key, header, looked.entry.raw, loaded - began)
+
+    def count_hit(self, compilation: Compilation, placement: Placement, found: LoadedExecutable) -> None:
         """Count a hit, note it for preload and record it; warn of a program that XLA has not tuned."""
         if found.header.variant == CROSS:
             compilation.cache.warn(
@@ -315,197 +332,31 @@ class Compiler:
             settings=chosen,
         )
 
-    # -- a miss ----------------------------------------------------------------------------------------------------
-
-    def compile(self, key: str, program: LoweredProgram) -> Any:
-        """Compile after a miss, and store the result."""
-        compilation = _compilation_of(key)
-        if compilation is None:
-            from ejcache.jax_integration.seam import compiling
-
-            self._fill_xla_caches(program.placement.backend)
-            return compiling.compile_executable(program)
-        _choose_compiled(compilation, program)
-        return self._compile_once(compilation, program)
-
-    def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
-        """Compile a program that spans processes on the first of them, and load its result on the others."""
-        from ejcache.jax_integration.seam.coordination_service import coordination_client
-
-        compilation, coordination = _compilation_of(key), coordination_client()
-        if compilation is None or coordination is None or compilation.devices_absent or compilation.is_drifted:
-            return self.compile(key, program)
-        from ejcache.jax_integration.ranks.share_binary import share
-
-        _choose_compiled(compilation, program)
-        waited = compilation.waits()
-
-        def store(executable: Any, **more: Any) -> Any:
-            waited()
-            return self._publisher.publish(compilation, program, executable, **more)
-
-        return share(
-            compilation,
-            program,
-            coordination,
-            origins=self._entries.origins,
-            first_process=first_process,
-            compile_here=partial(self._compile_once, compilation, program),
-            store=store,
-        )
-
-    def _compile_once(self, compilation: Compilation, program: LoweredProgram) -> Any:
-        """Compile, or load what another thread, process or host is compiling now."""
-        placement = program.placement
-        if _is_compiled_alone(compilation, program):
-            _drop_ahead(compilation)
-            return self._compile_here(compilation, program)
-        from ejcache.jax_integration.lowering.quick_programs import is_worth_requests
-
-        own: list[Any] = []  # the outcome of compiling here: an executable or the program's own error
-        waited = compilation.waits()
-
-        def work() -> Any:
-            waited()
-            try:
-                own.append(self._compile_here(compilation, program))
-            except BaseException as exc:
-                own.append(exc)
-                raise
-            return own[0]
-
-        def lookup() -> LoadedExecutable | None:
-            if compilation.devices_absent:
-                from ejcache.jax_integration.devices.absent import look_for_others
-
-                look_for_others(compilation)
-                return None
-            found = self._entries.load(compilation, compilation.text, placement)
-            return found if isinstance(found, LoadedExecutable) else None
-
-        try:
-            flight = compilation.cache.single_flight(compilation.settings)
-            if flight is None:
-                return work()
-            made = flight.run(
-                compilation.text,
-                lookup=lookup,
-                work=work,
-                deadline=WAIT_SECONDS,
-                missed_since=compilation.looked,
-                between_hosts=is_worth_requests(compilation),
-                left_entry=lambda: compilation.is_stored or not own,  # what was not compiled here was found
-                in_words=_program_in_words,
-            )
-        except AlreadyStoredError:
-            raise
-        except Exception as exc:
-            if own and isinstance(own[0], BaseException):
-                raise own[0] from own[0].__cause__
-            compilation.report_failure("compile this program only once", exc)  # leases failed, or waiting
-            return own[0] if own else self._compile_here(compilation, program)
-        if not isinstance(made, LoadedExecutable):
-            return made
-        waited()
-        self._count_hit(compilation, placement, made)
-        from ejcache.jax_integration.seam.compiling import record_hit
-
-        record_hit(program.name, compilation.text, made.header.compile_seconds, made.seconds)
-        return made.executable
-
-    def _compile_here(self, compilation: Compilation, program: LoweredProgram) -> Any:
-        from ejcache.cache.counters import Skip, count_miss
-        from ejcache.jax_integration.progress import progress_of
-        from ejcache.jax_integration.seam import compiling
-
-        self._refuse_if_forbidden(compilation, program)
-        self._fill_xla_caches(program.placement.backend)
-        started = time.monotonic()
-        with progress_of(program.name):
-            if compilation.devices_absent:
-                from ejcache.jax_integration.devices.absent import check_memory, compile_for_others
-
-                executable = compile_for_others(compilation, program)
-            else:
-                executable = compiling.compile_executable(program)
-        seconds = compilation.seconds["compiled"] = time.monotonic() - started
-        if compilation.devices_absent:
-            check_memory(executable)
-        self._quick.note(compilation.key, seconds)
-        self._entries.origins.compiled(executable)
-        if "_xla_caches" in vars(self):
-            self._try("store what XLA's own caches hold", self._xla_caches.collect, None)
-        if _holds_callbacks(program.placement):
-            self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
-        elif compilation.miss is Miss.NO_DEVICES or compilation.is_drifted:
-            count_miss(compilation.cache, compilation.miss, compile_seconds=seconds)
-            skipped = Skip.RANKS_DIFFER if compilation.is_drifted else Skip.DUPLICATE
-            self._publisher.skip(compilation, program, skipped, seconds)
-        elif compilation.to_check is not None:
-            count_miss(compilation.cache, Miss.CHECKED, compile_seconds=seconds)
-            self._checked.add(compilation.to_check.key)
-            from ejcache.jax_integration.executable_comparison import check
-
-            check(compilation.to_check, program, executable, compilation.cache, compilation.settings)
-        else:
-            count_miss(compilation.cache, compilation.miss, compile_seconds=seconds)
-            skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
-            compilation.is_stored = skip in {None, Skip.DUPLICATE}
-            is_next_time = compilation.settings.preload and not compilation.devices_absent
-            if is_next_time and skip in {None, Skip.QUICK, Skip.DUPLICATE}:
-                self.preloader.note(compilation, program.placement, seconds=seconds, stored=skip is not Skip.QUICK)
-        return executable
-
-    def _refuse_if_forbidden(self, compilation: Compilation, program: LoweredProgram) -> None:
-        """Raise CompileForbiddenError if this thread forbids compilations, or a rank of the program does.
-
-        Here all ranks have had their answer, so that none waits for one that raises.
-        """
-        ranks = compilation.forbidden_on
-        if is_forbidden() if ranks is None else ranks:
-            from ejcache.cache.counters import Skip
-
-            where = "here" if not ranks or seam_backends.process_index() in ranks else f"on rank {ranks[0]}"
-            never = Skip.CALLBACK if _holds_callbacks(program.placement) else None
-            raise self._publisher.refusal(compilation, program, never, where)
-
-    # -- checks ----------------------------------------------------------------------------------------------------
-
-    def _wants_check(self, compilation: Compilation, found: LoadedExecutable) -> bool:
-        """True if this is the first hit of the key in this process, where `check_contents` is set.
-
-        Never where compilations are forbidden.
-
-        Never of a program that spans processes: the ranks must all load or all compile. Never of an optimised
-        executable: compiled without its profile, the program is another one. Never of what stands in for another
-        variant: what would be compiled is that one.
-        """
-        if found.candidate != OWN or compilation.is_multi_process or found.header.variant == PGLE or is_forbidden():
-            return False
-        return found.key not in self._checked
-
-    # -- beside compilations ---------------------------------------------------------------------------------------
-
-    def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
-        """Return the profile with which every process of this program compiles; empty for none."""
-        from ejcache.jax_integration.pgle import share_profile
-
-        return self._try("share a profile", lambda: share_profile(request, first_process=first_process), b"")
-
     def xla_caches(self, backend: Any) -> dict[str, str]:
         """Return the values of XLA's options that say where its own caches are, by name."""
         if backend is None or str(backend.platform) not in _PLATFORMS_WITH_CACHES:
             return {}
-        return self._try("find a directory for XLA's own caches", lambda: self._xla_caches.paths(backend), {})
+        caches = self.own_xla_caches
+        try:
+            if caches is None:
+                from ejcache.jax_integration.xla_options import XlaCaches
 
-    def _fill_xla_caches(self, backend: Any) -> None:
-        """Let XLA, before it compiles, find what its own caches have stored, if it was told where they are."""
-        if "_xla_caches" in vars(self):
-            self._try("fetch what XLA's own caches hold", partial(self._xla_caches.fill, backend), None)
+                caches = XlaCaches(settings=self.settings, report_failure=self.report_failure)
+                caches = vars(self).setdefault("own_xla_caches", caches)
+            return caches.paths(backend)
+        except Exception as exc:
+            self.report_failure("find a directory for XLA's own caches", exc)
+            return {}
 
     def stored_bytes(self, executable: Any) -> bytes | None:
         """Return the bytes that an executable was loaded from, or None."""
-        return self._try("read an entry", lambda: self._entries.origins.stored_bytes(executable), None)
+        from ejcache.jax_integration.executable_origins import stored_bytes
+
+        try:
+            return stored_bytes(self.origins, executable)
+        except Exception as exc:
+            self.report_failure("read an entry", exc)
+            return None
 
     def is_enabled(self) -> bool:
         """True if compilations use a cache now."""
@@ -513,66 +364,20 @@ class Compiler:
 
     def reset(self) -> None:
         """Close the stores, because JAX's `reset_cache()` was called, and check contents anew."""
-        self._checked.clear()
+        if "misses" in vars(self):
+            self.misses.checked.clear()
         self._close()
 
-    def _agreement(self) -> RankAgreement | None:
-        if seam_backends.processes_of_job() == 1:
-            return None
-        from ejcache.jax_integration.ranks.agreement import agreement_of_job
+    def report_failure(self, doing: str, exc: Exception) -> None:
+        """Count and log a failure of one of our own steps.
 
-        return agreement_of_job()
-
-    def _try(self, doing: str, step: Callable[[], T], otherwise: T) -> T:
-        """Return the result of a step of ours, or `otherwise` if it fails."""
-        try:
-            return step()
-        except Exception as exc:
-            self._report_failure(doing, exc)
-            return otherwise
-
-    def _report_failure(self, doing: str, exc: Exception) -> None:
+        Raises:
+            Exception: `exc` itself, if the settings ask for that.
+        """
         settings = self.settings()
         cache = self.cache_of(settings)
         if cache is not None:
             cache.report_failure(doing, exc, settings)
-
-
-def _ask_ahead(compilation: Compilation, placement: Placement) -> None:
-    """Ask for the leases of a program that is probably compiled next, unless it is compiled without them."""
-    from ejcache.jax_integration.lowering.quick_programs import is_worth_requests
-
-    if (
-        compilation.is_multi_process
-        or compilation.is_optimised  # another variant may be compiled
-        or _holds_callbacks(placement)
-        or is_forbidden()
-        or not is_worth_requests(compilation)
-    ):
-        return
-    flight = compilation.cache.single_flight(compilation.settings)
-    if flight is not None:
-        compilation.asked_ahead = flight
-        flight.ask_ahead(compilation.text)
-
-
-def _drop_ahead(compilation: Compilation) -> None:
-    if compilation.asked_ahead is not None:
-        compilation.asked_ahead.drop_ahead(compilation.text)
-
-
-def _is_compiled_alone(compilation: Compilation, program: LoweredProgram) -> bool:
-    """True if neither the executable of another process nor waiting for one would do."""
-    return (
-        compilation.to_check is not None
-        # Who wants the executable itself cannot take another process's.
-        or (compilation.devices_absent and not stores_only())
-        or compilation.text in compilation.unloadable
-        or _holds_callbacks(program.placement)
-        # The ranks of one program meet in it; they must not wait for each other here.
-        or compilation.is_multi_process
-        or compilation.miss is Miss.QUICK
-    )
 
 
 def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) -> Compilation:
@@ -593,34 +398,3 @@ def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) ->
         devices_absent=devices_absent,
         has_profile=optimised and bool(request.options.executable_build_options.fdo_profile),
     )
-
-
-def _choose_compiled(compilation: Compilation, program: LoweredProgram) -> None:
-    if compilation.is_optimised:
-        from ejcache.jax_integration.pgle import choose_compiled
-
-        choose_compiled(compilation, program.placement.options)
-
-
-def _compilation_of(key: str) -> Compilation | None:
-    """Find what JAX carried to us; None if other code replaced the key, which then compiles without the cache."""
-    return key.compilation if isinstance(key, KeyText) else None
-
-
-def _holds_callbacks(placement: Placement) -> bool:
-    """True if a program calls Python functions that this JAX cannot restore with an executable."""
-    if not placement.callbacks:
-        return False
-    from ejcache.jax_integration.seam.compiling import callbacks_are_cacheable
-
-    return not callbacks_are_cacheable()
-
-
-def _program_in_words(key: str) -> str:
-    """Return `jit_train_step (92 s last time)`: for lines that are logged while a compilation takes long."""
-    from ejcache.history.log import last_compile_seconds  # only lines about long waits need it
-    from ejcache.keys.parsing import parse_any_key
-
-    name = parse_any_key(key).name
-    took = last_compile_seconds(name)
-    return name if took is None else f"{name} ({took:.0f} s last time)"

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.compilation_state import Compilation
+    from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.settings.table import Settings
 

@@ -16,8 +16,7 @@ from ejcache.cache.counters import Skip
 from ejcache.errors import UsageError
 from ejcache.history.causes import why_not_stored
 from ejcache.jax_integration.activate import active, enable_by_default
-from ejcache.jax_integration.compilation_state import AlreadyStoredError
-from ejcache.jax_integration.no_compile_blocks import storing_only
+from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, storing_only
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.shape_grammar import Arguments, ArrayShape
 from ejcache.util.tuples import NamedTuple

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.policy import Miss
 from ejcache.errors import EjcacheError
-from ejcache.jax_integration.compilation_state import AlreadyStoredError, stores_only
+from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, stores_only
 from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam.lowered_programs import autotune_directory, with_overrides
+from ejcache.jax_integration.substitutes import own_keys
 from ejcache.keys.key import CROSS
 from ejcache.keys.parsing import untuned_key
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from ejcache.jax_integration.compilation_state import Compilation
+    from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.program import LoweredProgram
 
 _GIB: Final = 1 << 30
@@ -71,7 +72,7 @@ def look_for_others(compilation: Compilation) -> Miss:
     Raises:
         AlreadyStoredError: there is one, and the caller wants no executable.
     """
-    if not any(compilation.cache.contains(text, compilation.settings) for text in compilation.texts):
+    if not any(compilation.cache.contains(text, compilation.settings) for text in own_keys(compilation)):
         return Miss.FORCED if compilation.settings.recompile_force else Miss.ABSENT
     if stores_only():
         raise AlreadyStoredError(compilation.text)

@@ -32,7 +32,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ejcache.jax_integration.program import KeyRequest
+    from ejcache.jax_integration.compilation import KeyRequest
     from ejcache.settings.table import Settings
 
 

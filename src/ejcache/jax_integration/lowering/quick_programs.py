@@ -14,7 +14,7 @@ from ejcache.keys.key import PLAIN, CacheKey
 from ejcache.settings.floors import Floors
 
 if TYPE_CHECKING:
-    from ejcache.jax_integration.compilation_state import Compilation
+    from ejcache.jax_integration.compilation import Compilation
 
 
 _SMALLEST: Final = 512

@@ -27,6 +27,7 @@ import jax
 
 from ejcache import entry
 from ejcache.errors import EntryCorruptError
+from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.lowering.key import compiler_environment
 from ejcache.jax_integration.preload.run_profile import (
     MAX_PAYLOAD,
@@ -38,7 +39,6 @@ from ejcache.jax_integration.preload.run_profile import (
     encode_profile,
     merge,
 )
-from ejcache.jax_integration.program import LoadedExecutable
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.keys.cache_paths import without_cache_paths
 from ejcache.keys.side_keys import run_profile_key
@@ -51,9 +51,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.compilation_state import Compilation
+    from ejcache.jax_integration.compilation import Compilation, Placement
     from ejcache.jax_integration.preload.background_loader import BackgroundLoader, PreloadedExecutable
-    from ejcache.jax_integration.program import Placement
     from ejcache.settings.table import Settings
 
 

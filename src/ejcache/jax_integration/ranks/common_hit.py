@@ -1,32 +1,64 @@
 """Which candidate all ranks of a program load, or that all of them compile.
 
 A first exchange tells what each rank has: its key, where its entries are, whether it forbids compilations, and the
-number of the first candidate that it has loaded (`lookup.candidates`). If that is one number everywhere, each rank uses
-what it has. If the numbers differ, each rank tries the last one of them, which is the best one that all may have, and a
-second exchange tells whether all have it. Otherwise all compile: if a rank has none or does not answer, or if the keys
-differ.
+number of the first candidate that it has loaded (`substitutes.candidates`). If that is one number everywhere, each rank
+uses what it has. If the numbers differ, each rank tries the last one of them, which is the best one that all may have,
+and a second exchange tells whether all have it. Otherwise all compile: if a rank has none or does not answer, or if the
+keys differ.
 """
 
 from __future__ import annotations
 
+import itertools
 import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.policy import Miss
-from ejcache.jax_integration.compilation_state import is_forbidden
-from ejcache.jax_integration.lookup import OWN
+from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.lowering.key import short_digest
+from ejcache.jax_integration.no_compile_blocks import is_forbidden
+from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.ranks.drift import log_difference
+from ejcache.jax_integration.seam.backends import processes_of_job
+from ejcache.jax_integration.substitutes import OWN, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.jax_integration.compilation_state import Compilation
-    from ejcache.jax_integration.program import LoadedExecutable
+    from ejcache.jax_integration.compilation import Compilation, Placement
     from ejcache.jax_integration.ranks.agreement import RankAgreement
 
 _CONFIRMED: Final = "confirmed"
+
+
+def agree_in_job(
+    compilation: Compilation,
+    found: LoadedExecutable | None,
+    placement: Placement,
+    *,
+    load: Callable[[Compilation, str, Placement], LoadedExecutable | Miss],
+) -> LoadedExecutable | None:
+    """Agree with the other ranks: return the executable only if every one of them can load it, else None.
+
+    Args:
+        compilation: of this rank.
+        found: what this rank has loaded.
+        placement: of the program.
+        load: loads the executable under a key.
+    """
+    agreement = agreement_of_job() if processes_of_job() > 1 else None
+    if agreement is None:
+        return found
+
+    def load_candidate(number: int) -> LoadedExecutable | None:
+        for text in itertools.islice(candidates(compilation), number, number + 1):
+            loaded = load(compilation, text, placement)
+            if isinstance(loaded, LoadedExecutable):
+                return loaded._replace(candidate=number)
+        return None
+
+    return agree(compilation, agreement, found, load=load_candidate)
 
 
 def agree(

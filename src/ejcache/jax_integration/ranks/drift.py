@@ -19,7 +19,7 @@ from ejcache.util.log import log, warn_once
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.jax_integration.compilation_state import Compilation
+    from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.ranks.agreement import RankAgreement
 
 _PROGRAM: Final = "program"

@@ -17,8 +17,7 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.jax_integration.compilation_state import Compilation
-    from ejcache.jax_integration.lookup import ExecutableOrigins
+    from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.program import LoweredProgram
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
@@ -34,7 +33,7 @@ def share(
     program: LoweredProgram,
     coordination: CoordinationClient,
     *,
-    origins: ExecutableOrigins,
+    note_origin: Callable[[Any, Compilation, str], None],
     first_process: int,
     compile_here: Callable[[], Any],
     store: StoreReceived,
@@ -49,7 +48,7 @@ def share(
         compilation: which missed.
         program: what to compile.
         coordination: the job's coordination service.
-        origins: remembers which entry an executable came from.
+        note_origin: remembers which entry an executable came from.
         first_process: the process that compiles.
         compile_here: compiles in this process.
         store: called in the other processes with what they received.
@@ -68,7 +67,7 @@ def share(
         if value is not None and value != WITHDRAWN:
             received = entry.decode(value, key=name, kind="executable")
             executable = seam.load_executable(received.raw, program.placement)
-            origins.loaded(executable, compilation, compilation.text)
+            note_origin(executable, compilation, compilation.text)
     except Exception as exc:
         compilation.report_failure("receive an executable from another process", exc)
         received = None

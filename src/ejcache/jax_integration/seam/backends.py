@@ -21,7 +21,7 @@ from jax._src import distributed as jax_distributed
 from jax._src import xla_bridge
 from jax._src.lib import _jax, xla_client
 
-from ejcache.jax_integration.program import Placement
+from ejcache.jax_integration.compilation import Placement
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import log
 

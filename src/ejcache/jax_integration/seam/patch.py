@@ -29,7 +29,7 @@ from jax._src.lib.mlir import ir
 from jax.experimental import serialize_executable as jax_serialization
 from jaxlib import _hlo
 
-from ejcache.jax_integration.program import KeyRequest, LoweredProgram, Placement
+from ejcache.jax_integration.compilation import KeyRequest, Placement
 from ejcache.jax_integration.seam import watching
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
 from ejcache.util.log import warn_once
@@ -37,8 +37,22 @@ from ejcache.util.log import warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ejcache.jax_integration.program import LoweredProgram
+
+    class CompileMisses(Protocol):
+        """The functions of `jax._src.compiler` that follow a miss; `misses.MissedPrograms` has them."""
+
+        def compile(self, key: str, program: LoweredProgram) -> Any:
+            """Compile after a miss, and store the result."""
+
+        def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
+            """Compile a program that spans processes once for all of them."""
+
+        def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
+            """Return the profile with which every process of this program compiles; empty for none."""
+
     class CompileCache(Protocol):
-        """The functions of `jax._src.compiler` that ejcache replaces; `pipeline.Compiler` has them."""
+        """The functions of `jax._src.compiler` that ejcache replaces, up to a hit; `pipeline.Compiler` has them."""
 
         def make_key(self, request: KeyRequest) -> str | None:
             """Return the key of this compilation, or None to compile it without the cache."""
@@ -49,14 +63,9 @@ if TYPE_CHECKING:
         def read(self, key: str, placement: Placement) -> Any:
             """Return the loaded executable and its compile time in seconds, or (None, None)."""
 
-        def compile(self, key: str, program: LoweredProgram) -> Any:
-            """Compile after a miss, and store the result."""
-
-        def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
-            """Compile a program that spans processes once for all of them."""
-
-        def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
-            """Return the profile with which every process of this program compiles; empty for none."""
+        @property
+        def misses(self) -> CompileMisses:
+            """What answers the questions after a miss."""
 
         def xla_caches(self, backend: Any) -> dict[str, str]:
             """Return the values of XLA's options that say where its own caches are, by name."""
@@ -233,8 +242,10 @@ def _compile(
     module_name: str,
     cache_key: str,
 ) -> Any:
+    from ejcache.jax_integration.program import LoweredProgram  # no hit has one
+
     placement = Placement(backend, executable_devices, compile_options, host_callbacks)
-    return hooks.compile(cache_key, LoweredProgram(computation, module_name, placement))
+    return hooks.misses.compile(cache_key, LoweredProgram(computation, module_name, placement))
 
 
 def _share(
@@ -249,9 +260,11 @@ def _share(
     cache_key: str,
     first_process_id: int,
 ) -> Any:
+    from ejcache.jax_integration.program import LoweredProgram  # no hit has one
+
     placement = Placement(backend, executable_devices, compile_options, host_callbacks)
     program = LoweredProgram(computation, module_name, placement)
-    return hooks.share(cache_key, program, first_process=first_process_id)
+    return hooks.misses.share(cache_key, program, first_process=first_process_id)
 
 
 def _share_profile(
@@ -264,7 +277,7 @@ def _share_profile(
     min_process_id: int,
 ) -> bytes:
     request = KeyRequest(computation, devices, compile_options, backend)
-    return hooks.share_profile(request, first_process=min_process_id)
+    return hooks.misses.share_profile(request, first_process=min_process_id)
 
 
 def _call(own: Callable[..., Any], ours: tuple[Any, ...], /, *arguments: Any, **named: Any) -> Any:

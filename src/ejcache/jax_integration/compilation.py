@@ -1,30 +1,32 @@
-"""One compilation, from the moment that JAX asks for its key until its executable is stored.
+"""One compilation: what JAX hands over, what is found out until its executable is stored, and what JAX gets.
 
 JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
 `Compilation`, so that no step has to look up what an earlier one found.
-
-What a thread wants of its compilations (`no_compile_blocks`) is here, too: each asks.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.policy import Miss
-from ejcache.keys.key import PGLE
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections import OrderedDict
+    from collections.abc import Callable, Hashable, Sequence
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.coordination.single_flight import SingleFlight
-    from ejcache.jax_integration.executable_comparison import StoredExecutable
+    from ejcache.entry import Header
     from ejcache.jax_integration.pgle_profile import Profile
+    from ejcache.jax_integration.preload.run_profile import ProgramUse
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
     from ejcache.util.time_budget import Budget
+
+    Origins = OrderedDict[Hashable, tuple[CachePolicy, Settings, str]]
+    """By executable: the cache that it was loaded from, the settings then, and the key of the entry."""
 
 
 _ALONE_SECONDS: Final = 9.5
@@ -32,6 +34,62 @@ _ALONE_SECONDS: Final = 9.5
 _RANKS_SECONDS: Final = 6.5
 """How long a look-up of a program takes that spans processes: less than half of what its ranks wait for each other,
 with the time in which storage is asked for another name before it counts as dead."""
+
+
+class Placement(NamedTuple):
+    """The devices and options that an executable is compiled or loaded for.
+
+    Attributes:
+        backend: the PJRT client.
+        devices: in the order of the program's device assignment.
+        options: XLA's compile options, with that assignment; PGLE changes them between two compilations.
+        callbacks: Python functions of this process that the program calls.
+    """
+
+    backend: Any
+    devices: Sequence[Any]
+    options: Any
+    callbacks: Sequence[Any] = ()
+
+
+class KeyRequest(NamedTuple):
+    """What JAX wants a key of.
+
+    Attributes:
+        module: the MLIR module.
+        devices: JAX's array of devices.
+        options: XLA's compile options.
+        backend: the PJRT client.
+        profile_sentinel: what JAX passes when it asks for the key of the optimised variant, otherwise None.
+    """
+
+    module: Any
+    devices: Any
+    options: Any
+    backend: Any
+    profile_sentinel: bytes | None = None
+
+
+class LoadedExecutable(NamedTuple):
+    """An executable that was loaded from an entry.
+
+    Attributes:
+        executable: as XLA loaded it.
+        key: the key of the entry, which may be the alternative key of this kind of host.
+        header: the entry's header.
+        raw: the serialised executable; empty if it was loaded ahead.
+        seconds: what reading and loading took, or waiting for it if it was loaded ahead.
+        ahead: what to remember of it for the next run, if it was loaded ahead.
+        candidate: the number of the candidate that it is (`substitutes.candidates`).
+    """
+
+    executable: Any
+    key: str
+    header: Header
+    raw: bytes
+    seconds: float
+    ahead: ProgramUse | None = None
+    candidate: int = 0
 
 
 class Compilation:
@@ -61,7 +119,7 @@ class Compilation:
         serialized_size: bytes of the serialised executable that was compiled; 0 until it is serialised.
         stays_here: what is stored of it is stored on this host only.
         is_stored: whether there is an entry of what was compiled.
-        to_check: the stored executable that the result is to be compared with, or None.
+        to_check: the `executable_comparison.StoredExecutable` that the result is to be compared with, or None.
         seconds: what each phase has taken so far (`journal.line.PHASES`).
         forbidden_on: the ranks that forbid its compilation, as they have told each other; None if they have not.
     """
@@ -102,7 +160,7 @@ class Compilation:
         self.serialized_size = 0
         self.stays_here = False
         self.is_stored = False
-        self.to_check: StoredExecutable | None = None
+        self.to_check: Any = None
         self.forbidden_on: tuple[int, ...] | None = None
         self.seconds: dict[str, float] = {}
 
@@ -126,32 +184,10 @@ class Compilation:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + now - began
         return now
 
-    def waits(self) -> Callable[[], None]:
-        """Begin a wait, and return the function that ends it; what other phases get meanwhile is no waiting."""
-        began, before = time.monotonic(), sum(self.seconds.values())
-
-        def end() -> None:
-            took = time.monotonic() - began - (sum(self.seconds.values()) - before)
-            self.seconds["waited"] = self.seconds.get("waited", 0.0) + max(0.0, took)
-
-        return end
-
     def use_variant(self, variant: str) -> None:
         """Go on as the compilation of another variant of the program."""
         self.key = self.key._replace(variant=variant)
         self.text = self.key.text
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The keys under which an executable of the program may be stored, the best one first."""
-        from ejcache.keys.parsing import untuned_key  # of absent devices and questions alone
-
-        return tuple(filter(None, (self.text, untuned_key(self.key))))
-
-    @property
-    def is_optimised(self) -> bool:
-        """True if JAX asks for the variant that was compiled with a profile."""
-        return self.key.variant == PGLE
 
     def report_failure(self, doing: str, exc: Exception) -> None:
         """Count and log a failure of one of our own steps.
@@ -169,56 +205,11 @@ class KeyText(str):
 
     compilation: Compilation
 
-    def __new__(cls, compilation: Compilation) -> Self:
-        text = str.__new__(cls, compilation.text)
-        text.compilation = compilation
-        return text
+
+def compilation_of(key: str) -> Compilation | None:
+    """Find what JAX carried to us; None if other code replaced the key, which then compiles without the cache."""
+    return key.compilation if isinstance(key, KeyText) else None
 
 
-class AlreadyStoredError(Exception):
-    """The program is stored, and its caller wants no more than that."""
-
-
-class AskedError(Exception):
-    """The keys of a program are known, and its caller wants no more than that."""
-
-
-class Storing:
-    """What is asked of programs that are compiled only to store them, and what becomes of them.
-
-    Attributes:
-        memory: bytes of a device; 0 if it is not known.
-        peak: bytes of a device that the program needs at its peak.
-    """
-
-    def __init__(self, memory: int = 0) -> None:
-        self.memory = memory
-        self.peak = 0
-
-
-class _EnteredBlocks(threading.local):
-    """How many blocks this thread is in, and whether it compiles only to store."""
-
-    blocks = 0
-    storing: Storing | None = None
-    asked: list[Compilation] | None = None
-
-
-entered_blocks: Final = _EnteredBlocks()
-# Its methods that are used here are atomic, so that no lock can be held while the process forks.
-blocks_everywhere: Final[list[None]] = []
-
-
-def is_forbidden() -> bool:
-    """True if this thread may not compile now."""
-    return bool(entered_blocks.blocks or blocks_everywhere)
-
-
-def stores_only() -> Storing | None:
-    """Return the block of a thread that only stores, and needs no executable if there is an entry; else None."""
-    return entered_blocks.storing
-
-
-def being_asked() -> list[Compilation] | None:
-    """Return the list for the keys of what this thread compiles, if it wants no more than those."""
-    return entered_blocks.asked
+asking_threads: Final[dict[object, list[Compilation]]] = {}
+"""The threads that want to know the keys of what they compile, and no more (`no_compile_blocks.asking`)."""
