@@ -27,7 +27,7 @@ from ejcache.coordination.single_flight import waiting_budget
 from ejcache.journal.recorder import recorder
 from ejcache.settings.resolve import set_command_line
 from ejcache.util.log import forget_warnings
-from ejcache.util.threads import idle_threads
+from ejcache.util.scheduler import idle_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,6 +11,7 @@ from ejcache.stores.location import Location, display_url
 from ejcache.stores.network_filesystems import detect_shared_storage, forget_filesystems
 from ejcache.stores.opening import open_store
 from ejcache.stores.shared.store import SharedStore
+from ejcache.util import threads
 from ejcache.util.threads import CallTimeoutError
 
 
@@ -94,12 +95,12 @@ def test_a_dead_mount_is_waited_for_once(tmp_path, monkeypatch):
     """A mount that does not answer when it is looked at is shared storage, and its first read waits no second time."""
     looked = []
 
-    def hang(what, function, seconds):
-        looked.append(what)
-        raise CallTimeoutError(f"{what} gave no answer within {seconds} s")
+    def hang(path):
+        looked.append(path)
+        raise CallTimeoutError(f"looking at {path} gave no answer")
 
     mount_nfs(tmp_path / "mount", monkeypatch)
-    monkeypatch.setattr(network_filesystems, "call_with_timeout", hang)
+    monkeypatch.setattr(network_filesystems, "_look_at_directory", hang)
     with open_store(tmp_path / "mount") as store:
         assert isinstance(store, SharedStore)
         with pytest.raises(StoreNotAskedError):
@@ -114,9 +115,7 @@ def test_a_local_disk_needs_no_thread(tmp_path, monkeypatch):
     A link, a mount of another kind on the way, and what may be the layout of shared storage are looked at with one.
     """
     asked = []
-    monkeypatch.setattr(
-        network_filesystems, "call_with_timeout", lambda what, function, _: (asked.append(what), function())[1]
-    )
+    monkeypatch.setattr(threads, "call_with_timeout", lambda what, function, _: (asked.append(what), function())[1])
     kinds = {"/": "ext4"}
     monkeypatch.setattr(network_filesystems, "mounts", lambda _=None: [(*mount, "") for mount in kinds.items()])
     root = tmp_path.resolve()

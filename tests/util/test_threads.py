@@ -8,7 +8,8 @@ import pytest
 from store_processes import in_fork
 
 from ejcache.util.parallel import in_parallel
-from ejcache.util.threads import CallTimeoutError, DaemonPool, call_with_timeout, idle_threads
+from ejcache.util.scheduler import idle_threads
+from ejcache.util.threads import CallTimeoutError, DaemonPool, call_with_timeout
 
 
 def test_a_call_that_hangs_is_left_behind():

@@ -21,7 +21,7 @@ import time
 from typing import Final, NoReturn
 
 from ejcache.util.process_tree import kill_descendants
-from ejcache.util.threads import start_daemon
+from ejcache.util.scheduler import start_daemon
 
 LIMIT_SECONDS: Final = 2.0
 """An interrupted command ends within this time."""

@@ -28,7 +28,7 @@ from ejcache.settings.resolve import (
 from ejcache.settings.table import FLAGS, Settings
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import warn_once
-from ejcache.util.threads import idle_threads
+from ejcache.util.scheduler import idle_threads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -35,7 +35,6 @@ from ejcache.journal.recorder import recorder
 from ejcache.keys.key import CROSS
 from ejcache.stores.location import display_value
 from ejcache.util.log import warn_once
-from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,6 +97,7 @@ class Compiler:
 
     def _meet_ranks(self, _: Any) -> None:
         if seam_backends.processes_of_job() > 1:
+            from ejcache.util.threads import submit  # by ranks only
 
             def greet_ranks() -> None:
                 from ejcache.jax_integration.ranks.agreement import agreement_of_job

@@ -16,8 +16,6 @@ import re
 import stat
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.threads import CallTimeoutError, call_with_timeout
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -53,6 +51,8 @@ def detect_shared_storage(location: Location) -> bool:
 def _detect_shared_directory(path: str) -> bool:
     if _is_on_disks_alone(path):
         return False
+    from ejcache.util.threads import CallTimeoutError, call_with_timeout  # where a server might not answer
+
     try:
         return call_with_timeout(f"looking at {path}", lambda: _look_at_directory(path), _LOOK_SECONDS)
     except CallTimeoutError:

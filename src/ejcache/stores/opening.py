@@ -13,7 +13,6 @@ from ejcache.stores.location import Location
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.directory_access import Access, decide_access
 from ejcache.util.log import warn_once
-from ejcache.util.threads import CallTimeoutError, call_with_timeout
 
 if TYPE_CHECKING:
     import os
@@ -169,6 +168,8 @@ def decide_location(location: Location, settings: Settings) -> Access:
         from ejcache.stores.local.layout import Layout
 
         return Layout(path, trusted=settings.trust_dir, writing=writing).access
+    from ejcache.util.threads import CallTimeoutError, call_with_timeout  # where a server might not answer
+
     try:
         return call_with_timeout(
             f"looking at {path}", lambda: decide_access(path, hosts_share=True, writing=writing), _DIRECTORY_SECONDS

@@ -1,4 +1,4 @@
-"""Daemon threads that do work for the program, and calls with a timeout, each of which runs in such a thread.
+"""A pool of daemon threads that do work for the program, and calls with a timeout, each of which runs in such a thread.
 
 A system call on a dead NFS server, a name lookup or a search for credentials cannot be interrupted. It runs in another
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
@@ -9,32 +9,23 @@ Also `smaller_stack`, for what they cannot compute.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from _queue import SimpleQueue  # `queue` makes sixty objects around it
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.common_errors import StoreUnavailableError
-from ejcache.util.lifecycle import members, track_forks
+from ejcache.util.lifecycle import track_forks
+from ejcache.util.scheduler import idle_threads, start_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol, TypeVar
+    from typing import TypeVar
 
     T = TypeVar("T")
 
-    class HasThreads(Protocol):
-        """Something whose threads wait for tasks."""
-
-        def end_idle(self) -> None:
-            """Have the threads that wait for a task look whether they are still kept."""
-
 
 _MAX_THREADS: Final = 64
-_FEW_THREADS: Final = 64
-"""With a limit (`ulimit -u`) below this we start none. JAX alone has 13 with 2 cores, measured with jaxlib 0.12.0.1."""
 _UNLIMITED_STACK: Final = 2 << 20
 """Bytes that the C library gives a thread where the limit of the stack is `unlimited`."""
 _Task = tuple["Future[Any]", "Callable[[], Any]"]
@@ -42,55 +33,6 @@ _Task = tuple["Future[Any]", "Callable[[], Any]"]
 
 class CallTimeoutError(StoreUnavailableError):
     """A call did not return within its timeout. It may still be running, and may still succeed."""
-
-
-def start_daemon(target: Callable[..., object], *args: object, name: str) -> bool:
-    """Start a daemon thread; False if there is none: during exit, or where this user may have few threads.
-
-    XLA ends the process if it cannot start its own threads, so the few are left to it.
-    """
-    if _may_have_few_threads():
-        return False
-    try:
-        threading.Thread(target=target, args=args, name=name, daemon=True).start()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _may_have_few_threads() -> bool:
-    limit = os.sysconf("SC_CHILD_MAX")  # that of `RLIMIT_NPROC`, without a module of its own; -1 for none
-    return 0 <= limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
-
-
-class IdleThreads:
-    """Whether our threads that have nothing to do wait for the next task, or end.
-
-    Attributes:
-        are_kept: they wait.
-    """
-
-    def __init__(self) -> None:
-        self.are_kept = True
-        self._owners: weakref.WeakSet[HasThreads] = weakref.WeakSet()
-
-    def add(self, owner: HasThreads) -> None:
-        """End the idle threads of `owner`, too."""
-        self._owners.add(owner)
-
-    def keep(self) -> None:
-        """Have threads wait for tasks from now on."""
-        self.are_kept = True
-
-    def end(self) -> None:
-        """End the threads that have nothing to do, and the others when they have done it; a task starts one anew."""
-        self.are_kept = False
-        for owner in members(self._owners):
-            owner.end_idle()
-
-
-idle_threads: Final = IdleThreads()
-"""Those of this process."""
 
 
 class DaemonPool:

@@ -33,7 +33,6 @@ from ejcache.settings.environment import environment_variable
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
 from ejcache.util.store_keys import is_hex
-from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -254,6 +253,8 @@ def read_libraries_ahead() -> None:
     libraries and makes its backend meanwhile.
     """
     if not os.path.exists(_memo()):  # noqa: PTH110 (pathlib raises an error if the directory cannot be searched)
+        from ejcache.util.threads import submit  # once for each host
+
         submit(_read_libraries)
 
 
