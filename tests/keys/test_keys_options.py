@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ejcache.keys import compile_options, protobuf
+from ejcache.keys import xla_messages
 from ejcache.keys.cache_paths import without_cache_paths
-from ejcache.keys.compile_options import canonical_options, canonical_topology
-from ejcache.keys.protobuf import edit, places, without
 from ejcache.keys.protobuf_fields import Field, join, split
+from ejcache.keys.xla_messages import canonical_options, canonical_topology, edit, places, without
 
 PROGRAM = """
     import sys
@@ -119,8 +118,7 @@ def test_programs_with_other_arguments_share_what_was_read_of_their_debug_option
     """The largest part of the options is taken apart once, though each number of arguments makes other options."""
     debug = join(Field(number, 0, b"\1") for number in range(700, 900))
     taken_apart = []
-    for module in (compile_options, protobuf):
-        monkeypatch.setattr(module, "places", lambda message: taken_apart.append(message) or places(message))
+    monkeypatch.setattr(xla_messages, "places", lambda message: taken_apart.append(message) or places(message))
 
     def options_of(arguments):
         build = join([Field(3, 2, debug), Field(18, 2, b"\1" * arguments)])

@@ -28,10 +28,10 @@ from ejcache.jax_integration.pgle_profile import Profile
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
-from ejcache.keys.compile_options import canonical_options
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
 from ejcache.keys.parsing import untuned_key
 from ejcache.keys.side_keys import profile_key
+from ejcache.keys.xla_messages import canonical_options
 from ejcache.util.log import log
 
 if TYPE_CHECKING:

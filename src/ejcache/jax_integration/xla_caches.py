@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry, entry_encoding
 from ejcache.errors import EntryError, InvalidKeyError, StoreError
 from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, PRESENT
-from ejcache.keys.protobuf import BYTES
 from ejcache.keys.protobuf_fields import join, split
+from ejcache.keys.xla_messages import BYTES
 from ejcache.stores.documents import check_path
 from ejcache.util.files import directory_below, is_temporary, make_below, read_regular, remove_below, write_atomically
 from ejcache.util.locks import is_token, living

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from ejcache.keys.compile_options import CACHE_PATHS, DEBUG_OPTIONS, REMEMBERED, fields_of
-from ejcache.keys.protobuf import edit, without
+from ejcache.keys.xla_messages import CACHE_PATHS, DEBUG_OPTIONS, REMEMBERED, edit, fields_of, without
 
 _FIELDS: Final = fields_of(CACHE_PATHS)
 

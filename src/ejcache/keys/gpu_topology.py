@@ -1,13 +1,12 @@
-"""The topology of GPUs that counts in a key, in a fixed order (`compile_options` has the numbers of its fields)."""
+"""The topology of GPUs that counts in a key, in a fixed order (`xla_messages` has the numbers of its fields)."""
 
 from __future__ import annotations
 
 import functools
 from typing import Final
 
-from ejcache.keys.compile_options import REMEMBERED, TOPOLOGY, topology_without
-from ejcache.keys.protobuf import BYTES, edit
 from ejcache.keys.protobuf_fields import join, split
+from ejcache.keys.xla_messages import BYTES, REMEMBERED, TOPOLOGY, edit, topology_without
 
 GPU: Final = (*TOPOLOGY, 8, 1)
 """Where a topology has the description of a GPU."""

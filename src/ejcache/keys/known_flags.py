@@ -1,7 +1,7 @@
 """The table of the compiler flags that are known, and the kind of each. Any other flag is unknown and stays verbatim.
 
 A flag that is not compared as it is appears a second time in the compile options, which a program without flags has,
-too. So `compile_options` has those of the kinds `DROPPED`, `SET` and `MAP`.
+too. So `xla_messages` has those of the kinds `DROPPED`, `SET` and `MAP`.
 
 `BOOLEAN` and `SCALAR` were measured, not assumed: in jaxlib 0.10.2 and 0.12.0, each of these flags, given in
 `XLA_FLAGS`, changes one field of the compile options that no other flag of the tables changes, and of two
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ejcache.keys.compile_options import DROPPED, MAPS, SETS
+from ejcache.keys.xla_messages import DROPPED, MAPS, SETS
 from ejcache.util.words import Words
 
 

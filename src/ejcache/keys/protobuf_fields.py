@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ejcache.keys.protobuf import BYTES, places, varint
+from ejcache.keys.xla_messages import BYTES, places, varint
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Final
 
 from ejcache.errors import EjcacheError
 from ejcache.keys.gpu_topology import GPU, canonical_gpu_topology
-from ejcache.keys.protobuf import edit
 from ejcache.keys.protobuf_fields import Field, join, split
+from ejcache.keys.xla_messages import edit
 
 _GPU_MEMORY: Final = (*GPU, 14)
 """Where a topology has the bytes of a GPU's memory."""

@@ -1,4 +1,4 @@
-"""Serialised compile options and topologies, without the fields that do not change the executable.
+"""Serialised messages of XLA: compile options and topologies, without the fields that do not change the executable.
 
     CompileOptionsProto: 3 executable_build_options, 7 env_option_overrides
     ExecutableBuildOptionsProto: 3 debug_options
@@ -6,6 +6,15 @@
     CpuTopologyProto: 1 cpu_devices
     GpuTopologyProto: 8 gpu_target_config, 9 host_target_machine_options
     GpuTargetConfigProto: 1 gpu_device_info; its fields 20 and 21 hold maps
+
+Python has no schema of them, so they are read as the wire format of protocol buffers:
+
+    message := field*
+    field   := tag value;  tag is the varint (number << 3 | kind)
+    value   := varint (kind 0) | 8 bytes (kind 1) | varint length and as many bytes (kind 2) | 4 bytes (kind 5)
+
+Source: protobuf.dev, "Encoding". Groups (kinds 3 and 4) are not used by XLA and are refused. Most of a message stays
+as it is, so fields are found by their places; `protobuf_fields` takes messages apart.
 
 The options have the flags of `XLA_FLAGS` a second time, as fields of `DebugOptions`. The tables here have the flags
 that are not compared as they are, `name:number` where they have a field. The numbers were found in jaxlib 0.10.2 and
@@ -16,9 +25,11 @@ All other flags are in `known_flags`.
 from __future__ import annotations
 
 import functools
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ejcache.keys.protobuf import edit, places, without
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container
+
 
 # JAX itself leaves these out of its key (jax/_src/cache_key.py, 0.12.0). `xla_tpu_compiler_variant`, which JAX
 # leaves out since 0.11, is not here: nothing shows that two variants make the same executable.
@@ -65,6 +76,9 @@ def fields_of(flags: str) -> tuple[int, ...]:
     """Return the numbers in a table of flags."""
     return tuple(int(number) for flag in flags.split() if (number := flag.partition(":")[2]))
 
+
+BYTES: Final = 2
+"""The kind of a field with a length: bytes, a text, or a message."""
 
 DEBUG_OPTIONS: Final = (3, 3)
 _ENV_OPTION_OVERRIDES: Final = 7
@@ -123,3 +137,92 @@ def canonical_topology(serialized: bytes) -> bytes:
 def topology_without(serialized: bytes, *, field: int) -> bytes:
     """Drop a field of the topology in a description, and from the description the devices of this process."""
     return edit(without(serialized, (1,)), TOPOLOGY, lambda topology: without(topology, (field,)))
+
+
+def places(message: bytes) -> list[tuple[int, int, int, int]]:
+    """Return of each field its number, and where it, its value and the next field begin.
+
+    The value is without the length of kind 2.
+
+    Raises:
+        ValueError: it is not a message.
+    """
+    found = []
+    begin, size = 0, len(message)
+    while begin < size:
+        # The options have hundreds of fields, most of them with a tag of two bytes and a value of one.
+        if begin + 2 < size and message[begin] >= 0x80 > message[begin + 1]:
+            tag, value = message[begin] & 0x7F | message[begin + 1] << 7, begin + 2
+        else:
+            tag, value = _varint(message, begin)
+        kind = tag & 7
+        if kind == 0:
+            end = value + 1 if value < size and message[value] < 0x80 else _varint(message, value)[1]
+        elif kind == BYTES:
+            length, value = _varint(message, value)
+            end = value + length
+        elif kind == 5:
+            end = value + 4
+        elif kind == 1:
+            end = value + 8
+        else:
+            raise ValueError(f"a field of kind {kind}")
+        if end > size or tag < 8:
+            raise ValueError("not a message")
+        found.append((tag >> 3, begin, value, end))
+        begin = end
+    return found
+
+
+def without(message: bytes, numbers: Container[int]) -> bytes:
+    """Return `message` without its fields of these numbers.
+
+    Raises:
+        ValueError: it is not a message.
+    """
+    return b"".join([message[begin:end] for number, begin, _, end in places(message) if number not in numbers])
+
+
+def edit(message: bytes, path: tuple[int, ...], change: Callable[[bytes], bytes]) -> bytes:
+    """Return `message` with `change` applied to every message at `path` (field numbers from the top).
+
+    Raises:
+        ValueError: it is not a message.
+    """
+    if not path:
+        return change(message)
+    parts: list[bytes] = []
+    for number, begin, value, end in places(message):
+        if number == path[0] and message[begin] & 7 == BYTES:
+            changed = edit(message[value:end], path[1:], change)
+            parts += varint(number << 3 | BYTES), varint(len(changed)), changed
+        else:
+            parts.append(message[begin:end])
+    return b"".join(parts)
+
+
+def varint(value: int) -> bytes:
+    """Encode a number that is not negative."""
+    if value <= 0x7F:  # as most lengths are
+        return bytes((value,))
+    if value <= 0x3FFF:  # as most tags are
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("not a message")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
