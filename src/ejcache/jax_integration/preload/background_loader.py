@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
-from ejcache.errors import EntryError
+from ejcache.common_errors import EntryError
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.util.cores import cores
