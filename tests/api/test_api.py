@@ -12,7 +12,7 @@ import ejcache
 from ejcache import entry, entry_encoding
 from ejcache.errors import NotAStoreError
 from ejcache.keys.side_keys import is_side_key
-from ejcache.settings.parsers import Origin
+from ejcache.settings.table import Origin
 
 
 def compile_programs(number, offset=0.25):

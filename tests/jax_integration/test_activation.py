@@ -14,7 +14,7 @@ import ejcache
 from ejcache.errors import UsageError
 from ejcache.jax_integration.activate import current_settings
 from ejcache.keys.side_keys import is_side_key
-from ejcache.settings.parsers import Origin
+from ejcache.settings.table import Origin
 
 
 @pytest.fixture

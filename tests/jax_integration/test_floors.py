@@ -19,7 +19,7 @@ from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.publishing import Publisher
 from ejcache.settings.described import SETTINGS
 from ejcache.settings.floors import Floors
-from ejcache.settings.parsers import Origin
+from ejcache.settings.table import Origin
 
 FLOOR = "jax_persistent_cache_min_compile_time_secs"
 DEFAULT = Floors(keep=0.01, publish=0.1, ask=0.1)

@@ -12,8 +12,8 @@ from ejcache.errors import ConfigFileError
 from ejcache.settings import directories
 from ejcache.settings.config_files import change_file
 from ejcache.settings.directories import user_file
-from ejcache.settings.parsers import Origin
 from ejcache.settings.resolve import resolve, set_command_line
+from ejcache.settings.table import Origin
 
 if TYPE_CHECKING:
     from pathlib import Path

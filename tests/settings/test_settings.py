@@ -19,8 +19,8 @@ from ejcache.settings import resolve as settings
 from ejcache.settings import table as settings_table
 from ejcache.settings.described import SETTINGS, setting_named
 from ejcache.settings.directories import home_directory
-from ejcache.settings.parsers import Origin, Value
 from ejcache.settings.resolve import parse, resolve
+from ejcache.settings.table import Origin, Value
 from ejcache.util.log import forget_warnings
 
 

@@ -10,8 +10,8 @@ import pytest
 from ejcache.errors import SettingError
 from ejcache.settings import resolve as source_module
 from ejcache.settings.child_environment import child_environment
-from ejcache.settings.parsers import Origin, Value
 from ejcache.settings.resolve import SettingsSource, resolve_if_changed, set_command_line
+from ejcache.settings.table import Origin, Value
 
 
 class Flags:

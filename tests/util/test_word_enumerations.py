@@ -9,7 +9,7 @@ from ejcache.cache.counters import Skip
 from ejcache.cache.policy import Miss
 from ejcache.jax_integration.forms import Form
 from ejcache.keys.known_flags import Kind
-from ejcache.settings.parsers import Origin
+from ejcache.settings.table import Origin
 from ejcache.util.lifecycle import ExitPhase
 
 

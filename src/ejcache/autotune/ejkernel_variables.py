@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import boolean, integer
+from ejcache.settings.table import boolean, integer
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ejcache.util.words import Words
+from ejcache.util.tuples import Words
 
 
 class StorageCause(Words):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.words import Words
+from ejcache.util.tuples import Words
 
 if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy, Miss

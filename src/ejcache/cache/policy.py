@@ -30,8 +30,7 @@ from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import short_tasks
 from ejcache.util.tally import Tally
-from ejcache.util.tuples import NamedTuple
-from ejcache.util.words import Words
+from ejcache.util.tuples import NamedTuple, Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

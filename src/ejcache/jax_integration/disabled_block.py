@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import jax
 
 from ejcache.jax_integration.activate import lock, session_in_use
-from ejcache.settings.parsers import Origin, Value
+from ejcache.settings.table import Origin, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ejcache.common_errors import UsageError
 from ejcache.jax_integration import NEEDED, is_proven, problems, why_not_full
 from ejcache.util.log import warn_once
-from ejcache.util.tuples import NamedTuple
-from ejcache.util.words import Words
+from ejcache.util.tuples import NamedTuple, Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

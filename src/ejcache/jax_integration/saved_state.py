@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from ejcache.jax_integration.seam.flags import FlagReader
     from ejcache.jax_integration.thin import ThinFlags
-    from ejcache.settings.parsers import Value
     from ejcache.settings.resolve import SettingsSource
+    from ejcache.settings.table import Value
 
     class Session(Protocol):
         """What has the values that change; `activate.Session` is it."""

@@ -31,7 +31,7 @@ from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.thin_keys import thin_key
 from ejcache.settings.described import SETTINGS
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import Origin, Value, jax_reading
+from ejcache.settings.table import Origin, Value, jax_reading
 from ejcache.stores.location import Location
 from ejcache.stores.network_filesystems import detect_shared_storage
 from ejcache.util.log import warn_once

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from ejcache.keys.xla_messages import DROPPED, MAPS, SETS
-from ejcache.util.words import Words
+from ejcache.util.tuples import Words
 
 
 class Kind(Words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ejcache.util.words import Words
+from ejcache.util.tuples import Words
 
 IGNORED_VARIABLES: Final = """
     NEURON_COMPILE_CACHE_URL NEURON_DUMP_ NEURON_FORCE_PJRT_PLUGIN_REGISTRATION NEURON_FRAMEWORK_DEBUG NEURON_LOG_

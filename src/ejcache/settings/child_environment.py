@@ -45,8 +45,7 @@ def export_defaults() -> bool:
 
 def settings_environment(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables with which a process enables the cache with these settings, given by name and parsed."""
-    from ejcache.settings.parsers import switch_or_location
-    from ejcache.settings.table import FLAGS, VARIABLES
+    from ejcache.settings.table import FLAGS, VARIABLES, switch_or_location
 
     wanted = str(values.get("dir") or os.environ.get("EJCACHE") or "1")
     try:

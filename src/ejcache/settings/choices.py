@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.common_errors import ACCEPTED_SIZE
-from ejcache.settings.parsers import switch_or_location, text
 from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:
@@ -39,15 +38,14 @@ def limit(value: Any) -> int:
     return parse_size(value, unlimited=True)
 
 
-def report(value: Any) -> str | None:
+def report(where: str | None) -> str | None:
     """Return `off`, `line` or `json` in any of their spellings, or a path. A word alone would be a misspelt one of
     these.
     """
-    where = text(value)
     if where is None or where.lower() in REPORT_OFF | REPORT_LINE | REPORT_JSON:
         return where
     if os.sep not in where and not where.endswith(".json"):
-        raise ValueError(value)
+        raise ValueError(where)
     return where
 
 
@@ -64,7 +62,6 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "xla_caches": xla_caches,
     "report": report,
     "autotune_policy": autotune_policy,
-    "switch_or_location": switch_or_location,
 }
 """What reads a value, by the kind of the setting; `table.read_value` reads the kinds that are not here."""
 ACCEPTED: Final[Mapping[str, str]] = {

@@ -16,14 +16,26 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.common_errors import SettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
-from ejcache.settings.parsers import Origin, Value, boolean, jax_reading, switch_or_location
-from ejcache.settings.table import DEFAULTS, FLAGS, KINDS, NAMES, VARIABLES, Settings, read_value
+from ejcache.settings.table import (
+    DEFAULTS,
+    FLAGS,
+    KINDS,
+    NAMES,
+    VARIABLES,
+    Origin,
+    Settings,
+    Value,
+    boolean,
+    jax_reading,
+    read_value,
+    switch_or_location,
+)
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ejcache.settings.parsers import FlagSource
+    from ejcache.settings.table import FlagSource
 
 
 _FULL_CACHE: Final = {"min_entry_size": -1, "min_compile_seconds": 0.0, "xla_caches": "all"}

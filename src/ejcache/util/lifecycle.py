@@ -32,7 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.util.log import log
-from ejcache.util.words import Numbers
+from ejcache.util.tuples import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -26,8 +26,7 @@ from ejcache.util.writer import user_and_host
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.settings.parsers import Value
-    from ejcache.settings.table import Settings
+    from ejcache.settings.table import Settings, Value
 
 _SWITCH: Final = "enabled"
 _NO_LIMITS: Final = frozenset({_SWITCH, "switched_by", "switched_at", "recalled"})

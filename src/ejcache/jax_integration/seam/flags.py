@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jax._src import config as jax_config
 
 from ejcache.settings.environment import environment_variable
-from ejcache.settings.parsers import Origin, Value, jax_reading
-from ejcache.settings.table import JAX_DEFAULTS, KINDS, NAMES
+from ejcache.settings.table import JAX_DEFAULTS, KINDS, NAMES, Origin, Value, jax_reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
