@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.programs import shared_jits
-from ejcache.stores import network_filesystems
+from ejcache.stores import opening
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _CALLS = (
     *("open", "stat", "lstat", "access", "mkdir", "unlink", "remove", "rmdir", "rename", "replace", "link", "symlink"),
@@ -73,15 +73,12 @@ def main() -> None:
     mount = Mount(place)
     for name in _CALLS:
         mount.watch(name)
-    detect = network_filesystems.detect_filesystem
+    mounts = list(opening.mounts())
 
-    def detect_filesystem(path: Any, **named: Any) -> tuple[str, frozenset[str]]:
-        if not mount.concerns([path]):
-            return detect(path, **named)
-        Path(place).stat()
-        return "nfs4", frozenset()
+    def with_the_mount(mountinfo: str | None = None) -> Iterator[tuple[str, str, str]]:
+        return iter([*mounts, (place, "nfs4", mountinfo or "rw")])
 
-    network_filesystems.detect_filesystem = detect_filesystem
+    opening.mounts = with_the_mount
     shared_jits.main()
 
 

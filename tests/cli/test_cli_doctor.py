@@ -15,6 +15,7 @@ from soak_turns import some
 from ejcache.bucket.storage_causes import StorageCause
 from ejcache.maintenance import doctor as doctor_module
 from ejcache.maintenance.doctor import remedy
+from ejcache.stores import opening
 
 URL = "gs://bucket/a"
 STALL = {"action": "stall"}
@@ -260,6 +261,7 @@ def test_s3(monkeypatch, answering_python):
 def test_network_file_system(tmp_path, monkeypatch):
     """A directory between hosts is tried as one: its file system is named, and conditions are the writer's own."""
     mount_nfs(tmp_path / "nfs", monkeypatch)
+    monkeypatch.setattr("ejcache.maintenance.doctor.mounts", opening.mounts)
     (tmp_path / "nfs").mkdir()
     checks = doctor(tmp_path / "nfs" / "cache")
     assert verdicts(checks) == {}

@@ -30,7 +30,7 @@ from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance import doctor
 from ejcache.maintenance.directory_sharing import share_directory
 from ejcache.settings.resolve import resolve
-from ejcache.stores import network_filesystems
+from ejcache.stores import opening
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import decide_location
@@ -118,7 +118,7 @@ def as_user(uid, function, *, mount=None, team=TEAM, container=False):
 
     def become():
         directory_access.is_in_container = lambda: container
-        network_filesystems.forget_filesystems()
+        opening.forget_filesystems()
         if mount:
             mount_nfs(mount)
         if uid != ROOT:

@@ -6,12 +6,10 @@ import pytest
 from mounts import mount_nfs
 
 from ejcache.errors import StoreNotAskedError, UsageError
-from ejcache.stores import network_filesystems
+from ejcache.stores import network_filesystems, opening
 from ejcache.stores.location import Location, display_url
-from ejcache.stores.network_filesystems import detect_shared_storage, forget_filesystems
-from ejcache.stores.opening import open_store
+from ejcache.stores.opening import detect_shared_storage, forget_filesystems, open_store
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util import threads
 from ejcache.util.threads import CallTimeoutError
 
 
@@ -84,7 +82,7 @@ def test_verdict_is_reached_once(tmp_path, monkeypatch):
     mount_nfs(tmp_path, monkeypatch)
     detect = network_filesystems.detect_filesystem
     monkeypatch.setattr(
-        network_filesystems, "detect_filesystem", lambda path, **_: (looked.append(path), detect(path))[1]
+        network_filesystems, "detect_filesystem", lambda path, table: (looked.append(path), detect(path, table))[1]
     )
     location = Location.parse(tmp_path)
     assert all(detect_shared_storage(location) for _ in range(5))
@@ -95,14 +93,12 @@ def test_a_dead_mount_is_waited_for_once(tmp_path, monkeypatch):
     """A mount that does not answer when it is looked at is shared storage, and its first read waits no second time."""
     looked = []
 
-    def hang(what, function, seconds):
-        looked.append(what)
-        if len(looked) > 1:
-            return function()  # who may use the directory
-        raise CallTimeoutError(f"{what} gave no answer within {seconds} s")
+    def hang(path, _):
+        looked.append(path)
+        raise CallTimeoutError(f"looking at {path} gave no answer")
 
     mount_nfs(tmp_path / "mount", monkeypatch)
-    monkeypatch.setattr(threads, "call_with_timeout", hang)
+    monkeypatch.setattr(network_filesystems, "_look_at_directory", hang)
     with open_store(tmp_path / "mount") as store:
         assert isinstance(store, SharedStore)
         with pytest.raises(StoreNotAskedError):
@@ -117,13 +113,15 @@ def test_a_local_disk_needs_no_thread(tmp_path, monkeypatch):
     A link, a mount of another kind on the way, and what may be the layout of shared storage are looked at with one.
     """
     asked = []
-    monkeypatch.setattr(threads, "call_with_timeout", lambda what, function, _: (asked.append(what), function())[1])
+    monkeypatch.setattr(
+        network_filesystems, "call_with_timeout", lambda what, function, _: (asked.append(what), function())[1]
+    )
     kinds = {"/": "ext4"}
-    monkeypatch.setattr(network_filesystems, "mounts", lambda _=None: [(*mount, "") for mount in kinds.items()])
+    monkeypatch.setattr(opening, "mounts", lambda _=None: [(*mount, "") for mount in kinds.items()])
     root = tmp_path.resolve()
 
     def looked(path):
-        network_filesystems.forget_filesystems()
+        opening.forget_filesystems()
         asked.clear()
         return detect_shared_storage(Location.parse(path)), len(asked)
 

@@ -9,7 +9,7 @@ from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore, forget_memory
 from ejcache.stores.network_filesystems import detect_network_filesystem
-from ejcache.stores.opening import open_store
+from ejcache.stores.opening import mounts, open_store
 
 
 @pytest.mark.parametrize("spell", [str, lambda path: path, lambda path: path.as_uri(), lambda path: f"{path}/x/../"])
@@ -83,7 +83,7 @@ def test_imports_no_backend(run_python):
     run_python(
         """
         import sys
-        from ejcache.stores.opening import open_store
+        from ejcache.stores.opening import mounts, open_store
         try:
             open_store("nonsense://x")
         except ValueError:
@@ -125,5 +125,5 @@ garbage
 )  # fmt: skip
 def test_network_filesystems(path, network):
     """The innermost and topmost mount decides; network and unknown FUSE file systems count as network ones."""
-    assert detect_network_filesystem(path, mountinfo=MOUNTS) is network
-    assert detect_network_filesystem(path, mountinfo="") is False
+    assert detect_network_filesystem(path, mounts(MOUNTS)) is network
+    assert detect_network_filesystem(path, mounts("")) is False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ejcache.stores import network_filesystems
+from ejcache.stores import opening
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ def mount_nfs(path: Path | str, monkeypatch: pytest.MonkeyPatch | None = None) -
         path: what is mounted.
         monkeypatch: undoes it; none in a process that ends.
     """
-    mounts, mount = network_filesystems.mounts, (os.path.realpath(path), "nfs4", "rw")
+    mounts, mount = opening.mounts, (os.path.realpath(path), "nfs4", "rw")
     (monkeypatch or pytest.MonkeyPatch()).setattr(
-        network_filesystems, "mounts", lambda mountinfo=None: [*mounts(mountinfo), *([] if mountinfo else [mount])]
+        opening, "mounts", lambda mountinfo=None: [*mounts(mountinfo), *([] if mountinfo else [mount])]
     )
-    network_filesystems.forget_filesystems()
+    opening.forget_filesystems()

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ejcache.stores.location import Location
-from ejcache.stores.network_filesystems import detect_shared_storage
-from ejcache.stores.opening import open_store, usable_location
+from ejcache.stores.opening import detect_shared_storage, open_store, usable_location
 from ejcache.util.directory_access import POLICY
 
 if TYPE_CHECKING:

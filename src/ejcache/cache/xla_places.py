@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.location import Location
-from ejcache.stores.network_filesystems import detect_shared_storage
-from ejcache.stores.opening import open_bucket, usable_location
+from ejcache.stores.opening import detect_shared_storage, open_bucket, usable_location
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ejcache.settings.described import SETTINGS
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.table import Origin, Value, jax_reading
 from ejcache.stores.location import Location
-from ejcache.stores.network_filesystems import detect_shared_storage
+from ejcache.stores.opening import detect_shared_storage
 from ejcache.util.log import warn_once
 from ejcache.util.tuples import NamedTuple
 

@@ -29,6 +29,7 @@ from ejcache.stores.contents import is_of_plain_jax
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
+from ejcache.stores.opening import mounts
 from ejcache.util.directory_access import decide_access
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.units import plural
@@ -240,7 +241,7 @@ def _permissions(path: Path, *, read_only: bool, otherwise: str) -> tuple[Path |
     if mode & stat.S_IWOTH:
         advice = "chmod o-w: entries are code, and everybody who can write there can make other users run it"
         return path, warning(name, f"{path} can be written to by everybody (mode {mode:04o})", advice)
-    return path, fine(name, f"{path} (mode {mode:04o}, on {detect_filesystem(path)[0] or 'a file system'})")
+    return path, fine(name, f"{path} (mode {mode:04o}, on {detect_filesystem(path, mounts())[0] or 'a file system'})")
 
 
 def _trust(access: Access) -> Check:

@@ -137,7 +137,7 @@ def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> D
         return Documents(open_bucket(location), read_only=read_only)
     from ejcache.bucket.files import FileBucket
     from ejcache.settings.resolve import settings_in_use
-    from ejcache.stores.network_filesystems import detect_shared_storage
+    from ejcache.stores.opening import detect_shared_storage
 
     local = not detect_shared_storage(location)
     access = decide_location(location, settings_in_use())

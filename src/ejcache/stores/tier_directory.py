@@ -20,7 +20,7 @@ from ejcache.errors import UsageError
 from ejcache.settings.directories import user_directory
 from ejcache.settings.temporary_directories import temporary_directory
 from ejcache.stores.location import Location, display_url
-from ejcache.stores.network_filesystems import detect_shared_storage
+from ejcache.stores.opening import detect_shared_storage
 from ejcache.util.directory_access import Access, decide_access
 from ejcache.util.log import warn_once
 

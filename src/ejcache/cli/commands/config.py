@@ -19,7 +19,7 @@ from ejcache.settings.floors import Floors
 from ejcache.settings.resolve import parse
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, display_value
-from ejcache.stores.network_filesystems import detect_shared_storage
+from ejcache.stores.opening import detect_shared_storage
 from ejcache.util.units import format_age, format_size
 from ejcache.util.writer import user_and_host
 

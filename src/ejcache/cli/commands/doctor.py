@@ -62,8 +62,7 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
     from ejcache.maintenance import doctor
     from ejcache.maintenance.stored_policy import read_limits
     from ejcache.stores.location import Location
-    from ejcache.stores.network_filesystems import detect_shared_storage
-    from ejcache.stores.opening import open_bucket
+    from ejcache.stores.opening import detect_shared_storage, open_bucket
 
     end = time.monotonic() + doctor.SECONDS
     location = Location.parse(url)

@@ -179,7 +179,7 @@ class ConnectionManager:
         try:
             with self._lock.until(deadline):
                 self._make_room()
-                with exclusive(self._layout.lock, deadline=deadline):
+                with exclusive(Path(self._layout.lock), deadline=deadline):
                     start_over(self._layout, kept)
         except OSError as exc:
             raise translate(exc, self.root) from exc
@@ -243,7 +243,7 @@ class ConnectionManager:
                     return
                 log.warning("ejcache: the index of %s is damaged, and a new one is created: %s", self.root, why)
                 self._release()
-                with exclusive(self._layout.lock, deadline=deadline):
+                with exclusive(Path(self._layout.lock), deadline=deadline):
                     replace(self._layout, Path(index.generation), self._options.max_size)
                 self._current(make=True, deadline=deadline)
         except StoreError:
@@ -284,7 +284,7 @@ class ConnectionManager:
         if self.wants_read_only:
             self._index = _open_for_reading(self._layout)
             return self._index
-        if not make and not self._layout.local.is_dir():
+        if not make and not Path(self._layout.local).is_dir():
             self._layout.check()
             return None
         try:
@@ -385,7 +385,7 @@ def _open_for_writing(layout: Layout, options: IndexOptions, deadline: float) ->
     try:
         layout.check()
         layout.make_directories()
-        with exclusive(layout.lock, deadline=deadline):
+        with exclusive(Path(layout.lock), deadline=deadline):
             # A process that deleted the directory meanwhile deleted the lock file too, and this lock locks nothing.
             layout.make_directories()
             return _open_locked(layout, options, deadline)
@@ -416,7 +416,7 @@ def _open_for_reading(layout: Layout) -> EntryIndex | None:
     try:
         generations = layout.generations()
     except OSError as exc:
-        raise explain_failure(layout.local, exc) from exc
+        raise explain_failure(Path(layout.local), exc) from exc
     if not generations:
         return None
     layout.check_files(generations[0])
@@ -434,7 +434,7 @@ def _open_for_reading(layout: Layout) -> EntryIndex | None:
 def _open_locked(layout: Layout, options: IndexOptions, deadline: float) -> EntryIndex:
     remove_trees(layout.leftovers())
     generations = layout.generations()
-    presence = Presence(layout.present)
+    presence = Presence(Path(layout.present))
     try:
         if generations:
             index = _attach_if_intact(layout, generations[0], presence, options, deadline)
@@ -475,7 +475,7 @@ def _attach_if_intact(
         layout.check_files(generation)
         _check_header(generation / INDEX)
         index = _attach(generation, presence, options, deadline)
-        if dead := dead_presences(layout.present):
+        if dead := dead_presences(Path(layout.present)):
             from ejcache.stores.local.index_upkeep import sweep  # where a process was killed
 
             sweep(index, layout, dead)
@@ -515,7 +515,8 @@ def _check_header(path: Path) -> None:
 
 
 def _is_readable(layout: Layout) -> bool:
-    return not layout.version.exists() or os.access(layout.local, os.R_OK | os.X_OK) or not layout.local.exists()
+    version, local = layout.root / "v1", Path(layout.local)
+    return not version.exists() or os.access(local, os.R_OK | os.X_OK) or not local.exists()
 
 
 def _write_uses(reference: weakref.ref[ConnectionManager]) -> None:

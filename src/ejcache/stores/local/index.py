@@ -25,7 +25,7 @@ from ejcache.util.locks import pause
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ejcache.util.locks import Presence
@@ -216,7 +216,7 @@ class EntryIndex:
         self.unclean = False
         self.evictions = 0
         self._presence = presence
-        self._marked: list[tuple[str, float, int]] = []  # of the transaction that is open, as is `removed`
+        self._marked: Sequence[tuple[str, float, int]] = ()  # of the transaction that is open, as is `removed`
         self.removed: list[Any] = []
         self._pending_deletes: list[Any] = []
         self._only_notes = True
@@ -353,7 +353,7 @@ class EntryIndex:
         self._only_notes = self._only_notes and notes
         self._steps = MOST_STEPS
         self._begin()
-        self._marked, self.removed = [], []
+        self._marked, self.removed = (), []
         try:
             yield self._sql
             self._sql("COMMIT")
@@ -364,6 +364,7 @@ class EntryIndex:
                     self._sql("ROLLBACK")
             raise
         self._pending_deletes.extend(filter(None, self.removed))
+        self._marked = ()
 
     def _begin(self) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.local.index_upkeep import (
@@ -79,8 +80,8 @@ def _files(index: EntryIndex, layout: Layout, *, fix: bool) -> list[str]:
     if index.read_only:
         # Without the write lock, a file without a row may be one that another process is writing.
         return []
-    with exclusive(layout.lock, deadline=index.deadline):
-        alive = living(layout.present)
+    with exclusive(Path(layout.lock), deadline=index.deadline):
+        alive = living(Path(layout.present))
     problems = [f"a killed process left {name} unfinished" for name in unfinished(index.generation, alive)]
     found = set(committed(index.generation))
     if found - filenames(index):

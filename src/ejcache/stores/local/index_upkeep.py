@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.common_errors import StoreBusyError
@@ -21,7 +22,6 @@ from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from ejcache.stores.local.index import EntryIndex
     from ejcache.stores.local.layout import Layout
@@ -98,7 +98,7 @@ def sweep(index: EntryIndex, layout: Layout, dead: Iterable[Path]) -> None:
     """Delete what processes left behind that died; `dead` are their presence files."""
     index.deadline = time.monotonic() + 1.0
     try:
-        swept = delete_unfinished(index.generation, living(layout.present)) + delete_orphans(index)
+        swept = delete_unfinished(index.generation, living(Path(layout.present))) + delete_orphans(index)
         index.checkpoint()
     except StoreBusyError:
         return  # the next process that opens the store finds the same presence files

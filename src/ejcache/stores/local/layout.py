@@ -25,6 +25,9 @@ The root may be a symbolic link. Nothing below it may be one: following it would
 of the store's.
 """
 
+# pathlib's methods cost as much as the calls that they make, and most of these are on the path of every hit.
+# ruff: noqa: PTH108, PTH116, PTH118, PTH120
+
 from __future__ import annotations
 
 import contextlib
@@ -33,6 +36,7 @@ import os
 import secrets
 import shutil
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.common_errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError
@@ -47,7 +51,6 @@ from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 FORMAT: Final = 1
 """The layout that this version reads and writes. A store with a higher number in `format` is not used."""
@@ -98,11 +101,10 @@ class Layout:
         self._trusted = trusted
         self._writing = writing
         self._access: Access | None = None
-        self.version = root / "v1"
-        self.local = self.version / "local"
-        self.lock = self.local / "lock"
-        self.present = self.local / "present"
-        self.reserve = self.local / "reserve"
+        self.local = os.path.join(root, "v1/local")  # as texts: a path is three objects for the garbage collector
+        self.lock = f"{self.local}/lock"
+        self.present = f"{self.local}/present"
+        self.reserve = f"{self.local}/reserve"
 
     def check(self) -> bool:
         """True if the directories of a store exist.
@@ -127,9 +129,10 @@ class Layout:
 
     def _exists(self) -> bool:
         """True if the directories of a store are there; `present` may be missing. Raises if one is no directory."""
-        for path in (self.root, self.version, self.local, self.present):
+        root = str(self.root)
+        for path in (root, os.path.dirname(self.local), self.local, self.present):
             try:
-                about = path.stat() if path == self.root else path.lstat()
+                about = os.stat(path) if path == root else os.lstat(path)
             except FileNotFoundError:
                 return path == self.present
             except PermissionError:
@@ -137,7 +140,7 @@ class Layout:
             except NotADirectoryError as exc:
                 raise NotAStoreError(f"{path} cannot be a cache directory: a part of its path is a file") from exc
             except OSError as exc:
-                raise explain_failure(path, exc) from exc
+                raise explain_failure(Path(path), exc) from exc
             if not stat.S_ISDIR(about.st_mode):
                 kind = "a symbolic link, and" if stat.S_ISLNK(about.st_mode) else "not a directory, so"
                 raise NotAStoreError(f"{path} is {kind} {self.root} cannot be used as a cache directory")
@@ -161,7 +164,7 @@ class Layout:
         Raises:
             OSError: it cannot be created.
         """
-        is_new, tag = not _is_there(self.local / "format"), False
+        is_new, tag = not _is_there(f"{self.local}/format"), False
         if is_new:
             from ejcache.stores.local.new_store import default_limit, holds_caches_only  # once for each store
 
@@ -171,9 +174,9 @@ class Layout:
             write_atomically(self.root / "CACHEDIR.TAG", _TAG)
         if is_new:
             # Atomically: a disk that is full now would leave an empty file, and the cache without a limit for good.
-            write_atomically(self.local / "limit", b"%d\n" % default_limit(self.root))
+            write_atomically(f"{self.local}/limit", b"%d\n" % default_limit(self.root))
         if self._format() is None:
-            write_atomically(self.local / "format", b"%d\n" % FORMAT)
+            write_atomically(f"{self.local}/format", b"%d\n" % FORMAT)
 
     def keep_reserve(self) -> None:
         """Write the reserve if it is missing or incomplete, and the disk is large enough and has room for it."""
@@ -194,7 +197,7 @@ class Layout:
     def drop_reserve(self) -> None:
         """Delete the reserve, to make room."""
         with contextlib.suppress(OSError):
-            self.reserve.unlink()
+            os.unlink(self.reserve)
 
     def limit(self) -> int:
         """Return the bytes that this cache may hold where nobody sets a limit, -1 for no limit.
@@ -203,7 +206,7 @@ class Layout:
         """
         try:
             number = self._number("limit")
-            if number is None and not _is_there(self.local / "format"):
+            if number is None and not _is_there(f"{self.local}/format"):
                 from ejcache.stores.local.new_store import default_limit
 
                 return default_limit(self.root)
@@ -225,13 +228,13 @@ class Layout:
                 for entry in entries:
                     kind, _, random = entry.name.partition("-")
                     if kind in kinds and is_hex(random, 2 * _RANDOM_BYTES) and entry.is_dir(follow_symlinks=False):
-                        yield self.local / entry.name
+                        yield Path(self.local, entry.name)
         except FileNotFoundError:
             return
 
     def fresh(self, kind: str) -> Path:
         """Return a name that was never used."""
-        return self.local / f"{kind}-{secrets.token_hex(_RANDOM_BYTES)}"
+        return Path(self.local, f"{kind}-{secrets.token_hex(_RANDOM_BYTES)}")
 
     def unexpected(self, generation: Path, *, index: bool = True) -> str:
         """Say why the files of `generation` must not be opened, as a sentence; "" if they may.
@@ -275,7 +278,7 @@ class Layout:
 
     def _number(self, name: str) -> int | None:
         try:
-            data = read_regular(self.local / name, max_size=_NUMBER_BYTES)
+            data = read_regular(f"{self.local}/{name}", max_size=_NUMBER_BYTES)
         except (FileNotFoundError, UnsafeFileError):
             return None
         text = data.decode(errors="replace").strip()
@@ -283,10 +286,10 @@ class Layout:
         return int(text) if is_number or text == "-1" else None
 
 
-def _is_there(path: Path) -> bool:
+def _is_there(path: str) -> bool:
     """True if there is something; raises OSError if that cannot be seen, where `os.path.lexists` says no."""
     try:
-        path.lstat()
+        os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -69,7 +69,7 @@ def quarantine_index(layout: Layout, dead: Path) -> None:
 
 def quarantined(layout: Layout) -> tuple[list[Path], list[Path]]:
     """Return the copies of entries that quarantine keeps because they seemed damaged, and the indexes."""
-    folder = layout.version / "quarantine"
+    folder = layout.root / "v1/quarantine"
     try:
         with directory_below(layout.root, "v1/quarantine") as descriptor:
             names = sorted(os.listdir(descriptor))  # noqa: PTH208
@@ -117,7 +117,7 @@ def quarantine_entry(layout: Layout, digest: str, data: bytes, *, max_size: int,
 
 @contextlib.contextmanager
 def _quarantine(layout: Layout) -> Iterator[int]:
-    make_below(layout.version / "quarantine")
+    make_below(layout.root / "v1/quarantine")
     with directory_below(layout.root, "v1/quarantine") as folder:
         yield folder
 
