@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.common_errors import StoreBusyError
 from ejcache.stores.local.cost_order import has_turns
 from ejcache.stores.local.index import LENGTH, MOST_STEPS, WHOLE, IndexRow, delete_value
-from ejcache.stores.local.layout import MODE_RAW
 from ejcache.stores.local.sqlite import classify, sqlite3
 from ejcache.stores.local.value_files import committed, delete_unfinished
 from ejcache.util.locks import living
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from ejcache.stores.local.index import EntryIndex
     from ejcache.stores.local.layout import Layout
@@ -39,13 +38,6 @@ _USED: Final = (
     "INSERT INTO EjcacheCounters (name, amount) VALUES ('', 0)",
 )
 """Statements that SQLite can prepare, with the triggers that they fire, if the tables are those that ejcache makes."""
-
-
-def find_small(index: EntryIndex, keys: Sequence[str]) -> dict[str, IndexRow]:
-    """Return the rows of those of these keys, at most a few hundred, whose values are in the rows."""
-    named = ", ".join("?" * len(keys))
-    select = f"SELECT key, {WHOLE} FROM Cache WHERE raw = 1 AND mode = {MODE_RAW} AND key IN ({named})"
-    return {key: IndexRow(*row) for key, *row in index.rows(select, *keys)}
 
 
 def remove(index: EntryIndex, row: IndexRow) -> bool:

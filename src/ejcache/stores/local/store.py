@@ -116,7 +116,7 @@ class LocalStore(Store):
 
     def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
         """Get those of these entries that are in rows of the index, by one look into it."""
-        from ejcache.stores.local.index_upkeep import find_small  # a hit looks up one
+        from ejcache.stores.local.small_values import find_small  # preload alone looks up several
 
         found: dict[str, bytes] = {}
         for start in range(0, len(keys), _BATCH):
