@@ -24,7 +24,8 @@ def state():
     cache = ejcache.active()
     if cache is None:
         return None, flags(), None
-    return cache.url, flags(), [(s.name, v.value, v.origin) for s, v in current_settings().items()]
+    settings = current_settings()
+    return cache.url, flags(), [(each.name, settings[each.name].value, settings[each.name].origin) for each in SETTINGS]
 
 
 def test_block_ends_as_it_began(tmp_path):
