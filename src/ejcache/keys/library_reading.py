@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.keys.recorded_digests import recorded_digests
 from ejcache.util.files import make_private, write_atomically
 from ejcache.util.parallel import in_parallel
+from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -66,16 +67,20 @@ def content_digest(path: str) -> str | None:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def write_memo(path: Path, fresh: Mapping[str, str], *, kept: Mapping[str, str]) -> None:
+def write_memo(path: Path, fresh: Mapping[str, str], *, kept: Mapping[str, object]) -> None:
     """Write digests, by the identities of files, into a memo.
 
     Args:
         path: the memo; nothing happens if it cannot be written.
         fresh: the digests.
-        kept: what the memo has. Of the files of fresh digests it is left out.
+        kept: what the memo has. What is no digest is left out, and that of the files of fresh digests.
     """
     places = {_place(identity) for identity in fresh}
-    others = {known: digest for known, digest in kept.items() if _place(known) not in places}
+    others = {
+        identity: digest
+        for identity, digest in kept.items()
+        if isinstance(digest, str) and is_hex(digest, 64) and _place(identity) not in places
+    }
     text = json.dumps({"format": 1, "libraries": {**others, **fresh}}, indent=1, sort_keys=True)
     with suppress(OSError):
         make_private(path.parent)

@@ -23,7 +23,7 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jaxlib.version
 
@@ -98,8 +98,11 @@ class LibraryDigests:
             # background.
             with self._lock:
                 if memo is not None and not known.keys() >= wanted:
-                    for identity, digest in _read_memo(memo).items():
-                        known.setdefault(identity, digest)
+                    remembered = _read_memo(memo)  # of all environments of this user
+                    for identity in wanted - known.keys():
+                        digest = remembered.get(identity)
+                        if isinstance(digest, str) and is_hex(digest, 64):
+                            known[identity] = digest
                 if not known.keys() >= wanted:
                     self._add(identities, memo)
         lines = [f"{path.rpartition('/')[2]} {known[identity]}" for path, identity in identities.items()]
@@ -146,16 +149,14 @@ def _identities(paths: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _read_memo(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return the digests in a memo by the identities of files; none if it cannot be read."""
+def _read_memo(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a memo has for the identities of files, unchecked; nothing if it cannot be read."""
     try:
         content = json.loads(Path(path).read_bytes())
         libraries = content["libraries"] if content["format"] == 1 else {}
-        return {
-            identity: digest for identity, digest in libraries.items() if isinstance(digest, str) and is_hex(digest, 64)
-        }
     except (OSError, *MALFORMED):
         return {}
+    return libraries if isinstance(libraries, dict) else {}
 
 
 def cpu_features() -> str:
