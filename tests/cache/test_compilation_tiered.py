@@ -159,7 +159,7 @@ def test_damage_in_a_read_only_store_counts_once(tmp_path, caplog):
         store.put("k", flipped(entry_encoding.encode(entry.Header(key="k"), bytes(100)), -320))
     policy = CachePolicy(str(tmp_path), open_store=lambda: LocalStore(tmp_path, read_only=True))
     with closing(policy):
-        assert policy.read("k", resolve()).miss is Miss.CORRUPT
+        assert policy.read("k", resolve()) is Miss.CORRUPT
         assert stats_of_process(policy).corrupt == 1
     assert f"a damaged entry in {tmp_path} is not used: k" in caplog.text
 

@@ -52,11 +52,12 @@ WORKER = """
         for number, key in enumerate(keys):
             began = time.time()
             found = policy.read(key, settings)
-            said = {"time": began, "key": number, "miss": found.miss}
-            if found.entry is not None:
-                header = found.entry.header
-                said |= {"id": found.entry.raw.decode(), "writer": header.writer, "recall": header.recall}
+            said = {"time": began, "key": number, "miss": None}
+            if isinstance(found, entry.Entry):
+                header = found.header
+                said |= {"id": found.raw.decode(), "writer": header.writer, "recall": header.recall}
             else:
+                said["miss"] = found
                 made = uuid.uuid4().hex
                 new = entry.Header(key=key, name=key[:5], compile_seconds=9.0)
                 skip = EntryWriter(policy).write(new, made.encode(), settings).skip

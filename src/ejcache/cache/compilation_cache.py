@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache import entry
-from ejcache.cache.policy import Miss
 from ejcache.common_errors import UsageError
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.util.store_keys import check_key
@@ -87,14 +86,14 @@ class CompilationCache:
 
         A damaged entry is counted as corrupt and quarantined, and the result is None.
         """
-        looked = self._policy.read(check_key(key), self._settings(), kind=None)
-        if looked.entry is None:
+        found = self._policy.read(check_key(key), self._settings(), kind=None)
+        if not isinstance(found, entry.Entry):
             from ejcache.cache.counters import count_miss
 
-            count_miss(self._policy, looked.miss or Miss.ABSENT)
+            count_miss(self._policy, found)
             return None
-        self._policy.count_hit(looked.entry.header, load_seconds=0.0)
-        return looked.entry.raw
+        self._policy.count_hit(found.header, load_seconds=0.0)
+        return found.raw
 
     def put(
         self, key: str, value: bytes, *, compile_seconds: float = 0.0, metadata: Mapping[str, Any] | None = None

@@ -30,7 +30,7 @@ from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import short_tasks
 from ejcache.util.tally import Tally
-from ejcache.util.tuples import NamedTuple, Words
+from ejcache.util.tuples import Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,13 +81,6 @@ class Miss(Words):
     """It is stored, but it was compiled for devices that this process does not have, so nothing loads it here."""
     RECALLED = "recalled"
     """An operator has recalled the entry."""
-
-
-class Lookup(NamedTuple):
-    """The result of a read: an entry, or the reason why there is none."""
-
-    entry: entry.Entry | None
-    miss: Miss | None = None
 
 
 class CachePolicy:
@@ -151,7 +144,7 @@ class CachePolicy:
         local_only: bool = False,
         budget: Callable[[], Budget] | None = None,
         beside: Callable[[], object] | None = None,
-    ) -> Lookup:
+    ) -> entry.Entry | Miss:
         """Return the verified entry of this kind under `key`, or why there is none. The caller counts the result.
 
         A damaged entry is counted and quarantined here, so that the next `write` replaces it. Shared storage is not
@@ -159,22 +152,22 @@ class CachePolicy:
         `beside` is called before (`TwoTiers.get_verified`).
         """
         if settings.disabled_reason:
-            return Lookup(None, Miss.DISABLED)
+            return Miss.DISABLED
         if settings.recompile_force:
-            return Lookup(None, Miss.FORCED)
+            return Miss.FORCED
         store = self._store or self._opened(settings)
         if store is None:
-            return Lookup(None, Miss.ERROR)
+            return Miss.ERROR
         if self.switch is not None and self.switch.is_off():
-            return Lookup(None, Miss.DISABLED)
+            return Miss.DISABLED
         damaged: list[bytes] = []
-        looked = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget, beside=beside)
-        if looked.miss is Miss.RECALLED or (damaged and may_write(store, settings)):
+        found = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget, beside=beside)
+        if found is Miss.RECALLED or (damaged and may_write(store, settings)):
             # That one is gone. Another tier may have a good one, or another host wrote one.
             again = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
-            if again.entry is not None:
+            if isinstance(again, entry.Entry):
                 return again
-        return looked
+        return found
 
     def _read(
         self,
@@ -187,7 +180,7 @@ class CachePolicy:
         local_only: bool,
         budget: Callable[[], Budget] | None,
         beside: Callable[[], object] | None = None,
-    ) -> Lookup:
+    ) -> entry.Entry | Miss:
         tiers = self.tiers
         try:
             if tiers is not None:
@@ -197,27 +190,27 @@ class CachePolicy:
                 data, verified, local_only = store.get(key), None, False
         except StoreError as exc:
             self.report_failure("read an entry", exc, settings, key=key)
-            return Lookup(None, Miss.ERROR)
+            return Miss.ERROR
         if data is None:
-            return Lookup(None, Miss.QUICK if local_only else Miss.ABSENT)
+            return Miss.QUICK if local_only else Miss.ABSENT
         try:
             header = verified if isinstance(verified, entry.Header) else None
             found = entry.decode(data, key=key, kind=kind, verified=header)
         except EntryVersionError:
-            return Lookup(None, Miss.VERSION)
+            return Miss.VERSION
         except EntryError as exc:
             if data not in damaged:
                 damaged.append(data)
                 self._quarantine_damaged(store, key, data, exc, settings)
-            return Lookup(None, Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN)
+            return Miss.CORRUPT if isinstance(exc, EntryCorruptError) else Miss.FOREIGN
         if not self.admits(found.header, data):
             self._remove_recalled(store, key, data, settings)
-            return Lookup(None, Miss.RECALLED)
+            return Miss.RECALLED
         self.tally.add(bytes_read=len(data))
         # `worth_of_use`, without the call: every hit comes here.
         note_used = store.note_used if tiers is None or not local_only else tiers.note_used_here
         note_used(key, max(LEAST_WORTH, found.header.compile_seconds))
-        return Lookup(found)
+        return found
 
     def admits(self, header: entry.Header, data: bytes) -> bool:
         """True if the entry is not recalled. Then it is remembered, because it may be recalled later."""

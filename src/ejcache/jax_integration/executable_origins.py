@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ejcache.entry import Entry
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.util.log import log
 
@@ -28,8 +29,8 @@ def stored_bytes(origins: Origins, executable: Any) -> bytes | None:
     if origin is None:
         return None
     cache, settings, key = origin
-    found = cache.read(key, settings).entry
-    if found is None:
+    found = cache.read(key, settings)
+    if not isinstance(found, Entry):
         log.warning(
             "ejcache: the entry %s, from which an executable was loaded, is gone. XLA serialises what it loaded "
             "to bytes that may not run: compile it anew with EASYDEL_RECOMPILE_FORCE=1 before you serialise it",

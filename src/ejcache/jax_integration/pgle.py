@@ -151,8 +151,8 @@ def _stored_profile(compilation: Compilation) -> Profile | None:
     if not profiling and cache.contains(key._replace(variant=PROFILING).text, settings):
         # Nothing would be profiled, and nothing has to be compiled.
         return None
-    found = cache.read(profile_key(key), settings, kind=PROFILE_KIND).entry
-    if found is None or found.header.logical_key != key.logical:
+    found = cache.read(profile_key(key), settings, kind=PROFILE_KIND)
+    if not isinstance(found, entry.Entry) or found.header.logical_key != key.logical:
         return None
     devices = len(compilation.device_ids)
     percentile, runs = found.header.extra.get("percentile"), found.header.extra.get("runs")

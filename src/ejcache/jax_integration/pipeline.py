@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.cache.policy import Lookup, Miss
+from ejcache.cache.policy import Miss
+from ejcache.entry import Entry
 from ejcache.jax_integration.compilation import Compilation, KeyText, LoadedExecutable, asking_threads, compilation_of
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import make_key
@@ -252,7 +253,7 @@ class Compiler:
         if is_own:
             compilation.looked = began
         try:
-            looked = compilation.cache.read(
+            stored = compilation.cache.read(
                 key,
                 compilation.settings,
                 local_only=compilation.is_local_only,
@@ -261,11 +262,11 @@ class Compiler:
             )
         except Exception as exc:
             compilation.report_failure("read an entry", exc)
-            looked = Lookup(None, Miss.ERROR)
-        read = compilation.spent("lost" if looked.miss is Miss.ERROR else "fetched", began)
-        if looked.entry is None:
-            return looked.miss or Miss.ABSENT
-        header = looked.entry.header
+            stored = Miss.ERROR
+        read = compilation.spent("lost" if stored is Miss.ERROR else "fetched", began)
+        if not isinstance(stored, Entry):
+            return stored
+        header = stored.header
         if load_journal.is_suspected(header):
             compilation.is_suspected = True
             said = f"two starts in a row have ended while they loaded {key}, so it is compiled anew and replaced"
@@ -273,7 +274,7 @@ class Compiler:
             return Miss.SUSPECTED
         executable, place = None, load_journal.begin(header)
         try:
-            executable = seam.load_executable(looked.entry.raw, placement)
+            executable = seam.load_executable(stored.raw, placement)
         except Exception as exc:
             # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
             compilation.unloadable.add(key)
@@ -282,7 +283,7 @@ class Compiler:
         finally:
             load_journal.end(place, header, is_loaded=executable is not None)
             loaded = compilation.spent("loaded", read)
-        return LoadedExecutable(executable, key, header, looked.entry.raw, loaded - began)
+        return LoadedExecutable(executable, key, header, stored.raw, loaded - began)
 
     def count_hit(self, compilation: Compilation, placement: Placement, found: LoadedExecutable) -> None:
         """Count a hit, note it for preload and record it; warn of a program that XLA has not tuned."""

@@ -19,7 +19,7 @@ import jax
 from ejcache.cache.counters import count_miss
 from ejcache.cache.policy import Miss
 from ejcache.cache.writing import EntryWriter
-from ejcache.entry import Header
+from ejcache.entry import Entry, Header
 from ejcache.jax_integration.lowering.platform_toolchain import (
     cpu_identity,
     cpu_threads,
@@ -114,15 +114,15 @@ class ThinForm:
     def get(self, key: str, policy: CachePolicy) -> bytes | None:
         """Return the bytes that were put under JAX's key, or None."""
         began, settings = time.monotonic(), self._settings()
-        looked = policy.read(_name(key, settings), settings)
+        found = policy.read(_name(key, settings), settings)
         policy.tally.add(about=1)
-        if looked.entry is None:
-            count_miss(policy, looked.miss or Miss.ABSENT)
+        if not isinstance(found, Entry):
+            count_miss(policy, found)
             _remember(self._missed, key, time.monotonic())
             return None
         _remember(self._given, key, None)
-        policy.count_hit(looked.entry.header, load_seconds=time.monotonic() - began)
-        return looked.entry.raw
+        policy.count_hit(found.header, load_seconds=time.monotonic() - began)
+        return found.raw
 
     def put(self, key: str, value: bytes, policy: CachePolicy) -> None:
         """Store what JAX has compiled; what it was given under this key before was of no use to it."""
