@@ -17,9 +17,8 @@ from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.main import main as ejcache
 from ejcache.entry import Header
 from ejcache.entry_encoding import encode
-from ejcache.journal.line import HIT, Process, ProgramRecord, encode_line
+from ejcache.journal.line import HIT, ProgramRecord, encode_line
 from ejcache.journal.recorder import START_LOG
-from ejcache.journal.start_records import StartRecord
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import set_command_line
 
@@ -92,12 +91,14 @@ def fields_of(value: Any, path: str = "") -> dict[str, set[str]]:
     return found or {path: {"object" if isinstance(value, dict) else "array"}}
 
 
-def _start(url: str) -> StartRecord:
-    """The record of a process that compiled one program and loaded another one."""
+def _start(url: str) -> bytes:
+    """The line of a process that compiled one program and loaded another one."""
     common: dict[str, Any] = {"url": url, "thread": "MainThread", "seconds": {"traced": 0.1}, "time": time.time()}
     compiled = ProgramRecord(name="jit_train", outcome="stored", reason="absent", compile_seconds=2.5, **common)
-    process = Process("1", "host", 1, program="train.py", versions={"jax": "1.0"}, settings={"preload": "False"})
-    return StartRecord(process, (compiled, ProgramRecord(name="jit_eval", outcome=HIT, **common)), {"read an entry": 1})
+    loaded = ProgramRecord(name="jit_eval", outcome=HIT, **common)
+    process = {"id": "1", "host": "host", "pid": 1, "program": "train.py"}
+    process |= {"versions": {"jax": "1.0"}, "settings": {"preload": "False"}}
+    return encode_line(process, (compiled, loaded), {"read an entry": 1})
 
 
 def printed(home: Path) -> dict[tuple[str, ...], Any]:
@@ -122,7 +123,7 @@ def printed(home: Path) -> dict[tuple[str, ...], Any]:
             created=time.time(),
         )
     )
-    START_LOG.append(encode_line(*_start(str(home / "cache"))))
+    START_LOG.append(_start(str(home / "cache")))
     answers = {}
     for command in COMMANDS:
         out = io.StringIO()

@@ -45,7 +45,7 @@ def _show() -> dict[str, Any]:
 
 def _make(programs: int, texts: int) -> int:
     from ejcache.history.log import remember_program
-    from ejcache.journal.line import STORED, Process, ProgramRecord, encode_line
+    from ejcache.journal.line import STORED, ProgramRecord, encode_line
     from ejcache.journal.recorder import START_LOG
 
     for first in range(0, programs, _EACH):
@@ -67,7 +67,8 @@ def _make(programs: int, texts: int) -> int:
             )
             for number in range(first, min(programs, first + _EACH))
         ]
-        process = Process(id=f"p{first}", host="host", program="train.py", began=began, versions={"jax": "1"})
+        versions = {"jax": "1"}
+        process = {"id": f"p{first}", "host": "host", "program": "train.py", "began": began, "versions": versions}
         START_LOG.append(encode_line(process, records))
     text = _text()
     for number in range(programs - texts, programs):  # the log keeps the last ones

@@ -12,7 +12,7 @@ from forking import Forked
 from helpers import run_program
 
 from ejcache.history.advise import advise as advised
-from ejcache.journal.line import STORED, Process, ProgramRecord, encode_line
+from ejcache.journal.line import STORED, ProgramRecord, encode_line
 from ejcache.journal.recorder import START_LOG
 from ejcache.journal.start_records import read_starts
 
@@ -116,7 +116,7 @@ def compiled(size):
 def test_smaller_findings():
     """They are counted, and shown if asked for."""
     programs = [compiled(size) for size in (5, 9, 12, 16)]
-    START_LOG.append(encode_line(Process(id="p", program="train.py", began=1.0), programs))
+    START_LOG.append(encode_line({"id": "p", "program": "train.py", "began": 1.0}, programs))
     shown = ejcache("advise")
     assert shown.status == 0
     assert shown.out.splitlines() == [

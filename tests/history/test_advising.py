@@ -10,8 +10,8 @@ from ejcache.history.difference import ARGUMENTS, SHAPE, kind_of_signatures, pro
 from ejcache.history.findings import Advice, Saving, SmallerFindings, annotation, document
 from ejcache.history.program import argument_types
 from ejcache.history.text import SourceFiles, read_text
-from ejcache.journal.line import HIT, STORED, Process, ProgramRecord
-from ejcache.journal.start_records import StartRecord
+from ejcache.journal.line import HIT, STORED, ProgramRecord
+from ejcache.journal.start_records import Process, StartRecord
 
 DEFINED = "/home/me/train.py:10 step"
 

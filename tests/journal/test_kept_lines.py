@@ -9,7 +9,7 @@ import pytest
 from memory_bucket import MemoryBucket
 
 from ejcache.errors import StoreError
-from ejcache.journal.line import Process, ProgramRecord, encode_line
+from ejcache.journal.line import ProgramRecord, encode_line
 from ejcache.journal.objects import JOURNALS, encode_journal, is_records_name
 from ejcache.journal.recorder import Recorder
 from ejcache.journal.shared_journal import SharedJournal
@@ -23,7 +23,7 @@ def line(number, *, days=0, programs=1):
     """What a process that ran `days` ago tells of itself."""
     at = time.time() - days * DAY
     program = ProgramRecord("jit_step", time=at, outcome="hit")
-    return encode_line(Process(id=f"p{number}", began=at), [program] * programs)
+    return encode_line({"id": f"p{number}", "began": at}, [program] * programs)
 
 
 def leave(objects, number, *, days=3, programs=1):

@@ -16,7 +16,7 @@ from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.fold import JournalListing, compact
-from ejcache.journal.line import Process, ProgramRecord, encode_line
+from ejcache.journal.line import ProgramRecord, encode_line
 from ejcache.journal.objects import JOURNALS, decode_lines, decode_record_lines, decode_sums, encode_journal
 from ejcache.journal.recorder import Recorder
 from ejcache.journal.shared_journal import SharedJournal
@@ -26,7 +26,7 @@ from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
 
 DAY = 86_400.0
-MADE_LINE = encode_line(Process(id="p1"), [ProgramRecord("jit_step", time=5.0)])
+MADE_LINE = encode_line({"id": "p1"}, [ProgramRecord("jit_step", time=5.0)])
 
 
 @pytest.fixture

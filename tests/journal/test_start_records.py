@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import run_program
+from helpers import line_of, run_program
 
 import ejcache
 from ejcache.journal import recorder as recording
-from ejcache.journal.line import HIT, Process, ProgramRecord, encode_line
+from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import Recorder, recorder
-from ejcache.journal.start_records import StartRecord, decode_line, decode_lines, read_starts
+from ejcache.journal.start_records import Process, StartRecord, decode_line, decode_lines, read_starts
 
 GOLDEN = Path(__file__).parent.parent / "data" / "start-record-1.jsonl"
 
@@ -60,9 +60,9 @@ RECORD = StartRecord(
 
 def test_the_format():
     """A line is what the golden file has; lines of one process become one record, whatever else the log holds."""
-    line = encode_line(*RECORD)
+    line = line_of(RECORD)
     assert line + b"\n" == GOLDEN.read_bytes()
-    (again,) = decode_lines([b"not json", line, b'{"v": 2}', encode_line(*RECORD._replace(dropped=0))])
+    (again,) = decode_lines([b"not json", line, b'{"v": 2}', line_of(RECORD._replace(dropped=0))])
     assert [program.name for program in again.programs] == ["jit_step", "jit_step", "jit_init", "jit_init"]
     assert again.process == RECORD.process
     assert (dict(again.trouble), again.dropped) == ({"read an entry": 4}, 3)
@@ -84,7 +84,7 @@ def test_the_format():
 )
 def test_a_damaged_line_is_none(change):
     """A field of another type, or an absurd number, spoils its line only."""
-    body = json.loads(encode_line(*RECORD))
+    body = json.loads(line_of(RECORD))
     body["programs"][0] |= change
     assert decode_line(json.dumps(body).encode()) is None
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from capabilities import needs
 from cli_helpers import ejcache
-from helpers import ROOT, run_program
+from helpers import ROOT, line_of, run_program
 
 from ejcache.history.earlier import Earlier
 from ejcache.history.findings import Advice, Saving
 from ejcache.history.log import remember_program
-from ejcache.journal.line import HIT, Process, ProgramRecord, encode_line
+from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
-from ejcache.journal.start_records import StartRecord, read_starts
+from ejcache.journal.start_records import Process, StartRecord, read_starts
 from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
 from ejcache.reports.html import axis, html_page
 from ejcache.reports.model import DiskUse, build
@@ -219,7 +219,7 @@ def test_texts_of_programs_are_escaped(capsys):
     assert "<script>alert" not in page
     assert "\x1b" not in page
     assert Counter(re.findall("<script|<img|https?:", page)) == {"<script": 1}
-    START_LOG.append(encode_line(*records[0]))
+    START_LOG.append(line_of(records[0]))
     assert "\x1b" not in ejcache("report").out
 
 
@@ -248,9 +248,9 @@ def test_comparing(tmp_path):
         start(began=now - 60, programs=[compiled("jit_step", 1.3, time=now - 60), compiled("jit_more", 0.1, time=now)])
     ]
     for records in (old, new):
-        START_LOG.append(encode_line(*records[0]))
+        START_LOG.append(line_of(records[0]))
     file = tmp_path / "before.jsonl"
-    file.write_bytes(encode_line(*old[0]) + b"\n")
+    file.write_bytes(line_of(old[0]) + b"\n")
     for before, after, status in (
         ("jax=0.10", "jax=0.12", 1), (str(file), "program=train", 1), ("2d..1d", "1d..0s", 1),
         ("jax=0.12", "jax=0.10", 0), (str(file), "2d..1d", 0), ("jax=9", "jax=0.12", 1), ("nonsense", "jax=0.12", 2),

@@ -10,7 +10,7 @@ from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.entry_use import EntryUse
-from ejcache.journal.line import Process, ProgramRecord, encode_line
+from ejcache.journal.line import ProgramRecord, encode_line
 from ejcache.journal.unsent import DROPPED, UnsentUses
 from ejcache.stores.host_notes import EXPIRY_SECONDS, HostNotes, decode_notes, encode_note
 from ejcache.stores.local.store import LocalStore
@@ -128,7 +128,7 @@ def test_the_files_are_bounded(path, unsent):
 def test_lines_of_records_are_left_too(unsent):
     """They are taken as they are. They alone make nobody ask the storage, and they are the first without room."""
     left = UnsentUses(unsent, limit=200_000)
-    line = encode_line(Process(id="p"), [ProgramRecord(f"jit_{number}") for number in range(6_000)])
+    line = encode_line({"id": "p"}, [ProgramRecord(f"jit_{number}") for number in range(6_000)])
     left.leave({}, {}, [line])
     assert not left.is_due()
     assert left.take() == ({}, {}, [line])

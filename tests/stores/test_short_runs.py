@@ -6,8 +6,8 @@ import contextlib
 import time
 
 import pytest
+from helpers import line_of
 
-from ejcache.journal.line import encode_line
 from ejcache.journal.objects import JOURNALS, decode_lines
 from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.journal.start_records import decode_line
@@ -69,7 +69,7 @@ def test_what_was_left_long_ago_is_sent_by_any_run(run_forked, url, tmp_path, mo
     assert run_forked(PROGRAM, url).stdout.strip() == "6 False"
     (left,) = tmp_path.rglob("scratch/unsent")
     lines = [decode_line(line)._replace(at=time.time() - 601) for line in left.read_bytes().splitlines()]
-    left.write_bytes(b"".join(encode_line(*line) + b"\n" for line in lines))
+    left.write_bytes(b"".join(line_of(line) + b"\n" for line in lines))
     assert run_forked(PROGRAM, url).stdout.strip() == "6 True"
     assert not left.exists()
     with contextlib.closing(open_bucket(url)) as bucket, SharedStore(bucket) as shared:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ejcache.journal.entry_use import EntryUse
+from ejcache.journal.line import encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from ejcache.bucket.base import Bucket
+    from ejcache.journal.start_records import StartRecord
     from ejcache.stores.documents import Documents
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,3 +134,8 @@ def used_in(objects: Bucket) -> dict[str, float]:
 def uses(times: Mapping[str, float]) -> dict[str, EntryUse]:
     """One use of each key, at that time."""
     return {key: EntryUse(float(when)) for key, when in times.items()}
+
+
+def line_of(record: StartRecord) -> bytes:
+    """The line of a start record."""
+    return encode_line(record.process._asdict(), *record[1:])

@@ -31,7 +31,7 @@ from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.jax_integration.seam.watching import take_durations
-from ejcache.journal.line import HIT, Process, ProgramRecord
+from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import recorder
 from ejcache.keys.key import CROSS
 from ejcache.stores.location import display_value
@@ -321,17 +321,13 @@ class Compiler:
         for watcher in recorder.watchers:
             watcher(program)
 
-    def _describe(self) -> Process:
+    def _describe(self) -> dict[str, Any]:
         """Describe this process, by what JAX and the settings say of it, for its start record."""
         settings, platform = self._last or (self.settings(), "")
         chosen = {name: str(display_value(value)) for name, value in settings.chosen().items()}
         versions = {"jax": jax.__version__, "jaxlib": seam.jaxlib_version(), "platform": platform}
-        return Process(
-            rank=seam_backends.process_index(),
-            ranks=seam_backends.processes_of_job(),
-            versions=versions,
-            settings=chosen,
-        )
+        rank, ranks = seam_backends.process_index(), seam_backends.processes_of_job()
+        return {"rank": rank, "ranks": ranks, "versions": versions, "settings": chosen}
 
     def xla_caches(self, backend: Any) -> dict[str, str]:
         """Return the values of XLA's options that say where its own caches are, by name."""

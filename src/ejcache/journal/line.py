@@ -47,6 +47,8 @@ that failed."""
 MOST_RECORDED: Final = 1 << 20
 """Bytes of lines in one journal on shared storage; one with more was not written by ejcache."""
 VERSION: Final = 1
+_ALONE: Final = ("ranks", 1)
+"""The one field of a process whose default is not empty."""
 NOTHING: Final[Mapping[str, Any]] = {}
 
 
@@ -109,35 +111,8 @@ class ProgramRecord(NamedTuple):
         return self.time - sum(self.seconds.values())
 
 
-class Process(NamedTuple):
-    """The process of a start record.
-
-    Attributes:
-        id: names it among all processes of all hosts.
-        host: its name.
-        pid: its number there.
-        rank: its index in its job.
-        ranks: how many processes the job has.
-        program: the name of what was started.
-        began: when ejcache began to record, in seconds since the epoch.
-        versions: of python, ejcache, jax and jaxlib, the platform, and the commit of the program's checkout, if it
-            has one.
-        settings: the settings that are not at their default, as texts.
-    """
-
-    id: str = ""
-    host: str = ""
-    pid: int = 0
-    rank: int = 0
-    ranks: int = 1
-    program: str = ""
-    began: float = 0.0
-    versions: Mapping[str, str] = NOTHING
-    settings: Mapping[str, str] = NOTHING
-
-
 def encode_line(
-    process: Process,
+    process: Mapping[str, Any],
     programs: Iterable[ProgramRecord] = (),
     trouble: Mapping[str, int] = NOTHING,
     dropped: int = 0,
@@ -148,10 +123,12 @@ def encode_line(
     uses: Mapping[str, EntryUse] = NOTHING,
     at: float = 0.0,
 ) -> bytes:
-    """Return the line of a part of a process's record, without a line break. The arguments are the fields of one."""
-    usual = Process()._asdict()
+    """Return the line of a part of a process's record, without a line break.
+
+    The arguments are the fields of a `start_records.StartRecord`; those of its `Process` are by name.
+    """
     body: dict[str, Any] = {
-        "process": {name: value for name, value in process._asdict().items() if value != usual[name]},
+        "process": {name: value for name, value in process.items() if value and (name, value) != _ALONE},
         "programs": [_filled_fields(program) for program in programs],
         "trouble": dict(trouble),
         "dropped": dropped,

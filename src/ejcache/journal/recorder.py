@@ -14,15 +14,15 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.journal.host_log import AppendedLog
-from ejcache.journal.line import MOST_RECORDED, Process, encode_line
+from ejcache.journal.line import MOST_RECORDED, encode_line
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.scheduler import short_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import TypeVar
 
     from ejcache.journal.line import ProgramRecord
@@ -48,7 +48,7 @@ class Recorder:
         most: programs of one process that are recorded; the others are counted.
 
     Attributes:
-        describe: returns what this process is, as far as JAX knows: fields of `Process`.
+        describe: returns what this process is, as far as JAX knows: fields of `start_records.Process`.
         id: names this process among all processes of all hosts.
         tell, tell_trouble: tell listeners of a program that is ready, and of a warning, if there are any (`listeners`).
         watchers: called with each program, in the thread that wanted it; a miss may be added later (`listeners.watch`).
@@ -58,7 +58,7 @@ class Recorder:
 
     def __init__(self, *, most: int = 10_000) -> None:
         self._most = most
-        self.describe: Callable[[], Process] = Process
+        self.describe: Callable[[], Mapping[str, Any]] = dict
         self.is_shared = False
         self.tell: Callable[[ProgramRecord], object] | None = None
         self.tell_trouble: Callable[[str, str], object] | None = None
@@ -133,24 +133,25 @@ class Recorder:
         self._planned = False
         self.write()
 
-    def _process(self) -> Process:
+    def _process(self) -> dict[str, Any]:
         from ejcache.util.git_commit import commit_of  # in the background
 
         process = self.describe()
         from ejcache._version import __version__
 
-        versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.versions}
+        versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.get("versions", {})}
         with contextlib.suppress(OSError):  # the working directory may be gone
             if commit := commit_of(_directory_of_program()):
                 versions["commit"] = commit
-        return process._replace(
-            id=self.id,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            program=Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python",
-            began=self._began,
-            versions=versions,
-        )
+        return {
+            "id": self.id,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            **process,
+            "program": Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python",
+            "began": self._began,
+            "versions": versions,
+        }
 
 
 recorder: Final = Recorder()

@@ -12,7 +12,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from ejcache.journal.line import Process, encode_line
+from ejcache.journal.line import encode_line
 from ejcache.settings.environment import environment_variable
 from ejcache.util.files import append_regular, open_regular
 
@@ -35,19 +35,17 @@ def announce_process(url: Callable[[], str], disabled_reason: str) -> Callable[[
     if not path:
         return None
     announced = url()
-    _append(path, encode_line(_this(), caches={} if disabled_reason else {announced: ""}, disabled=disabled_reason))
+    caches = {} if disabled_reason else {announced: ""}
+    _append(path, encode_line({"pid": os.getpid()}, caches=caches, disabled=disabled_reason))
 
     def append(amounts: Mapping[str, float]) -> None:
         nonlocal announced
         before, announced = announced, url()
         # A directory that is not used is known as such when it is opened.
-        _append(path, encode_line(_this(), counts=amounts, caches={} if announced == before else {announced: before}))
+        caches = {} if announced == before else {announced: before}
+        _append(path, encode_line({"pid": os.getpid()}, counts=amounts, caches=caches))
 
     return append
-
-
-def _this() -> Process:
-    return Process(pid=os.getpid())
 
 
 def _append(path: str, line: bytes) -> None:

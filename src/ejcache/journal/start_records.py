@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED
 from ejcache.journal.entry_use import EntryUse
-from ejcache.journal.line import NOTHING, VERSION, Process, ProgramRecord
+from ejcache.journal.line import NOTHING, VERSION, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.journal.reuse_note import ReuseNote
 from ejcache.util.store_keys import check_key
@@ -19,6 +19,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _LARGEST_NUMBER: Final = 1e15
+
+
+class Process(NamedTuple):
+    """The process of a start record.
+
+    Attributes:
+        id: names it among all processes of all hosts.
+        host: its name.
+        pid: its number there.
+        rank: its index in its job.
+        ranks: how many processes the job has.
+        program: the name of what was started.
+        began: when ejcache began to record, in seconds since the epoch.
+        versions: of python, ejcache, jax and jaxlib, the platform, and the commit of the program's checkout, if it
+            has one.
+        settings: the settings that are not at their default, as texts.
+    """
+
+    id: str = ""
+    host: str = ""
+    pid: int = 0
+    rank: int = 0
+    ranks: int = 1
+    program: str = ""
+    began: float = 0.0
+    versions: Mapping[str, str] = NOTHING
+    settings: Mapping[str, str] = NOTHING
 
 
 class StartRecord(NamedTuple):

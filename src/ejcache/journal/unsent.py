@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError
 from ejcache.journal.entry_use import joined_uses
-from ejcache.journal.line import Process, encode_line
+from ejcache.journal.line import encode_line
 from ejcache.journal.start_records import decode_line
 from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
@@ -68,7 +68,7 @@ class UnsentUses:
         """Append what this process used, counted and recorded and has not sent."""
         if used or sums or record:
             with contextlib.suppress(OSError, StoreBusyError), self._lock():
-                line = encode_line(Process(pid=os.getpid()), counts=sums, uses=used, at=self._now())
+                line = encode_line({"pid": os.getpid()}, counts=sums, uses=used, at=self._now())
                 new = [line, *record]
                 lines = [*self._lines(), *new]
                 if sum(map(len, lines)) + len(lines) <= self._limit:
@@ -98,7 +98,7 @@ class UnsentUses:
         used, sums, _ = _fold(lines)
         latest = sorted(used.items(), key=lambda item: item[1].when, reverse=True)
         while True:
-            line = encode_line(Process(pid=os.getpid()), counts=sums, uses=dict(latest), at=self._now())
+            line = encode_line({"pid": os.getpid()}, counts=sums, uses=dict(latest), at=self._now())
             if len(line) < self._limit or not latest:
                 return line
             left = len(latest) * self._limit // (2 * len(line))

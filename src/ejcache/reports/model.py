@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ejcache.history.findings import Advice
-    from ejcache.journal.line import Process, ProgramRecord
-    from ejcache.journal.start_records import StartRecord
+    from ejcache.journal.line import ProgramRecord
+    from ejcache.journal.start_records import Process, StartRecord
 
 _NOTHING: Final[Mapping[str, int]] = {}
 _NO_FINDINGS: Final = SmallerFindings()
