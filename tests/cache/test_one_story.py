@@ -100,8 +100,8 @@ def tell_alike(events, counted, *, processes=1):
     """Check that all four tell of the last processes what their lines do; returns outcomes and reasons."""
     records = read_starts()[-processes:]
     programs = [program for record in records for program in record.programs]
-    hits = [program.name for program in programs if program.is_hit]
-    misses = [(program.name, program.reason, program.outcome) for program in programs if not program.is_hit]
+    hits = [program.name for program in programs if program.outcome == HIT]
+    misses = [(program.name, program.reason, program.outcome) for program in programs if program.outcome != HIT]
 
     told = {kind: [fields for name, fields in events if name == kind] for kind in {name for name, _ in events}}
     assert Counter(each["name"] for each in told.get("ProgramLoaded", ())) == Counter(hits)
@@ -119,8 +119,8 @@ def tell_alike(events, counted, *, processes=1):
     everything = [program for record in read_starts() for program in record.programs]
     report = ejcache("report", "--json").json["sums"]
     assert (report["hits"], report["misses"]) == (
-        sum(program.is_hit for program in everything),
-        sum(not program.is_hit for program in everything),
+        sum(program.outcome == HIT for program in everything),
+        sum(program.outcome != HIT for program in everything),
     )
     assert report["preloaded"] == sum(program.preloaded for program in everything)
     if misses:

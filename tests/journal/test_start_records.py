@@ -14,7 +14,15 @@ import ejcache
 from ejcache.journal import recorder as recording
 from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import Recorder, recorder
-from ejcache.journal.start_records import Process, StartRecord, decode_line, decode_lines, read_starts
+from ejcache.journal.start_records import (
+    Process,
+    StartRecord,
+    beginning_of,
+    decode_line,
+    decode_lines,
+    read_starts,
+    saved_seconds,
+)
 
 GOLDEN = Path(__file__).parent.parent / "data" / "start-record-1.jsonl"
 
@@ -66,7 +74,8 @@ def test_the_format():
     assert [program.name for program in again.programs] == ["jit_step", "jit_step", "jit_init", "jit_init"]
     assert again.process == RECORD.process
     assert (dict(again.trouble), again.dropped) == ({"read an entry": 4}, 3)
-    assert (again.programs[-1].saved, again.programs[0].saved, again.programs[-1].began) == (1.0, 0.0, 1_700_000_003.5)
+    assert (saved_seconds(again.programs[-1]), saved_seconds(again.programs[0])) == (1.0, 0.0)
+    assert beginning_of(again.programs[-1]) == 1_700_000_003.5
 
 
 @pytest.mark.parametrize(

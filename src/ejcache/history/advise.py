@@ -21,6 +21,7 @@ from ejcache.history.program_findings import large_constant, repeated_block, unu
 from ejcache.history.single_operations import single_operations
 from ejcache.history.statements import Statements
 from ejcache.history.text import is_installed
+from ejcache.journal.line import HIT
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _first_misses(records: Iterable[StartRecord]) -> dict[str, ProgramRecord]:
     found: dict[str, ProgramRecord] = {}
     for record in records:
         for each in record.programs:
-            if each.details and each.key and not each.is_hit:
+            if each.details and each.key and each.outcome != HIT:
                 found.setdefault(each.key, each)
     return found
 

@@ -25,6 +25,7 @@ from ejcache.history.known_entries import KnownEntries, stored_text
 from ejcache.history.log import recall_programs
 from ejcache.history.program import caller_of, defined_by_jax, digest_of
 from ejcache.history.text import read_text
+from ejcache.journal.line import HIT
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Earlier:
         """What is known to have changed between two programs, by what their records say (`said`)."""
         # What was refused was not compiled, so that nothing is compared with it.
         misses_by_time = sorted(
-            (each for each in misses if not each.is_hit and each.outcome != Skip.FORBIDDEN and each.components),
+            (each for each in misses if each.outcome not in {HIT, Skip.FORBIDDEN} and each.components),
             key=_TIME,
         )
         self._by_key: dict[str, list[ProgramRecord]] = {}

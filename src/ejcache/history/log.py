@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED
 from ejcache.journal.host_log import AppendedLog
+from ejcache.journal.line import HIT
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.journal.start_records import decode_line
 from ejcache.keys.key import listed_name
@@ -56,7 +57,7 @@ def read_misses() -> Iterator[ProgramRecord]:
     """
     for line in START_LOG.lines():
         part = decode_line(line)
-        yield from (each for each in reversed(part.programs) if not each.is_hit) if part is not None else ()
+        yield from (each for each in reversed(part.programs) if each.outcome != HIT) if part is not None else ()
 
 
 def programs_with(function: str) -> list[str]:

@@ -94,22 +94,6 @@ class ProgramRecord(NamedTuple):
     signature: str = ""
     module: str = ""
 
-    @property
-    def is_hit(self) -> bool:
-        """True if it was loaded."""
-        return self.outcome == HIT
-
-    @property
-    def saved(self) -> float:
-        """Seconds of compiling that a hit saved, less those of getting it; 0.0 for a miss."""
-        got = self.seconds.get("fetched", 0.0) + self.seconds.get("loaded", 0.0)
-        return max(0.0, self.compile_seconds - got) if self.is_hit else 0.0
-
-    @property
-    def began(self) -> float:
-        """The time at which the program's first phase began, in seconds since the epoch."""
-        return self.time - sum(self.seconds.values())
-
 
 def encode_line(
     process: Mapping[str, Any],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ejcache.events import CacheTrouble, ProgramCompiled, ProgramLoaded, ProgramStored
 from ejcache.journal.line import HIT, STORED
 from ejcache.journal.recorder import recorder
+from ejcache.journal.start_records import saved_seconds
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _tell_trouble(kind: str, message: str) -> None:
 def _events(program: ProgramRecord) -> Iterator[Event]:
     seconds = dict(program.seconds)
     if program.outcome == HIT:
-        yield ProgramLoaded(program.name, program.key, seconds, program.saved, program.preloaded)
+        yield ProgramLoaded(program.name, program.key, seconds, saved_seconds(program), program.preloaded)
         return
     yield ProgramCompiled(program.name, program.key, seconds, program.compile_seconds, program.reason, program.outcome)
     if program.outcome == STORED:

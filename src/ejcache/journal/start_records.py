@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED
 from ejcache.journal.entry_use import EntryUse
-from ejcache.journal.line import NOTHING, VERSION, ProgramRecord
+from ejcache.journal.line import HIT, NOTHING, VERSION, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.journal.reuse_note import ReuseNote
 from ejcache.util.store_keys import check_key
@@ -61,6 +61,17 @@ class StartRecord(NamedTuple):
     disabled: str = ""
     uses: Mapping[str, EntryUse] = NOTHING
     at: float = 0.0
+
+
+def saved_seconds(program: ProgramRecord) -> float:
+    """Return the seconds of compiling that a hit saved, less those of getting it; 0.0 for a miss."""
+    got = program.seconds.get("fetched", 0.0) + program.seconds.get("loaded", 0.0)
+    return max(0.0, program.compile_seconds - got) if program.outcome == HIT else 0.0
+
+
+def beginning_of(program: ProgramRecord) -> float:
+    """Return the time at which the program's first phase began, in seconds since the epoch."""
+    return program.time - sum(program.seconds.values())
 
 
 def read_starts(others: Iterable[bytes] = ()) -> list[StartRecord]:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from ejcache.history.causes import IN_SENTENCE
 from ejcache.journal.line import HIT, PHASES
+from ejcache.journal.start_records import beginning_of
 from ejcache.reports.sections import MEANINGS, NUMBERS, SECONDS, duration, headline, sections
 from ejcache.util.printable import printable
 from ejcache.util.units import plural
@@ -332,7 +333,7 @@ def _bar(program: ProgramRecord, began: float, length: float) -> str:
     parts = "".join(f'<b class={phase} style="width:{100 * took[phase] / total:.2f}%"></b>' for phase in phases)
     is_named = total > length / 20 and not program.preloaded
     name = f"<u></u><span>{_text(program.name)}</span>" if is_named else ""
-    at = max(0.0, program.began - began)
+    at = max(0.0, beginning_of(program) - began)
     place = f"left:{100 * at / length:.2f}%;width:{100 * total / length:.2f}%"
     kind = ' class="ahead"' if program.preloaded else ""
     return f'<div{kind} title="{title}" style="{place}">{parts}<em>{name}</em></div>'

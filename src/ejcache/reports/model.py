@@ -15,6 +15,8 @@ from ejcache.history.causes import NEW, OF_TEXTS, Cause, cause, title_of
 from ejcache.history.earlier import Earlier, Texts
 from ejcache.history.findings import SmallerFindings
 from ejcache.history.program import is_of_jax
+from ejcache.journal.line import HIT
+from ejcache.journal.start_records import beginning_of, saved_seconds
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Sums:
     def add(self, program: ProgramRecord) -> None:
         """Count one more program."""
         waited, lost = program.seconds.get("waited", 0.0), program.seconds.get("lost", 0.0)
-        saved, is_hit = program.saved, program.is_hit
+        saved, is_hit = saved_seconds(program), program.outcome == HIT
         self.hits += is_hit
         self.misses += not is_hit
         self.preloaded += program.preloaded
@@ -265,7 +267,7 @@ class Report:
                 "lanes": {
                     lane: [
                         {
-                            "at": max(0.0, one.began - each.began),
+                            "at": max(0.0, beginning_of(one) - each.began),
                             "name": one.name,
                             "outcome": one.outcome,
                             "was_preloaded": one.preloaded,
@@ -391,7 +393,7 @@ def _by_day(programs: Iterable[ProgramRecord]) -> dict[str, Sums]:
 
 def _causes(programs: Sequence[ProgramRecord], earlier: Earlier, *, diff_up_to: float) -> dict[int, Cause]:
     """Return the cause of each miss, by its identity. The texts of the costliest are compared."""
-    misses = [each for each in programs if not each.is_hit]
+    misses = [each for each in programs if each.outcome != HIT]
     roughly = earlier.without_texts()
     found = {id(each): cause(each, roughly) for each in misses}
     cost: dict[str, float] = {}
@@ -458,7 +460,7 @@ def _compiled_in(starts: Sequence[Sequence[StartRecord]], groups: Iterable[Cause
             commit = record.process.versions.get("commit", "")
             words = f"start {len(starts) - n} on {record.process.host}" + (f", commit {commit}" if commit else "")
             for program in record.programs:
-                if program.key in keys and not program.is_hit:
+                if program.key in keys and program.outcome != HIT:
                     found.setdefault(program.key, words)
     return found
 
@@ -567,7 +569,7 @@ def _other_programs(members: Sequence[StartRecord], causes: Mapping[int, Cause])
     compiled: dict[str, list[tuple[str, ProgramRecord]]] = {}
     for record in members:
         for program in record.programs:
-            if program.is_hit:
+            if program.outcome == HIT:
                 loaded.setdefault(program.name, _name(record.process))
             else:
                 compiled.setdefault(program.name, []).append((_name(record.process), program))
@@ -595,7 +597,7 @@ def _timeline(number: int, members: Sequence[StartRecord], shown: Callable[[str]
     every = [(_name(record.process), program) for record in members for program in record.programs]
     kept = sorted(every, key=lambda each: -sum(each[1].seconds.values()))[:most]
     lanes: dict[str, list[ProgramRecord]] = {}
-    for who, program in sorted(kept, key=lambda each: (each[0], each[1].began)):
+    for who, program in sorted(kept, key=lambda each: (each[0], beginning_of(each[1]))):
         lanes.setdefault(f"{who}, {program.thread or 'thread'}", []).append(program)
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
     title = f"{members[0].process.program}, {moment}, {_hosts(record.process.host for record in members)}"

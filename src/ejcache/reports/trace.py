@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ejcache.journal.line import PHASES
+from ejcache.journal.start_records import beginning_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +25,7 @@ def trace(records: Iterable[StartRecord]) -> dict[str, Any]:
             common = {"ph": "X", "pid": number, "tid": thread}
             about = {"outcome": program.outcome, "reason": program.reason, "preloaded": program.preloaded}
             about |= {"key": program.key, "called from": program.caller}
-            at = program.began * 1e6
+            at = beginning_of(program) * 1e6
             length = sum(program.seconds.values()) * 1e6
             events.append({**common, "name": program.name, "ts": at, "dur": length, "cat": "program", "args": about})
             for phase in PHASES:
