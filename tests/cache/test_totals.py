@@ -11,8 +11,7 @@ USER = """
 import json, os, sys
 import ejcache
 from ejcache.journal import recorder as recording
-from ejcache.journal.host_log import AppendedLog
-from ejcache.journal.line import HIT, ProgramRecord
+from ejcache.journal.line import HIT, AppendedLog, ProgramRecord
 
 recording.START_LOG = AppendedLog("starts", limit=100)  # each line is too long for it
 cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)

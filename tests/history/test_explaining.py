@@ -30,8 +30,7 @@ from ejcache.history.log import read_misses, record_miss
 from ejcache.history.text import SourceFiles, read_text
 from ejcache.jax_integration import publishing
 from ejcache.jax_integration.publishing import located_text
-from ejcache.journal.host_log import AppendedLog
-from ejcache.journal.line import ProgramRecord
+from ejcache.journal.line import AppendedLog, ProgramRecord
 from ejcache.journal.recorder import START_LOG
 from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.directories import state_directory

@@ -20,8 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED
-from ejcache.journal.host_log import AppendedLog
-from ejcache.journal.line import HIT
+from ejcache.journal.line import HIT, AppendedLog
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.journal.start_records import decode_line
 from ejcache.keys.key import listed_name

@@ -1,4 +1,4 @@
-"""What a compilation leaves in a log (`host_log`) is written in the background.
+"""What a compilation leaves in a log of this host is written in the background.
 
 To make and to write the lines takes as long as to store a small executable. A killed process loses what it compiled
 last.

@@ -1,6 +1,6 @@
 """Start records: what each process of this user compiled and loaded on this host, how long that took, and why.
 
-    log      := lines in `starts.jsonl` of the user's directory (`host_log.AppendedLog`); one process writes each
+    log      := lines in `starts.jsonl` of the user's directory (an `AppendedLog`); one process writes each
     line     := JSON object (version 1) of:
       v        1
       process  an object: id, host, pid, rank, ranks, program, began (seconds since the epoch), versions, settings;
@@ -29,10 +29,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.settings.directories import state_directory
+from ejcache.util.files import append_regular, make_private, read_regular
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from ejcache.journal.entry_use import EntryUse
     from ejcache.journal.reuse_note import ReuseNote
@@ -50,6 +53,56 @@ VERSION: Final = 1
 _ALONE: Final = ("ranks", 1)
 """The one field of a process whose default is not empty."""
 NOTHING: Final[Mapping[str, Any]] = {}
+
+
+class AppendedLog(NamedTuple):
+    """A log in the user's directory on this host, that many processes append to, that later runs read, and that stays
+    small.
+
+    A line is written by one append. When the file has reached its limit, it is renamed and replaces the one that was
+    renamed before, so that there are at most two files.
+
+    Attributes:
+        name: of the file, without its suffix.
+        limit: bytes after which the file is renamed.
+    """
+
+    name: str
+    limit: int
+
+    @property
+    def path(self) -> Path:
+        """The file to which lines are appended."""
+        return state_directory() / f"{self.name}.jsonl"
+
+    def append(self, line: bytes) -> None:
+        """Append a line, which holds no line break; does nothing if the file cannot be written."""
+        path = self.path
+        try:
+            try:
+                written = append_regular(path, line + b"\n")
+            except FileNotFoundError:
+                make_private(path.parent)
+                written = append_regular(path, line + b"\n")
+            # Another process may have renamed it meanwhile; renaming that process's fresh log would lose the renamed
+            # one.
+            if written.st_size > self.limit and path.stat().st_ino == written.st_ino:
+                path.replace(path.with_suffix(".old.jsonl"))
+        except OSError:
+            return
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines, the latest first; none if the file cannot be read."""
+        from ejcache.journal.late_writes import write_now
+
+        write_now()
+        path = self.path
+        for file in (path, path.with_suffix(".old.jsonl")):
+            try:
+                lines = read_regular(file, max_size=2 * self.limit).splitlines()
+            except OSError:
+                continue
+            yield from reversed(lines)
 
 
 class ProgramRecord(NamedTuple):

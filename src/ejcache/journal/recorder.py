@@ -16,8 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.journal.host_log import AppendedLog
-from ejcache.journal.line import MOST_RECORDED, encode_line
+from ejcache.journal.line import MOST_RECORDED, AppendedLog, encode_line
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.scheduler import short_tasks
 
