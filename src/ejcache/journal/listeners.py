@@ -62,9 +62,8 @@ def watch(watcher: Callable[[ProgramRecord], object]) -> Callable[[], None]:
 
 
 def _tell(program: ProgramRecord) -> None:
-    listeners = _listeners
-    for event in _events(program) if listeners else ():
-        for each in listeners:
+    for event in _events(program) if _listeners else ():
+        for each in _listeners:
             _call(each, event, "on_event")
 
 
