@@ -22,7 +22,7 @@ from ejcache.history.findings import Advice, Saving
 from ejcache.history.log import remember_program
 from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
-from ejcache.journal.start_records import Process, StartRecord, read_starts
+from ejcache.journal.start_records import Process, StartRecord, beginning_of, read_starts
 from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
 from ejcache.reports.html import axis, html_page
 from ejcache.reports.model import DiskUse, build
@@ -148,11 +148,11 @@ def check_timeline(report, records):
     seen = [p for p in last.programs if sum(p.seconds.values()) > length / 2000]
     assert len(seen) == len(bars) > 0
     for program in seen:
-        took = sum(program.seconds.values())
+        took, at = sum(program.seconds.values()), max(0.0, beginning_of(program) - last.process.began)
         wanted = {phase: 100 * seconds / took for phase, seconds in program.seconds.items() if seconds}
         assert any(
             name == program.name
-            and float(left) == pytest.approx(100 * max(0.0, program.began - last.process.began) / length, abs=0.02)
+            and float(left) == pytest.approx(100 * at / length, abs=0.02)
             and float(width) == pytest.approx(100 * took / length, abs=0.02)
             and parts_of(inner) == pytest.approx(wanted, abs=0.02)
             for name, left, width, inner in bars
