@@ -8,14 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ejcache.util.files import (
-    UnsafeFileError,
-    append_regular,
-    directory_below,
-    open_below,
-    read_regular,
-    remove_below,
-)
+from ejcache.util.files import UnsafeFileError, append_regular, directory_below, open_below, read_regular, remove_below
 
 
 @pytest.fixture

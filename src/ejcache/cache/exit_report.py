@@ -20,9 +20,9 @@ from ejcache.cache.report_destination import absolute_destination, is_off, line_
 from ejcache.cache.stats import Stats
 from ejcache.settings.choices import REPORT_JSON, REPORT_LINE
 from ejcache.settings.environment import environment_variable
-from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log
+from ejcache.util.new_files import write_atomically
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final
 from ejcache.errors import StoreBusyError, StoreError
 from ejcache.maintenance.recalling import remove_recalled
 from ejcache.stores.abilities import Clearable
-from ejcache.util.files import make_below, read_regular, write_atomically
+from ejcache.util.files import read_regular
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log
+from ejcache.util.new_files import make_below, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.switch import FRESH_SECONDS, MAX_BYTES, CacheSwitch
 from ejcache.errors import StoreBusyError, StoreError
-from ejcache.util.files import make_below, read_regular, write_atomically
+from ejcache.util.files import read_regular
 from ejcache.util.locks import exclusive
+from ejcache.util.new_files import make_below, write_atomically
 from ejcache.util.threads import submit
 from ejcache.util.time_budget import in_background
 

@@ -39,9 +39,10 @@ from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, PRESENT
 from ejcache.keys.protobuf_fields import join, split
 from ejcache.keys.xla_messages import BYTES
 from ejcache.stores.documents import check_path
-from ejcache.util.files import directory_below, is_temporary, make_below, read_regular, remove_below, write_atomically
+from ejcache.util.files import directory_below, read_regular, remove_below
 from ejcache.util.locks import is_token, living
 from ejcache.util.log import log
+from ejcache.util.new_files import is_temporary, make_below, write_atomically
 from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
 

@@ -11,9 +11,10 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.files import UnsafeFileError, make_below
+from ejcache.util.files import UnsafeFileError
 from ejcache.util.lifecycle import AtExit, ExitPhase
 from ejcache.util.locks import Presence
+from ejcache.util.new_files import make_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,8 +23,9 @@ from ejcache.errors import StoreBusyError
 from ejcache.journal.entry_use import joined_uses
 from ejcache.journal.line import encode_line
 from ejcache.journal.start_records import decode_line
-from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
+from ejcache.util.files import append_regular, read_regular
 from ejcache.util.locks import exclusive
+from ejcache.util.new_files import make_below, write_atomically
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:

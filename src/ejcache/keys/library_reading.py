@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.keys.recorded_digests import recorded_digests
-from ejcache.util.files import make_private, write_atomically
+from ejcache.util.files import make_private
+from ejcache.util.new_files import write_atomically
 from ejcache.util.parallel import in_parallel
 from ejcache.util.store_keys import is_hex
 

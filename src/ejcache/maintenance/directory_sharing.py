@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance.stored_policy import change_limits
-from ejcache.util.directory_access import user_name
+from ejcache.util.directory_owners import user_name
 from ejcache.util.permissions import share
 
 if TYPE_CHECKING:

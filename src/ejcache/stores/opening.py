@@ -276,17 +276,20 @@ def usable_location(
     access = decide_location(location, settings)
     if not access.why:
         return location
-    if or_raise and access.closed:
-        raise UntrustedDirectoryError(access.refusal)
     from ejcache.settings.directories import user_directory  # where another directory is looked for
     from ejcache.settings.temporary_directories import temporary_directory
+    from ejcache.util.directory_owners import refusal
+
+    why = refusal(access.why, access.mend)
+    if or_raise and access.closed:
+        raise UntrustedDirectoryError(why)
 
     for own in filter(None, (user_directory(), temporary_directory())):
         instead = Location.parse(own)
         if instead != location and not decide_location(instead, settings).why:
             break
     else:
-        raise UntrustedDirectoryError(access.refusal)
-    why = access.refusal.replace("(EJCACHE_DIR)", f"({setting})")
+        raise UntrustedDirectoryError(why)
+    why = why.replace("(EJCACHE_DIR)", f"({setting})")
     warn_once(("refused", location.path), "ejcache: %s. This process uses %s instead", why, own)
     return instead

@@ -22,6 +22,7 @@ from ejcache.settings.temporary_directories import temporary_directory
 from ejcache.stores.location import Location, display_url
 from ejcache.stores.opening import detect_shared_storage
 from ejcache.util.directory_access import Access, decide_access
+from ejcache.util.directory_owners import refusal
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def find_local_tier(location: Location, settings: Settings) -> Path | None:
         access.why,
         location,
         instead,
-        access.refusal.partition("; it is not used. ")[2],
+        refusal(access.why, access.mend).partition("; it is not used. ")[2],
     )
     return own
 

@@ -30,18 +30,16 @@ bucket. Nothing of a directory that is refused is read or written. `docs/trust.m
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.common_errors import MALFORMED
-from ejcache.util.files import make_below, make_private, make_with_mode, read_regular
+from ejcache.util.files import make_private
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping
 
 PRIVATE: Final = 0o700
 SHARED: Final = {"none": PRIVATE, "readers": 0o755, "group": 0o2770, "everybody": 0o777}
@@ -51,7 +49,6 @@ OURS: Final = ("v1", "autotune", "autotune-recorded", "targets")
 POLICY: Final = "v1/policy.json"
 _CACHE: Final = "EJCACHE_DIR"
 
-_POLICY_BYTES: Final = 64 << 10
 _LOOK: Final = os.R_OK | os.X_OK
 _CHANGE: Final = os.W_OK | os.X_OK
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -77,36 +74,25 @@ class Access(NamedTuple):
     mend: str = ""
     closed: bool = False
 
-    @property
-    def refusal(self) -> str:
-        """Why the directory is not used, and what mends it, in one message; "" if it is used."""
-        return f"{self.why}; it is not used. {self.mend[0].upper()}{self.mend[1:]}" if self.why else ""
-
-    @property
-    def audience(self) -> str:
-        """The key of `SHARED` that says with whom the directory is shared; "" if it is not used."""
-        if self.why:
-            return ""
-        by_mode = ((stat.S_IWOTH, "everybody"), (stat.S_IWGRP, "group"), (stat.S_IROTH | stat.S_IRGRP, "readers"))
-        return next((how for bits, how in by_mode if self.mode & bits), "none")
-
     def make(self, name: str = "") -> None:
         """Make the root, or the directory `name` below it, with those above it that are missing.
 
         Raises:
             OSError: it cannot be made.
         """
+        if (self.root / name).is_dir():
+            return
+        from ejcache.util.new_files import inherited_mode, make_below, make_with_mode  # once for each cache
+
+        mode = inherited_mode(self.mode)
         if not self.root.is_dir():
             make_private(self.root.parent)
-            self._make_open(self.root, None)
+            make_with_mode(self.root, mode)
         top, _, rest = name.partition("/")
         if top and not (self.root / top).is_dir():
-            self._make_open(self.root / top, self.root.stat().st_gid)
+            make_with_mode(self.root / top, mode, gid=self.root.stat().st_gid)
         if rest:
             make_below(self.root / name)
-
-    def _make_open(self, path: Path, gid: int | None) -> None:
-        make_with_mode(path, inherited_mode(self.mode), gid=gid)
 
 
 def decide_access(
@@ -135,151 +121,100 @@ def decide_access(
     except FileNotFoundError:
         return _decide_absent(path, consent=bool(trusted) or hosts_share, writing=writing, another=another)
     except PermissionError:
-        return Access(path, why=f"{path} is below a directory that is closed to {_me()}", mend=another, closed=True)
+        from ejcache.util.directory_owners import me  # by what is refused only
+
+        return Access(path, why=f"{path} is below a directory that is closed to {me()}", mend=another, closed=True)
     except (OSError, ValueError):
         return Access(path)  # opening it says what is wrong
     if not stat.S_ISDIR(about.st_mode):
         return Access(path)
     top = os.fspath(path)
-    found: dict[str, os.stat_result] = {}
-    for each, status in ((top, about), *_existing(top, names)):
+    found = {top: about, **_existing(top, names)}
+    for each, status in found.items():
         if stat.S_ISLNK(status.st_mode):
             return Access(path, why=f"{each} is a symbolic link", mend=f"delete it, or {another}")
         if stat.S_ISDIR(status.st_mode) and not _may(each, _LOOK):
-            return Access(path, why=_is_closed(each, status), mend=_opened_by_owner(path, status, another), closed=True)
-        found[each] = status
-    judged = (
-        (each, _why_foreign(each, status, named=each == top and trusted is not None)) for each, status in found.items()
-    )
-    foreign = [(why, each) for each, why in judged if why]
-    if not foreign and (why := why_replaceable(path)):
-        foreign = [(why, top)]
-    others = bool(trusted) or hosts_share or bool(foreign and setting == _CACHE and _is_declared(path, found.values()))
-    if foreign and not others:
-        why, each = foreign[0]
-        return Access(path, why=why, mend=_kept_or_shared(path, found[each], another, setting, trusted=trusted))
+            from ejcache.util.directory_owners import is_closed, opened_by_owner
+
+            return Access(path, why=is_closed(each, status), mend=opened_by_owner(path, status, another), closed=True)
+    why, each = _why_foreign(found, top, named=trusted is not None)
+    others = bool(trusted) or hosts_share
+    if why and not others:
+        from ejcache.util.directory_owners import is_declared, kept_or_shared
+
+        others = setting == _CACHE and is_declared(path / POLICY, found.values())
+        if not others:
+            mend = kept_or_shared(path, found[each], another, of_cache=setting == _CACHE, trusted=trusted)
+            return Access(path, why=why, mend=mend)
     made = next((status for each, status in found.items() if each != top == os.path.dirname(each)), None)
-    if made is None and writing and not _may(path, _CHANGE):
-        why = f"{path} holds no cache, and {_me()} cannot write to it ({_owner(about)})"
-        return Access(path, why=why, mend=_opened_by_owner(path, about, another), closed=True)
-    follows = others and (_shares(about) or (hosts_share and not about.st_mode & stat.S_ISVTX))
-    mode = made.st_mode if made is not None else about.st_mode if follows else PRIVATE
-    return Access(path, mode & 0o777, others)
+    if made is not None:
+        return Access(path, made.st_mode & 0o777, others)
+    if writing and not _may(path, _CHANGE):
+        from ejcache.util.directory_owners import opened_by_owner, why_no_cache
+
+        mend = opened_by_owner(path, about, another)
+        return Access(path, why=why_no_cache(path, about), mend=mend, closed=True)
+    return Access(path, _mode_for_new(about, hosts_share=hosts_share) if others else PRIVATE, others)
+
+
+def _why_foreign(found: Mapping[str, os.stat_result], top: str, *, named: bool) -> tuple[str, str]:
+    """Return why, and in which directory, another user could have put code; empty texts if none could."""
+    for each, status in found.items():
+        if why := why_untrusted(each, status, named=named and each == top):
+            return why, each
+    return why_replaceable(top), top
+
+
+def _mode_for_new(about: os.stat_result, *, hosts_share: bool = False) -> int:
+    """Return the mode of a cache in a directory whose users are trusted."""
+    from ejcache.util.directory_owners import shares
+
+    follows = shares(about) or (hosts_share and not about.st_mode & stat.S_ISVTX)
+    return about.st_mode & 0o777 if follows else PRIVATE
+
+
+def _existing(root: str, names: Iterable[str]) -> dict[str, os.stat_result]:
+    found = {}
+    for place in [os.path.join(root, name) for name in names]:
+        with contextlib.suppress(OSError):  # not there, or below a directory that is closed
+            found[place] = os.lstat(place)
+    return found
 
 
 def _decide_absent(path: Path, *, consent: bool, writing: bool, another: str) -> Access:
+    from ejcache.util.directory_owners import TRUST, me, owner  # once for each directory
+
     above = next((each for each in path.parents if os.path.lexists(each)), path.parent)
     if not consent and (why := why_replaceable(path)):
-        return Access(path, why=why, mend=f"`chmod +t` of that directory mends it, or {another}, {_TRUST}")
+        return Access(path, why=why, mend=f"`chmod +t` of that directory mends it, or {another}, {TRUST}")
     try:
         about = above.stat()
     except OSError:
         return Access(path)
     if writing and stat.S_ISDIR(about.st_mode) and not _may(above, _CHANGE):
-        why = f"{path} does not exist, and {_me()} cannot write to {above} ({_owner(about)})"
+        why = f"{path} does not exist, and {me()} cannot write to {above} ({owner(about)})"
         return Access(path, why=why, mend=another, closed=True)
-    return Access(path, about.st_mode & 0o777 if consent and _shares(about) else PRIVATE, consent)
-
-
-def _shares(about: os.stat_result) -> bool:
-    """True if a directory is open to others on purpose: who writes there may also change what others have written."""
-    if about.st_mode & stat.S_ISVTX:
-        return False
-    # Trust was given: then a group is one whether or not it has a name.
-    by_group = about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, os.geteuid(), nameless=False)
-    return bool(by_group or about.st_mode & stat.S_IWOTH)
-
-
-def inherited_mode(mode: int) -> int:
-    """Return the mode of a directory with these permissions; where a group may write, files in it get the group."""
-    return mode | stat.S_ISGID if mode & stat.S_IWGRP else mode
-
-
-def _existing(root: str, names: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
-    for name in names:
-        place = os.path.join(root, name)
-        with contextlib.suppress(OSError):  # not there, or below a directory that is closed
-            yield place, os.lstat(place)
-
-
-def _why_foreign(path: str, about: os.stat_result, *, named: bool) -> str:
-    if not named or not stat.S_ISDIR(about.st_mode):
-        return why_untrusted(path, about)
-    # `why_replaceable` judges what everybody may do in a root that a user names, as in the directories above it.
-    if about.st_uid not in (os.geteuid(), 0) and is_in_container():
-        return ""
-    return why_untrusted(path, about, everybody=False)
-
-
-def _is_declared(root: Path, found: Iterable[os.stat_result]) -> bool:
-    """True if this user or root, and nobody else, has declared the cache shared with those who can write to it."""
-    path = root / POLICY
-    try:
-        about = path.lstat()
-        if about.st_uid not in (os.geteuid(), 0) or about.st_mode & _OTHERS_WRITE:
-            return False
-        shared = json.loads(read_regular(path, max_size=_POLICY_BYTES)).get("shared")
-    except (OSError, *MALFORMED):
-        return False
-    by_everybody = any(status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX for status in found)
-    return shared == "everybody" or (shared == "group" and not by_everybody)
-
-
-_TRUST: Final = "or set EJCACHE_TRUST_DIR=1 if you trust them"
-
-
-def _kept_or_shared(root: Path, about: os.stat_result, another: str, setting: str, *, trusted: bool | None) -> str:
-    trust = "" if trusted is None else f", {_TRUST}"
-    if about.st_uid != os.geteuid():
-        return another + trust
-    shared = f", `ejcache config set --dir {root} shared=group` (or everybody) shares it" if setting == _CACHE else ""
-    return f"`chmod -R go-w {root}` keeps it for you alone{shared}{trust}"
-
-
-def _opened_by_owner(root: Path, about: os.stat_result, another: str) -> str:
-    if about.st_uid == os.geteuid():
-        return f"`chmod u+rwx {root}` mends it"
-    return f"its owner opens it by `ejcache config set --dir {root} shared=readers` (or group, everybody); or {another}"
-
-
-def _is_closed(path: str, about: os.stat_result) -> str:
-    return f"{path} is closed to {_me()} ({_owner(about)})"
-
-
-def _owner(about: os.stat_result) -> str:
-    return f"it belongs to {user_name(about.st_uid)}, mode {stat.S_IMODE(about.st_mode):04o}"
-
-
-def _me() -> str:
-    return user_name(os.geteuid())
+    return Access(path, _mode_for_new(about) if consent else PRIVATE, consent)
 
 
 def _may(path: str | os.PathLike[str], what: int) -> bool:
     return os.access(path, what, effective_ids=os.access in os.supports_effective_ids)
 
 
-_CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
-
-
-def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, everybody: bool = True) -> str:
+def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, named: bool = False) -> str:
     """Return why a directory may hold code of another user, as a sentence; "" if it is trusted.
 
     Args:
         path: the directory, for the sentence.
         about: its status; not that of a link.
-        everybody: that everybody can write there counts.
+        named: it is the root of a cache, which a user names. Then `why_replaceable` judges what everybody may do in it,
+            as in the directories above it.
     """
-    user = os.geteuid()
-    if about.st_uid not in (user, 0) and (user != 0 or not is_in_container()):
-        return f"{os.fspath(path)} belongs to {user_name(about.st_uid)}, who could have put code there"
-    if everybody and about.st_mode & stat.S_IWOTH:
-        return f"any user can write to {os.fspath(path)} (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
-    if about.st_mode & stat.S_IWGRP and not about.st_mode & stat.S_IWOTH and not _is_private_group(about.st_gid, user):
-        return (
-            f"the group {_group_name(about.st_gid)} can write to {os.fspath(path)}"
-            f" (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
-        )
-    return ""
+    if about.st_uid in (os.geteuid(), 0) and not about.st_mode & _OTHERS_WRITE:
+        return ""
+    from ejcache.util.directory_owners import why_foreign  # where others might have put something
+
+    return why_foreign(path, about, named=named and stat.S_ISDIR(about.st_mode))
 
 
 def why_replaceable(path: str | os.PathLike[str]) -> str:
@@ -294,55 +229,10 @@ def why_replaceable(path: str | os.PathLike[str]) -> str:
         with contextlib.suppress(OSError):  # not there yet, or behind a directory that is not for this user
             mode = os.stat(part).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            from ejcache.util.directory_owners import is_in_container
+
             if is_in_container():
                 return ""
             return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
         part, below = os.path.dirname(part), part
     return ""
-
-
-def is_in_container() -> bool:
-    """True if this process runs in a container, or in another user namespace than the host's."""
-    if any(Path(mark).exists() for mark in _CONTAINER_MARKS):
-        return True
-    try:
-        # In a user namespace, as rootless containers have it, "root" is an ordinary user of the host.
-        return Path("/proc/self/uid_map").read_text().split()[:2] != ["0", "0"]
-    except OSError:
-        return False
-
-
-def _is_private_group(gid: int, user: int, *, nameless: bool = True) -> bool:
-    """True if no other user is known to be in the group; in a container also, if `nameless`, of one without a name."""
-    import grp  # by what is shared only, as `pwd`
-    import pwd
-
-    try:
-        group = grp.getgrgid(gid)
-    except (KeyError, OSError):
-        # In a container, the group of a volume has no name. Elsewhere, the directory of users may be out of reach.
-        return nameless and is_in_container()
-    try:
-        name = pwd.getpwuid(user).pw_name
-    except (KeyError, OSError):
-        name = str(user)
-    return set(group.gr_mem) <= {name} and (gid == user or group.gr_name == name)
-
-
-def user_name(uid: int) -> str:
-    """Name a user of this host, with the number."""
-    import pwd
-
-    try:
-        return f"the user {pwd.getpwuid(uid).pw_name} (id {uid})"
-    except (KeyError, OSError):
-        return f"the user with id {uid}"
-
-
-def _group_name(gid: int) -> str:
-    import grp
-
-    try:
-        return f"{grp.getgrgid(gid).gr_name} (id {gid})"
-    except (KeyError, OSError):
-        return f"with id {gid}"

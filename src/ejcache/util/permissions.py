@@ -7,8 +7,9 @@ import os
 import stat
 from pathlib import Path
 
-from ejcache.util.directory_access import OURS, POLICY, PRIVATE, SHARED, Access, inherited_mode
+from ejcache.util.directory_access import OURS, POLICY, PRIVATE, SHARED, Access
 from ejcache.util.files import missing_directories
+from ejcache.util.new_files import inherited_mode
 
 
 def share(root: Path, how: str) -> int:

@@ -20,6 +20,7 @@ from ejcache.settings.resolve import parse
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, display_value
 from ejcache.stores.opening import detect_shared_storage
+from ejcache.util.directory_owners import audience_of, refusal
 from ejcache.util.units import format_age, format_size
 from ejcache.util.writer import user_and_host
 
@@ -66,7 +67,8 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
             limits = _stored_limits(location, settings)
         elif location.kind == "directory":
             layout = Layout(Path(location.path), trusted=settings.trust_dir, writing=not settings.read_only)
-            untrusted, audience = layout.access.refusal, layout.access.audience
+            access = layout.access
+            untrusted, audience = refusal(access.why, access.mend), "" if access.why else audience_of(access.mode)
             off = _of_directory(location)
             own_limit = layout.limit() if settings.chosen_max_size is None else None
             own_limit = None if own_limit == -1 else own_limit

@@ -29,8 +29,9 @@ from ejcache.stores.local.layout import INDEX, MODE_BINARY, Layout, modification
 from ejcache.stores.local.quarantine import quarantine_index
 from ejcache.stores.local.sqlite import is_full, is_malformed, sqlite3, translate
 from ejcache.stores.local.value_files import committed
-from ejcache.util.files import file_mode, make_below, open_regular, read_regular
+from ejcache.util.files import file_mode, open_regular, read_regular
 from ejcache.util.log import log
+from ejcache.util.new_files import make_below
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -41,12 +41,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.common_errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError
 from ejcache.util.directory_access import Access, decide_access, why_untrusted
-from ejcache.util.files import (
-    UnsafeFileError,
-    open_like_directory,
-    read_regular,
-    write_atomically,
-)
+from ejcache.util.files import UnsafeFileError, open_like_directory, read_regular
 from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
@@ -117,7 +112,9 @@ class Layout:
         exists = self._exists()
         self._access = None
         if self.access.why:
-            raise UntrustedDirectoryError(self.access.refusal)
+            from ejcache.util.directory_owners import refusal  # by what is refused only
+
+            raise UntrustedDirectoryError(refusal(self.access.why, self.access.mend))
         if not exists:
             return False
         found = self._format()
@@ -170,6 +167,10 @@ class Layout:
 
             tag = not self.root.is_dir() or holds_caches_only(self.root)
         self.access.make("v1/local/present")
+        if not is_new and self._format() is not None:
+            return
+        from ejcache.util.new_files import write_atomically  # once for each store
+
         if tag and not os.path.lexists(self.root / "CACHEDIR.TAG"):
             write_atomically(self.root / "CACHEDIR.TAG", _TAG)
         if is_new:

@@ -14,7 +14,8 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.local.layout import INDEX, WAL_BYTES
-from ejcache.util.files import directory_below, make_below
+from ejcache.util.files import directory_below
+from ejcache.util.new_files import make_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

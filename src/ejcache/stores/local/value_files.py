@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.local.index import FILENAME, digest_of, is_value
 from ejcache.stores.local.layout import MODE_BINARY, MODE_RAW
-from ejcache.util.files import file_mode, make_below, open_with_mode
+from ejcache.util.files import file_mode, open_with_mode
+from ejcache.util.new_files import make_below
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
