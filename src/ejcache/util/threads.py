@@ -3,8 +3,6 @@
 A system call on a dead NFS server, a name lookup or a search for credentials cannot be interrupted. It runs in another
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
 joins its threads at exit, so that one hanging call would keep a finished program alive.
-
-Also `smaller_stack`, for what they cannot compute.
 """
 
 from __future__ import annotations
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
 
 
 _MAX_THREADS: Final = 64
-_UNLIMITED_STACK: Final = 2 << 20
-"""Bytes that the C library gives a thread where the limit of the stack is `unlimited`."""
 _Task = tuple["Future[Any]", "Callable[[], Any]"]
 
 
@@ -136,19 +132,6 @@ def answer(future: Future[T], function: Callable[[], T]) -> None:
         future.set_exception(exc)
     else:
         future.set_result(result)
-
-
-def smaller_stack() -> int | None:
-    """Return the bytes of stack that a new thread has, if the main thread may have more; None if both have the same.
-
-    Python can change the size only for all threads of the process, so ours have the program's.
-    """
-    import resource  # preload alone asks
-
-    limit, size = resource.getrlimit(resource.RLIMIT_STACK)[0], threading.stack_size()
-    if limit == resource.RLIM_INFINITY:
-        return size or _UNLIMITED_STACK
-    return size if 0 < size < limit else None
 
 
 def call_with_timeout(what: str, function: Callable[[], T], seconds: float) -> T:

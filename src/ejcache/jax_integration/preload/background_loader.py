@@ -16,7 +16,7 @@ done here lets go of it as rarely as possible.
 
 from __future__ import annotations
 
-import enum
+import resource
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +30,7 @@ from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.threads import smaller_stack
+from ejcache.util.tuples import Words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,13 +54,15 @@ _HELD_PER_BYTE: Final = {"cpu": 26}
 Measured with jaxlib 0.10.2 and 0.12.0.1: 23 to 26 on CPU.
 """
 _HELD_ELSEWHERE: Final = 4
+_UNLIMITED_STACK: Final = 2 << 20
+"""Bytes that the C library gives a thread where the limit of the stack is `unlimited`."""
 
 
-class _State(enum.Enum):
-    WAITING = enum.auto()
-    LOADING = enum.auto()
-    LOADED = enum.auto()
-    GONE = enum.auto()
+class _State(Words):
+    WAITING = "waiting"
+    LOADING = "loading"
+    LOADED = "loaded"
+    GONE = "gone"
 
 
 class PreloadedExecutable:
@@ -108,7 +110,7 @@ class BackgroundLoader:
         self._waiting: dict[str, PreloadedExecutable] = {}
         # XLA descends through a program while it loads it: by less than half a byte of stack for each of its bytes,
         # measured with jaxlib 0.12.0.1 and chains of 100 to 2,500 products. The main thread loads what is larger.
-        stack = smaller_stack()
+        stack = _smaller_stack()
         self._largest = float("inf") if stack is None else stack
         self._held = 0
         self._working = 0
@@ -442,3 +444,14 @@ class EntryReader:
             return None  # the request for it removes it
         self._policy.tally.add(bytes_read=len(data))
         return found
+
+
+def _smaller_stack() -> int | None:
+    """Return the bytes of stack that a new thread has, if the main thread may have more; None if both have the same.
+
+    Python can change the size only for all threads of the process, so ours have the program's.
+    """
+    limit, size = resource.getrlimit(resource.RLIMIT_STACK)[0], threading.stack_size()
+    if limit == resource.RLIM_INFINITY:
+        return size or _UNLIMITED_STACK
+    return size if 0 < size < limit else None
