@@ -186,7 +186,8 @@ def test_a_load_that_takes_long_is_not_begun_anew(directory, loads, monkeypatch)
             return self.is_set() if timeout is not None else super().wait()
 
     first_run(directory, [1])
-    monkeypatch.setattr(background_loader, "threading", SimpleNamespace(Event=Impatient, RLock=threading.RLock))
+    clock = SimpleNamespace(Event=Impatient, RLock=threading.RLock, stack_size=threading.stack_size)
+    monkeypatch.setattr(background_loader, "threading", clock)
     loads.may_go.clear()
     with start(directory) as cache:
         assert loads.begun.acquire(timeout=WAIT)
