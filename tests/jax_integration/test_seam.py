@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import jax
 import pytest
 
@@ -13,6 +15,26 @@ SOAK = pytest.mark.soak
 def test_this_jax_is_as_expected():
     """No mismatch on a supported JAX: otherwise every other test in here tests JAX's own cache."""
     assert seam.mismatches() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("_get_cache_key", seam._make_key),
+        ("_is_executable_in_cache", seam._contains),
+        ("_cache_read", seam._read),
+        ("_compile_and_write_cache", seam._compile),
+        ("_compile_and_share_module", seam._share),
+        ("_share_fdo_profiles", seam._share_profile),
+    ],
+)
+def test_what_replaces_a_function_has_its_parameters(name, ours):
+    """All that any version has, by name and in their order, after the hooks; none is needed that a version lacks."""
+    accepted = [text.split() for text in seam._PARAMETERS[name]]
+    _, *parameters = inspect.signature(ours).parameters.values()
+    assert [each.name for each in parameters] == accepted[-1]
+    needed = {each.name for each in parameters if each.default is each.empty}
+    assert all(needed <= set(names) for names in accepted)
 
 
 @pytest.mark.parametrize(
