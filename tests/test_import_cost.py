@@ -69,6 +69,8 @@ def test_what_a_first_hit_imports(run_python, tmp_path):
     only_others |= {f"jax_integration.seam.{name}" for name in ("compiling", "earlier_registrations", "trace_settings")}
     only_others |= {f"jax_integration.lowering.{name}" for name in ("plugins", "private_functions", "python_functions")}
     only_others |= {"cache.counters", "cache.shared_switch", "journal.start_records", "journal.late_writes"}
+    only_others |= {f"stores.local.{name}" for name in ("index_repair", "index_upkeep", "new_store", "quarantine")}
+    only_others |= {"stores.local.value_files", "stores.urls"}
     assert {f"ejcache.{name}" for name in only_others}.isdisjoint(names)
 
 

@@ -68,12 +68,9 @@ _PRAGMAS: Final = (
 _WATCH_STEPS: Final = 1_000_000
 MOST_STEPS: Final = 200
 """A statement of more than this many million steps is in an endless loop in a damaged index."""
-
-
 MAX_VALUE_BYTES: Final = 9 * 2**28
 """An entry of 2 GiB, the most that protobuf can hold, with its header and room to spare. A larger file is damage: a
 sparse one costs nothing on disk and would fill the memory."""
-
 FILENAME: Final = r"[0-9a-f]/([0-9a-f]{16})-[0-9a-f]{16}\.val"
 # Not through a link, and without waiting at a pipe: a user who could once write to the directory may have put one
 # there.
@@ -244,10 +241,9 @@ class EntryIndex:
         self.connection.text_factory = _AS_TEXT
         self._steps = MOST_STEPS
         self.connection.set_progress_handler(self._watch, _WATCH_STEPS)
-        # It is in WAL mode, unless a tool has changed that. One call: the connection keeps an object of each statement.
-        self.connection.executescript(
-            _PRAGMAS + ("PRAGMA query_only = 1" if self.read_only else "PRAGMA journal_mode = WAL")
-        )
+        # It is in WAL mode, unless a tool has changed that.
+        last = "PRAGMA query_only = 1" if self.read_only else "PRAGMA journal_mode = WAL"
+        self.connection.executescript(_PRAGMAS + last)  # one call: the connection keeps an object of each statement
         names = {name for (name,) in self._sql("SELECT name FROM sqlite_master").fetchall()}
         if not names.issuperset(_REQUIRED):
             raise DamageError(f"the index lacks {', '.join(sorted({*_REQUIRED} - names))}")

@@ -27,7 +27,7 @@ from ejcache.stores.local.index import EntryIndex, digest_of
 from ejcache.stores.local.index_upkeep import counters, integrity_problems
 from ejcache.stores.local.layout import INDEX, MODE_BINARY, Layout, modification_time, remove_trees
 from ejcache.stores.local.quarantine import quarantine_index
-from ejcache.stores.local.sqlite import is_full, is_malformed, sqlite3, translate
+from ejcache.stores.local.sqlite import is_full, sqlite3, translate
 from ejcache.stores.local.value_files import committed
 from ejcache.util.files import file_mode, open_regular, read_regular
 from ejcache.util.log import log
@@ -199,11 +199,17 @@ def is_copy_damaged(path: Path) -> bool:
         except UnicodeError:
             return True  # it has a name that is no text
         except sqlite3.Error as exc:
-            return is_malformed(exc)
+            return _is_malformed(exc)
         finally:
             if index is not None:
                 index.connection.close()
     return False
+
+
+def _is_malformed(exc: sqlite3.Error) -> bool:
+    """True if SQLite calls the database malformed, or none."""
+    code: int | None = getattr(exc, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _copy(path: Path, place: Path) -> bool:

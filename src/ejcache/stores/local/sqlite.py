@@ -28,10 +28,9 @@ else:
 
 
 _FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_MALFORMED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SUSPECT: Final = (
-    *_MALFORMED, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA,
-    sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT,
+    sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT,
 )  # fmt: skip
 _FULL: Final = (
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE,
@@ -44,12 +43,6 @@ class DamageError(sqlite3.DatabaseError):
     """The index is proven to be damaged; as the error that SQLite raises for one."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-
-
-def is_malformed(exc: sqlite3.Error) -> bool:
-    """True if SQLite calls the database malformed, or none."""
-    code: int | None = getattr(exc, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _MALFORMED
 
 
 def classify(exc: sqlite3.Error | UnicodeError) -> SqliteFailure:
