@@ -10,6 +10,7 @@ from ejcache.stores import network_filesystems, opening
 from ejcache.stores.location import Location, display_url
 from ejcache.stores.opening import detect_shared_storage, forget_filesystems, open_store
 from ejcache.stores.shared.store import SharedStore
+from ejcache.util import threads
 from ejcache.util.threads import CallTimeoutError
 
 
@@ -93,18 +94,20 @@ def test_a_dead_mount_is_waited_for_once(tmp_path, monkeypatch):
     """A mount that does not answer when it is looked at is shared storage, and its first read waits no second time."""
     looked = []
 
-    def hang(path, _):
-        looked.append(path)
-        raise CallTimeoutError(f"looking at {path} gave no answer")
+    def hang(what, function, seconds):
+        looked.append(what)
+        if len(looked) > 1:
+            return function()  # who may use the directory
+        raise CallTimeoutError(f"{what} gave no answer within {seconds} s")
 
     mount_nfs(tmp_path / "mount", monkeypatch)
-    monkeypatch.setattr(network_filesystems, "_look_at_directory", hang)
+    monkeypatch.setattr(threads, "call_with_timeout", hang)
     with open_store(tmp_path / "mount") as store:
         assert isinstance(store, SharedStore)
         with pytest.raises(StoreNotAskedError):
             store.get("k")
         assert detect_shared_storage(Location.parse(tmp_path / "mount"))
-    assert len(looked) == 1
+    assert len(looked) == 2
 
 
 def test_a_local_disk_needs_no_thread(tmp_path, monkeypatch):

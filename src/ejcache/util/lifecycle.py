@@ -35,7 +35,7 @@ from ejcache.util.log import log
 from ejcache.util.tuples import Numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from typing import Generic, Protocol, Self, TypeVar
 
     class ForkAware(Protocol):
@@ -169,24 +169,18 @@ def run_exit_phases() -> None:
         raise interrupt
 
 
-def _call(things: Iterable[ForkAware | None], method: str) -> None:
-    for thing in things:
+def _call(method: str, *, backwards: bool = False) -> None:
+    alive = [reference() for reference in _tracked.valuerefs()]
+    for thing in reversed(alive) if backwards else alive:
         try:
-            getattr(thing, method, _nothing)()
+            if hasattr(thing, method):
+                getattr(thing, method)()
         except Exception:
             log.warning("ejcache: %s of %r failed", method, thing, exc_info=True)
 
 
-def _nothing() -> None:
-    pass
-
-
-def _alive() -> list[ForkAware | None]:
-    return [reference() for reference in _tracked.valuerefs()]
-
-
 os.register_at_fork(
-    before=lambda: _call(reversed(_alive()), "before_fork"),
-    after_in_parent=lambda: _call(_alive(), "after_fork_in_parent"),
-    after_in_child=lambda: _call(_alive(), "after_fork_in_child"),
+    before=lambda: _call("before_fork", backwards=True),
+    after_in_parent=lambda: _call("after_fork_in_parent"),
+    after_in_child=lambda: _call("after_fork_in_child"),
 )
