@@ -65,7 +65,7 @@ def test_what_a_first_hit_imports(run_python, tmp_path):
     assert [name for name in names if name.split(".")[1:2] and name.split(".")[1] in absent] == []
     only_others = {"cache.writing", "cache.stats", "cache.opening_tiers", "keys.parsing", "stores.abilities"}
     only_others |= {"stores.listing", "jax_integration.seam.coordination_service", "jax_integration.lowering.kernels"}
-    only_others |= {"errors", "keys.flags", "keys.known_flags"}
+    only_others |= {"errors", "entry_encoding", "keys.flags", "keys.known_flags", "keys.library_reading"}
     only_others |= {f"jax_integration.seam.{name}" for name in ("compiling", "earlier_registrations", "trace_settings")}
     only_others |= {f"jax_integration.lowering.{name}" for name in ("plugins", "private_functions", "python_functions")}
     only_others |= {"cache.counters", "cache.shared_switch", "journal.start_records", "journal.late_writes"}

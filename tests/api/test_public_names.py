@@ -72,6 +72,15 @@ def test_errors_are_public(name):
     assert error.__module__ == "ejcache"
 
 
+def test_tracebacks_and_pickles_name_an_error_as_it_is_imported():
+    """Wherever the package defines it: `ejcache` if it is public, and otherwise `ejcache.errors`."""
+    found = {name: value for name, value in vars(ejcache.errors).items() if isinstance(value, type)}
+    assert len(found) > 20
+    for name, error in found.items():
+        assert error.__module__ == ("ejcache" if name in ejcache.errors.__all__ else "ejcache.errors"), name
+        assert error.__qualname__ == name
+
+
 def test_no_module_has_the_name_of_a_public_function():
     """Importing a submodule must not replace a function: `import ejcache.stats` would."""
     functions = {name for name in ejcache.__all__ if inspect.isroutine(getattr(ejcache, name))}
