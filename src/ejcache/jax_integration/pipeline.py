@@ -172,7 +172,7 @@ class Compiler:
         """Find and load an executable: return it, and the seconds that it took to compile; (None, None) after a miss.
 
         All ranks of a program load, or none does. A hit that is to be compared with a fresh executable counts as a
-        miss. A failure of the storage is a miss, whose reason `compilation.miss` has.
+        miss. A failure of the storage is a miss, whose reason the compilation has as its `miss`.
         """
         compilation = compilation_of(key)
         if compilation is None:
