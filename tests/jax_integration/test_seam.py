@@ -17,21 +17,11 @@ def test_this_jax_is_as_expected():
     assert seam.mismatches() == []
 
 
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [
-        ("_get_cache_key", seam._make_key),
-        ("_is_executable_in_cache", seam._contains),
-        ("_cache_read", seam._read),
-        ("_compile_and_write_cache", seam._compile),
-        ("_compile_and_share_module", seam._share),
-        ("_share_fdo_profiles", seam._share_profile),
-    ],
-)
-def test_what_replaces_a_function_has_its_parameters(name, ours):
+@pytest.mark.parametrize("name", seam.PARAMETERS)
+def test_what_replaces_a_function_has_its_parameters(name):
     """All that any version has, by name and in their order, after the hooks; none is needed that a version lacks."""
-    accepted = [text.split() for text in seam._PARAMETERS[name]]
-    _, *parameters = inspect.signature(ours).parameters.values()
+    accepted = [text.split() for text in seam.PARAMETERS[name]]
+    _, *parameters = inspect.signature(seam.REPLACEMENTS[name]).parameters.values()
     assert [each.name for each in parameters] == accepted[-1]
     needed = {each.name for each in parameters if each.default is each.empty}
     assert all(needed <= set(names) for names in accepted)

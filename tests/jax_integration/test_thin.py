@@ -173,7 +173,7 @@ def thin(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process has a JAX that is not in the list."""
 
     def forget() -> None:
-        jax_integration._why_not_full = None
+        jax_integration.why_not_full.cache_clear()
         forms.choose_form.cache_clear()
         for name in ejcache.__all__:
             vars(ejcache).pop(name, None)  # what was asked for before stays an attribute, of the form that there was

@@ -132,8 +132,8 @@ def test_functions_are_followed_wherever_stablehlo_refers_to_them(operation):
 
 def test_plain_bytecode_names_no_operation_that_is_looked_at():
     """What is digested as it is has none of the operations that the canonical form changes or counts."""
-    names = {name.rpartition(".")[2].encode() for name in private_functions._REFERENCES}
-    assert set(module_digest._NAMES_IN_BYTECODE) == {b"private", *names}
+    names = {name.rpartition(".")[2].encode() for name in private_functions.REFERENCES}
+    assert set(module_digest.NAMES_IN_BYTECODE) == {b"private", *names}
 
 
 @pytest.mark.parametrize("attribute", ["@{name}", "[@{name}]", "{{deep = [{{er = @{name}}}]}}"], ids=str)

@@ -5,14 +5,13 @@ Here is for which JAX the room is proven, as every start asks; `forms.py` says w
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Final
 
 PROVEN: Final = ("0.10", "0.11", "0.12")
 """The minor versions of JAX on which the whole suite has run with the full form: the one list of them."""
 NEEDED: Final = f"JAX {PROVEN[0]} to {PROVEN[-1]}"
-
-_why_not_full: str | None = None
 
 
 def is_proven(version: str) -> bool:
@@ -21,15 +20,13 @@ def is_proven(version: str) -> bool:
     return all(part.isdecimal() for part in parts) and ".".join(parts[:2]) in PROVEN
 
 
+@functools.cache
 def why_not_full() -> str:
     """Return why the JAX of this process does not get the full form; empty if it does. It is found out once."""
-    global _why_not_full
-    if _why_not_full is None:
-        import jax  # nothing in the room imports it before a form is chosen
+    import jax  # nothing in the room imports it before a form is chosen
 
-        is_listed = is_proven(str(jax.__version__))
-        _why_not_full = "; ".join(problems("patch")) if is_listed else f"the full form is for {NEEDED}"
-    return _why_not_full
+    is_listed = is_proven(str(jax.__version__))
+    return "; ".join(problems("patch")) if is_listed else f"the full form is for {NEEDED}"
 
 
 def problems(part: str) -> list[str]:

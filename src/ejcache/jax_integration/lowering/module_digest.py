@@ -19,7 +19,7 @@ from ejcache.util.tuples import NamedTuple
 
 # Bytecode has the names of operations, without their dialects, and the texts of their attributes. These are those of
 # private functions and of the operations that `private_functions` brings into canonical form.
-_NAMES_IN_BYTECODE: Final = (b"private", b"call", b"composite", b"custom_call")
+NAMES_IN_BYTECODE: Final = (b"private", b"call", b"composite", b"custom_call")
 
 # The attribute of computations that an accelerator's program runs on the host.
 _HOST_CODE: Final = b"_xla_compute_type"
@@ -124,7 +124,7 @@ class _Clone:
         if len(self.operation.regions[0].blocks[0].operations) != 1 or self.has_nested_symbols():
             return None
         content = self.bytecode(self.operation)
-        return None if any(map(content.__contains__, _NAMES_IN_BYTECODE)) else content
+        return None if any(map(content.__contains__, NAMES_IN_BYTECODE)) else content
 
     def bytecode(self, operation: Any) -> bytes:
         """Return the bytecode of an operation of the clone."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 # Where StableHLO refers to functions. A reference from anywhere else is found afterwards.
-_REFERENCES: Final = {
+REFERENCES: Final = {
     "func.call": "callee",
     "stablehlo.composite": "decomposition",
     "stablehlo.custom_call": "called_computations",
@@ -202,7 +202,7 @@ class _Work:
         found: list[_Reference] = []
 
         def visit(operation: Any) -> Any:
-            attribute = _REFERENCES.get(operation.name)
+            attribute = REFERENCES.get(operation.name)
             if attribute is not None:
                 if operation.name == "stablehlo.custom_call":
                     self._canonicalise_custom_call(operation)

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 _READ: Final = "module_name cache_key compile_options backend executable_devices"
 _COMPILE: Final = "backend computation executable_devices compile_options host_callbacks"
-_PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
+PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "_get_cache_key": ("options backend computation devices override_fdo_profile",),
     "_is_executable_in_cache": ("backend cache_key",),
     "_cache_read": (_READ, f"{_READ} host_callbacks"),
@@ -147,7 +147,7 @@ def mismatches() -> list[str]:
         for name in names
         if not hasattr(module, name)
     ]
-    for name, accepted in _PARAMETERS.items():
+    for name, accepted in PARAMETERS.items():
         function = original(name)
         if function is None:
             found.append(f"jax._src.compiler.{name} is gone")
@@ -183,7 +183,7 @@ _BY_EJCACHE: Final = "set by ejcache"
 """The value of JAX's flag for XLA's own caches, in the thread that makes compile options, while it makes them."""
 
 
-# The functions that replace JAX's. They have its parameters, those of `_PARAMETERS`, because JAX passes some by name.
+# The functions that replace JAX's. They have its parameters, those of `PARAMETERS`, because JAX passes some by name.
 
 
 def _make_compile_options(
@@ -280,6 +280,19 @@ def _share_profile(
     return hooks.misses.share_profile(request, first_process=min_process_id)
 
 
+REPLACEMENTS: Final[dict[str, Callable[..., Any]]] = {
+    "_get_cache_key": _make_key,
+    "_is_executable_in_cache": _contains,
+    "_cache_read": _read,
+    "_compile_and_write_cache": _compile,
+    "_compile_and_share_module": _share,
+    "_share_fdo_profiles": _share_profile,
+    "get_compile_options": _make_compile_options,
+    "is_persistent_cache_enabled": _is_enabled,
+}
+"""What stands in the place of JAX's functions, by their names; each is called with the hooks before JAX's arguments."""
+
+
 def _call(own: Callable[..., Any], ours: tuple[Any, ...], /, *arguments: Any, **named: Any) -> Any:
     """Call our function, or JAX's `own` where ours needs a module that cannot be imported any more.
 
@@ -308,20 +321,12 @@ def install(hooks: CompileCache) -> None:
         if _originals:
             raise RuntimeError("the seam is already in use")
         own = jax_compiler.get_compile_options
-        for name, function, *more in (
-            ("_get_cache_key", _make_key),
-            ("_is_executable_in_cache", _contains),
-            ("_cache_read", _read),
-            ("_compile_and_write_cache", _compile),
-            ("_compile_and_share_module", _share),
-            ("_share_fdo_profiles", _share_profile),
-            ("get_compile_options", _make_compile_options, own, own.__code__.co_names),
-            ("is_persistent_cache_enabled", _is_enabled),
-        ):
+        more = {"get_compile_options": (own, own.__code__.co_names)}
+        for name, function in REPLACEMENTS.items():
             module = _module_of(name)
             _originals[name] = getattr(module, name)
             # A partial is two objects of the collector, a function with what it closes over five.
-            setattr(module, name, functools.partial(_call, _originals[name], (function, hooks, *more)))
+            setattr(module, name, functools.partial(_call, _originals[name], (function, hooks, *more.get(name, ()))))
         register_our_frames()
         watching.watch()
         _keep_jax_cache_closed()
