@@ -41,7 +41,7 @@ def test_errors_and_base(run_python):
     assert imported(run_python, "import ejcache.stores.base, ejcache.errors, ejcache.util.units") == []
 
 
-FIRST_HIT = 75
+FIRST_HIT = 58
 """Modules of ours, packages among them, that a process needs for its first hit in a local store. A new one costs each
 process about a quarter of a millisecond: import what a plain hit does not use where it is used."""
 

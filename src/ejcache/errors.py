@@ -83,6 +83,9 @@ class ConfigFileError(SettingError):
     def __str__(self) -> str:
         return f"{self.setting} {self.value}: {self.accepted}"
 
+    def __reduce__(self) -> tuple[type, tuple[object, str]]:
+        return type(self), (self.value, self.accepted)
+
 
 class JaxImportError(SettingError):
     """An environment variable of JAX has a value with which `import jax` fails."""

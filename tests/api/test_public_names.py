@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import pkgutil
+from pathlib import Path
 
 import jax
 import pytest
@@ -79,6 +81,21 @@ def test_tracebacks_and_pickles_name_an_error_as_it_is_imported():
     for name, error in found.items():
         assert error.__module__ == ("ejcache" if name in ejcache.errors.__all__ else "ejcache.errors"), name
         assert error.__qualname__ == name
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ejcache.errors.SettingError("max_size", "much", "a number of bytes"),
+        ejcache.errors.ConfigFileError(Path("/home/me/ejcache.toml"), "line 1 is no TOML"),
+        ejcache.errors.CompileForbiddenError("jit_step", "it was never compiled", "/home/me/train.py:31 in main"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_back_from_another_process(error):
+    """`multiprocessing` and `concurrent.futures` send what a worker raised."""
+    there = pickle.loads(pickle.dumps(error))
+    assert (type(there), str(there), there.args) == (type(error), str(error), error.args)
 
 
 def test_no_module_has_the_name_of_a_public_function():

@@ -74,7 +74,7 @@ def kind(request):
 def compilers(kind, place, count, *, keeps="keeps", mortal=0):
     """So many processes. The first `mortal` of them beat so often that they soon count as dead; the others never do."""
     with ExitStack() as stack:
-        intervals = [0.5 if n < mortal else 600.0 for n in range(count)]
+        intervals = [1.5 if n < mortal else 600.0 for n in range(count)]
         made = [stack.enter_context(Told(COMPILER, kind, place, keeps, interval)) for interval in intervals]
         for compiler in made:
             assert compiler.says() == ["ready"]
