@@ -195,10 +195,15 @@ def test_recalls_and_the_switch(tmp_path, monkeypatch):
         assert others == []
 
 
+def last_read(worker):
+    """The entries of its last six programs, None for one that it compiled."""
+    return [said.get("id") for said in list(worker.said)[-6:]]
+
+
 def recall_some(fleet):
     """One entry, and those of one process."""
     stored, before = fleet.stored(0), fleet.known()
-    here = [said.get("id") for said in list(fleet.running[0].said)[-6:]]
+    here = wait_for(lambda: None not in (last := last_read(fleet.running[0])) and last)
     by = next(said["writer"] for said in before.values() if said["key"] != 0)
     fleet.command("recall", "jit_0", "--yes")
     fleet.command("recall", "--by", by, "--yes")
