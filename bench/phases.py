@@ -43,6 +43,7 @@ class Phases:
             phases of JAX's events.
         counts: the hits and requests that JAX, or the cache in its place, has counted.
         collections: when full collections of garbage began in the main thread.
+        collecting: seconds that these took.
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class Phases:
         self.processor: dict[str, float] = defaultdict(float)
         self.counts: Counter[str] = Counter()
         self.collections: list[float] = []
+        self.collecting = 0.0
         self._intervals: list[tuple[str, float, float]] = []
         self._thread = threading.get_ident()
         self._inside: list[float] = []
@@ -126,8 +128,11 @@ class Phases:
         return dict(found)
 
     def _collected(self, event: str, info: dict[str, int]) -> None:
-        if event == "start" and info["generation"] == 2 and threading.get_ident() == self._thread:
-            self.collections.append(time.perf_counter())
+        if info["generation"] == 2 and threading.get_ident() == self._thread:
+            if event == "start":
+                self.collections.append(time.perf_counter())
+            elif self.collections:
+                self.collecting += time.perf_counter() - self.collections[-1]
 
     def _began(self, event: str, _: float, **_options: Any) -> None:
         if event in _EVENTS:

@@ -129,6 +129,7 @@ class Start:
         done: to the last result.
         called_cpu: what the process took of all processors during its calls.
         collections: full collections of garbage in the main thread, by phase.
+        collecting: what these took.
     """
 
     seconds: float
@@ -140,6 +141,7 @@ class Start:
     done: float
     called_cpu: float
     collections: dict[str, int]
+    collecting: float
     digest: str
 
 
@@ -293,5 +295,6 @@ def start_once(
         done=answer["done"],
         called_cpu=answer["called_cpu"],
         collections=answer["collections"],
+        collecting=answer["collecting"],
         digest=answer["digest"],
     )

@@ -56,6 +56,9 @@ _PROGRAMS = {
 _NEEDS = {"nnx_blocks": "flax", "real_diffrax": "diffrax", "real_numpyro": "numpyro", "real_keras": "keras"}
 _BLOCKS = (2, 4, 8, 24)
 _KEPT = "hit"
+_A_ROUND_OF_THE_COLLECTOR = 84_700
+"""After so many objects more, a full collection can come again: 700 make one of the youngest generation, and 121 of
+those a full one."""
 
 
 def _rounds(context: Context) -> int:
@@ -169,6 +172,44 @@ def _instructions(context: Context, program: str, size: int, one: Contestant) ->
             start_once(context, program, size, one, home, Work("counted", 0, env=env, under=under))
         lines = (line for file in home.glob("counted.*") for line in file.read_text("utf-8", "replace").splitlines())
         return sum(int(line.split()[1]) for line in lines if line.startswith("totals: "))
+
+
+@case("hit-collections", title="full collections of garbage in a warm start", order=313, when_named=True)
+def collections(context: Context, outcome: Outcome) -> None:
+    """Whether a start has one more is luck: it is the program's objects that decide how near the next one is.
+
+    So each program makes objects of its own before its first call, as many more in each start that in the end every
+    state of the collector has been met, and both caches get the same.
+    """
+    starts = context.pick(24, 3)
+    series: list[Pairs] = []
+    for name, sizes in _PROGRAMS.items():
+        if lacking := _lacking(name):
+            outcome.note(f"{name} needs {lacking}, which this environment does not have.")
+            continue
+        works = [
+            Work(f"{objects:,} objects", 0, env={"BENCH_OBJECTS": str(objects)})
+            for objects in range(0, _A_ROUND_OF_THE_COLLECTOR, -(-_A_ROUND_OF_THE_COLLECTOR // starts))
+        ]
+        both = (JAX, PLAIN)
+        entered = [(one, work) for place, work in enumerate(works) for one in (both if place % 2 else both[::-1])]
+        _, warm = start_by_turns(context, name, context.pick(*sizes), entered, rounds=1)
+        found = {one.name: [warm[one.name, work.name][0] for work in works] for one in (JAX, PLAIN)}
+        pairs = [(theirs.cpu, ours.cpu) for theirs, ours in zip(found[JAX.name], found[PLAIN.name], strict=True)]
+        series.append(pairs)
+        value, interval = paired_ratio(pairs)
+        outcome.ratio(f"{name}: {CPU}, JAX ÷ {PLAIN.name}", value, interval=interval)
+        counts = {who: [sum(start.collections.values()) for start in each] for who, each in found.items()}
+        seconds = {who: sum(start.collecting for start in each) / len(each) for who, each in found.items()}
+        more = (sum(counts[PLAIN.name]) - sum(counts[JAX.name])) / len(works)
+        outcome.ratio(f"{name}: collections beyond JAX, in the mean", more, unit="more")
+        milliseconds = 1e3 * (seconds[PLAIN.name] - seconds[JAX.name])
+        outcome.ratio(f"{name}: what they take beyond JAX, in the mean", milliseconds, unit="ms")
+        listed = (f"{who} {' '.join(map(str, each))}" for who, each in counts.items())
+        outcome.note(f"{name}, collections by start: {'; '.join(listed)}.")
+    if series:
+        value, interval = paired_ratio(*series)
+        outcome.ratio(f"mean: {CPU}, JAX ÷ {PLAIN.name}", value, interval=interval)
 
 
 @case("hit-cuda", title="2, 4, 8 and 24 blocks, warm, as on a CUDA machine", order=307, when_named=True)

@@ -5,8 +5,9 @@ PROGRAM is a module of `bench.programs.start`, SIZE what it takes, WHO `ejcache`
 The answer has the seconds of each phase in the main thread and behind it, the full collections of garbage, and when
 this process ended by the machine's monotonic clock.
 
-With BENCH_NO_COLLECTOR the collector is off; with BENCH_AS_CUDA ejcache treats the CPU as CUDA's: XLA's own caches, and
-the digests and versions of the plug-in's libraries.
+With BENCH_NO_COLLECTOR the collector is off. With BENCH_OBJECTS the program makes so many objects of its own after it
+imported JAX. With BENCH_AS_CUDA ejcache treats the CPU as CUDA's: XLA's own caches, and the digests and versions of the
+plug-in's libraries.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main() -> None:
     program, size, who, cache, units = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])
     import jax
 
+    own: list[object] = [[] for _ in range(int(os.environ.get("BENCH_OBJECTS", "0")))]
     phases = Phases()
     least = LeastPreload(cache) if who == "least" else None
     phases.watch_loads()
@@ -66,6 +68,7 @@ def main() -> None:
         called = called or time.perf_counter()
         jax.block_until_ready(results[-1])
     done, processor = time.perf_counter(), time.process_time() - processor
+    del own  # not earlier
     if least is not None:
         least.end()
     during = {name: seconds - before.get(name, 0.0) for name, seconds in phases.main.items()}
@@ -88,6 +91,7 @@ def main() -> None:
                 "done": done - imported,
                 "called_cpu": processor,
                 "collections": phases.collections_by(outer),
+                "collecting": phases.collecting,
                 "digest": _digest(results),
                 "ended": time.monotonic(),
             }
