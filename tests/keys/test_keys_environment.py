@@ -84,6 +84,36 @@ def test_the_memo_saves_reading(library, tmp_path):
     assert [path.name for path in memo.parent.iterdir()] == ["memo.json"]
 
 
+def test_the_memo_forgets_the_environments_that_are_oldest(tmp_path, monkeypatch):
+    """Where each job makes an environment at a path of its own, no start has to read what all the others have left."""
+    monkeypatch.setattr("ejcache.keys.library_reading._MOST_REMEMBERED", 4)
+    memo = tmp_path / "memo.json"
+    environments = []
+    for name in ("z-first", "b", "c"):  # not in the order of their names
+        libraries = [tmp_path / name / "a.so", tmp_path / name / "b.so"]
+        libraries[0].parent.mkdir()
+        for path in libraries:
+            write(path, name.encode())
+        environments.append(libraries)
+        library_digest(libraries, memo=memo)
+    read = []
+    for libraries in environments[::-1]:
+        LibraryDigests(read=lambda path: read.append(path) or file_digest(path)).digest_of(libraries, memo=memo)
+    assert sorted(read) == environments[0]
+    assert len(json.loads(memo.read_text())["libraries"]) == 4
+
+
+def test_one_environment_of_more_libraries_than_are_remembered_is_remembered(tmp_path, monkeypatch):
+    """What is fresh is never left out."""
+    monkeypatch.setattr("ejcache.keys.library_reading._MOST_REMEMBERED", 1)
+    libraries = [tmp_path / "a.so", tmp_path / "b.so"]
+    for path in libraries:
+        write(path, b"one")
+    first = library_digest(libraries, memo=tmp_path / "memo.json")
+    unread = LibraryDigests(read=lambda path: pytest.fail(f"{path} was read"))
+    assert unread.digest_of(libraries, memo=tmp_path / "memo.json") == first
+
+
 def test_several_threads_read_a_library_once(library):
     """At the start of a program on a new host, one in the background and the first key want the same digest."""
     begun, go_on, read = threading.Event(), threading.Event(), []

@@ -23,6 +23,9 @@ _READERS: Final = 2
 _PIECE_BYTES: Final = 8 << 20
 """Bytes that are read at once. A thread in the background waits for the program twice for each piece, up to 5 ms each:
 in pieces of 256 KB, which `hashlib.file_digest` reads, 330 MB took 13 s beside a busy program."""
+_MOST_REMEMBERED: Final = 2_000
+"""Libraries in a memo: those of some forty environments. Each start reads all of it, and a host on which each job makes
+an environment of its own, at a path of its own, would have ever more of them."""
 
 
 def file_digests(paths: Iterable[str], read: Callable[[Path], str] | None = None) -> Iterator[tuple[str, str]]:
@@ -74,15 +77,17 @@ def write_memo(path: Path, fresh: Mapping[str, str], *, kept: Mapping[str, objec
     Args:
         path: the memo; nothing happens if it cannot be written.
         fresh: the digests.
-        kept: what the memo has. What is no digest is left out, and that of the files of fresh digests.
+        kept: what the memo has, the oldest first. What is no digest is left out, that of the files of fresh digests,
+            and the oldest if it is too much.
     """
     places = {_place(identity) for identity in fresh}
-    others = {
-        identity: digest
+    others = [
+        (identity, digest)
         for identity, digest in kept.items()
         if isinstance(digest, str) and is_hex(digest, 64) and _place(identity) not in places
-    }
-    text = json.dumps({"format": 1, "libraries": {**others, **fresh}}, indent=1, sort_keys=True)
+    ]
+    too_many = max(0, len(others) + len(fresh) - _MOST_REMEMBERED)
+    text = json.dumps({"format": 1, "libraries": {**dict(others[too_many:]), **fresh}}, indent=1)
     with suppress(OSError):
         make_private(path.parent)
         write_atomically(path, text.encode())
