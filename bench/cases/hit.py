@@ -17,6 +17,7 @@ from bench.starts import (
     AT_ONCE,
     CPU,
     JAX,
+    MEASURES,
     PLAIN,
     PRELOAD,
     UNSET,
@@ -182,7 +183,8 @@ def collections(context: Context, outcome: Outcome) -> None:
     state of the collector has been met, and both caches get the same.
     """
     starts = context.pick(24, 3)
-    series: list[Pairs] = []
+    compared = ((CPU, PLAIN), (WHOLE, PRELOAD))
+    series: dict[str, list[Pairs]] = {}
     for name, sizes in _PROGRAMS.items():
         if lacking := _lacking(name):
             outcome.note(f"{name} needs {lacking}, which this environment does not have.")
@@ -191,14 +193,16 @@ def collections(context: Context, outcome: Outcome) -> None:
             Work(f"{objects:,} objects", 0, env={"BENCH_OBJECTS": str(objects)})
             for objects in range(0, _A_ROUND_OF_THE_COLLECTOR, -(-_A_ROUND_OF_THE_COLLECTOR // starts))
         ]
-        both = (JAX, PLAIN)
-        entered = [(one, work) for place, work in enumerate(works) for one in (both if place % 2 else both[::-1])]
+        all_three = (JAX, PLAIN, PRELOAD)
+        entered = [(one, work) for at, work in enumerate(works) for one in (all_three if at % 2 else all_three[::-1])]
         _, warm = start_by_turns(context, name, context.pick(*sizes), entered, rounds=1)
-        found = {one.name: [warm[one.name, work.name][0] for work in works] for one in (JAX, PLAIN)}
-        pairs = [(theirs.cpu, ours.cpu) for theirs, ours in zip(found[JAX.name], found[PLAIN.name], strict=True)]
-        series.append(pairs)
-        value, interval = paired_ratio(pairs)
-        outcome.ratio(f"{name}: {CPU}, JAX ÷ {PLAIN.name}", value, interval=interval)
+        found = {one.name: [warm[one.name, work.name][0] for work in works] for one in all_three}
+        for measure, one in compared:
+            of = MEASURES[measure]
+            pairs = [(of(theirs), of(ours)) for theirs, ours in zip(found[JAX.name], found[one.name], strict=True)]
+            series.setdefault(f"{measure}: JAX ÷ {one.name}", []).append(pairs)
+            value, interval = paired_ratio(pairs)
+            outcome.ratio(f"{name}, {measure}: JAX ÷ {one.name}", value, interval=interval)
         counts = {who: [sum(start.collections.values()) for start in each] for who, each in found.items()}
         seconds = {who: sum(start.collecting for start in each) / len(each) for who, each in found.items()}
         more = (sum(counts[PLAIN.name]) - sum(counts[JAX.name])) / len(works)
@@ -207,9 +211,9 @@ def collections(context: Context, outcome: Outcome) -> None:
         outcome.ratio(f"{name}: what they take beyond JAX, in the mean", milliseconds, unit="ms")
         listed = (f"{who} {' '.join(map(str, each))}" for who, each in counts.items())
         outcome.note(f"{name}, collections by start: {'; '.join(listed)}.")
-    if series:
-        value, interval = paired_ratio(*series)
-        outcome.ratio(f"mean: {CPU}, JAX ÷ {PLAIN.name}", value, interval=interval)
+    for what, pairs_of_all in series.items():
+        value, interval = paired_ratio(*pairs_of_all)
+        outcome.ratio(f"mean, {what}", value, interval=interval)
 
 
 @case("hit-cuda", title="2, 4, 8 and 24 blocks, warm, as on a CUDA machine", order=307, when_named=True)
