@@ -198,6 +198,26 @@ def test_deleted_while_open(tmp_path):
         assert store.check() == []
 
 
+@pytest.mark.parametrize("how", ["removed", "moved", "cleared"])
+@pytest.mark.parametrize("size", [100, 50_000])
+def test_a_put_after_that_makes_no_directory_without_an_index(tmp_path, caplog, how, size):
+    """The value of the first put is written into the new generation. In the old one it would look like damage."""
+    path = tmp_path / "s"
+    with LocalStore(path) as store:
+        store.put("k", b"value")
+        if how == "removed":
+            shutil.rmtree(path)
+        elif how == "moved":
+            path.rename(tmp_path / "moved")
+        else:
+            with LocalStore(path) as other:
+                other.clear()
+        assert store.put("new", b"n" * size) is True
+        assert store.get("new") == b"n" * size
+        assert len(list(path.glob("v1/local/g-*"))) == 1
+    assert caplog.messages == []
+
+
 def test_replaced_by_a_file_while_open(tmp_path):
     """With a file where its directory was, a store raises its own error, and leaves the file."""
     path = tmp_path / "s"

@@ -212,9 +212,12 @@ class ConnectionManager:
     def held(self) -> Iterator[EntryIndex | None]:
         """Yield the current index, opened if necessary. At exit it is not closed before the `with` block ends."""
         self._holders += 1
-        index = None
+        index = self._index
         try:
-            index = self.run(lambda index: index, make=True, write=True)
+            # `change` looks again, under the lock. In a directory that was removed, the file of a value would make the
+            # generation anew, without its index.
+            if index is None or index.read_only or index.stale():
+                index = self.run(lambda index: index, make=True, write=True)
             yield index
         except StoreError:
             raise
