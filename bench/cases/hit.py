@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import math
 import os
 import resource
 import shutil
@@ -17,7 +19,6 @@ from bench.starts import (
     AT_ONCE,
     CPU,
     JAX,
-    MEASURES,
     PLAIN,
     PRELOAD,
     UNSET,
@@ -31,7 +32,7 @@ from bench.starts import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from bench.context import Context
@@ -57,9 +58,6 @@ _PROGRAMS = {
 _NEEDS = {"nnx_blocks": "flax", "real_diffrax": "diffrax", "real_numpyro": "numpyro", "real_keras": "keras"}
 _BLOCKS = (2, 4, 8, 24)
 _KEPT = "hit"
-_A_ROUND_OF_THE_COLLECTOR = 84_700
-"""After so many objects more, a full collection can come again: 700 make one of the youngest generation, and 121 of
-those a full one."""
 
 
 def _rounds(context: Context) -> int:
@@ -70,6 +68,15 @@ def _lacking(program: str) -> str | None:
     """Return the library that a program needs and that is not installed."""
     needed = _NEEDS.get(program)
     return needed if needed and find_spec(needed) is None else None
+
+
+def _programs(outcome: Outcome) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield those that can be started here, and what each is given; tell which cannot, and why."""
+    for name, sizes in _PROGRAMS.items():
+        if lacking := _lacking(name):
+            outcome.note(f"{name} needs {lacking}, which this environment does not have.")
+        else:
+            yield name, sizes
 
 
 def _program(name: str, context: Context, outcome: Outcome) -> None:
@@ -150,10 +157,7 @@ def instructions(context: Context, outcome: Outcome) -> None:
     """What valgrind counts is the same on a busy machine; a first start compiles, and a second one is not counted."""
     if shutil.which("valgrind") is None:
         raise SkipCase("it needs valgrind.")
-    for name, sizes in _PROGRAMS.items():
-        if lacking := _lacking(name):
-            outcome.note(f"{name} needs {lacking}, which this environment does not have.")
-            continue
+    for name, sizes in _programs(outcome):
         counted = {one.name: _instructions(context, name, context.pick(*sizes), one) for one in (JAX, PLAIN)}
         ratio = counted[JAX.name] / counted[PLAIN.name]
         outcome.ratio(f"{name}: JAX ÷ {PLAIN.name}", ratio, at_least(0.96 if name == "tiny" else 0.98))
@@ -182,24 +186,21 @@ def collections(context: Context, outcome: Outcome) -> None:
     So each program makes objects of its own before its first call, as many more in each start that in the end every
     state of the collector has been met, and both caches get the same.
     """
-    starts = context.pick(24, 3)
-    compared = ((CPU, PLAIN), (WHOLE, PRELOAD))
+    # After so many objects more, a full collection can come again: 84,700 in Python 3.12.
+    youngest, *older = gc.get_threshold()
+    whole_round = youngest * math.prod(number + 1 for number in older)
+    works = [
+        Work(f"{objects:,} objects", 0, env={"BENCH_OBJECTS": str(objects)})
+        for objects in range(0, whole_round, math.ceil(whole_round / context.pick(24, 3)))
+    ]
+    all_three = (JAX, PLAIN, PRELOAD)
     series: dict[str, list[Pairs]] = {}
-    for name, sizes in _PROGRAMS.items():
-        if lacking := _lacking(name):
-            outcome.note(f"{name} needs {lacking}, which this environment does not have.")
-            continue
-        works = [
-            Work(f"{objects:,} objects", 0, env={"BENCH_OBJECTS": str(objects)})
-            for objects in range(0, _A_ROUND_OF_THE_COLLECTOR, -(-_A_ROUND_OF_THE_COLLECTOR // starts))
-        ]
-        all_three = (JAX, PLAIN, PRELOAD)
+    for name, sizes in _programs(outcome):
         entered = [(one, work) for at, work in enumerate(works) for one in (all_three if at % 2 else all_three[::-1])]
         _, warm = start_by_turns(context, name, context.pick(*sizes), entered, rounds=1)
         found = {one.name: [warm[one.name, work.name][0] for work in works] for one in all_three}
-        for measure, one in compared:
-            of = MEASURES[measure]
-            pairs = [(of(theirs), of(ours)) for theirs, ours in zip(found[JAX.name], found[one.name], strict=True)]
+        for measure, one in ((CPU, PLAIN), (WHOLE, PRELOAD)):
+            pairs = [pair for work in works for pair in pairs_of(warm, JAX, one, work.name, measure)]
             series.setdefault(f"{measure}: JAX ÷ {one.name}", []).append(pairs)
             value, interval = paired_ratio(pairs)
             outcome.ratio(f"{name}, {measure}: JAX ÷ {one.name}", value, interval=interval)
