@@ -81,13 +81,13 @@ def write_memo(path: Path, fresh: Mapping[str, str], *, kept: Mapping[str, objec
             and the oldest if it is too much.
     """
     places = {_place(identity) for identity in fresh}
-    others = [
-        (identity, digest)
+    others = {
+        identity: digest
         for identity, digest in kept.items()
         if isinstance(digest, str) and is_hex(digest, 64) and _place(identity) not in places
-    ]
-    too_many = max(0, len(others) + len(fresh) - _MOST_REMEMBERED)
-    text = json.dumps({"format": 1, "libraries": {**dict(others[too_many:]), **fresh}}, indent=1)
+    }
+    latest = list({**others, **fresh}.items())[-max(_MOST_REMEMBERED, len(fresh)) :]
+    text = json.dumps({"format": 1, "libraries": dict(latest)}, indent=1)
     with suppress(OSError):
         make_private(path.parent)
         write_atomically(path, text.encode())
