@@ -240,22 +240,6 @@ def as_cuda(context: Context, outcome: Outcome) -> None:
         outcome.ratio(f"{CPU}, mean: JAX ÷ {name}", value, at_least(least), interval=interval)
 
 
-@case("hit-needs", title="objects and modules that a hit adds to a process, beyond JAX's cache", order=308)
-def needs(context: Context, outcome: Outcome) -> None:
-    """Counts, which are the same in every round; the third start, because the first two write what later ones read."""
-    env = {**JAX.env, **PLAIN.env}
-    with context.directory() as home:
-        answers = {}
-        for who in ("JAX", OURS):
-            for _ in range(3):
-                answers[who] = context.run("bench.programs.hit_needs", who, home / who, home=home, env=env)
-    added = sorted({*answers[OURS]["modules"]} - {*answers["JAX"]["modules"]})
-    objects = answers[OURS]["objects"] - answers["JAX"]["objects"]
-    outcome.ratio("objects after a collection", objects, at_most(2400), unit="more")
-    outcome.ratio("modules", len(added), at_most(60), unit="more")
-    outcome.note(f"Modules: {', '.join(added)}.")
-
-
 @case("hit-run", title="`ejcache run x.py` beyond `python x.py`, x.py being `pass`", order=309)
 def run(context: Context, outcome: Outcome) -> None:
     """Processor time of whole processes, which take turns."""
