@@ -39,7 +39,9 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml $(CONSTRAINTS)
 	touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo
-	$(BIN)/ejcache demo
+	rm -rf build/demo
+	XDG_CACHE_HOME=$(CURDIR)/build/demo/home $(BIN)/ejcache run --dir build/demo/cache examples/training_step.py
+	XDG_CACHE_HOME=$(CURDIR)/build/demo/home $(BIN)/ejcache run --dir build/demo/cache examples/training_step.py
 
 test: lint types pytest
 

@@ -154,7 +154,6 @@ SEAMS = {
         "reuse/*.py",
         *(f"autotune/{name}.py" for name in ("call_documents", "call_key", "choice")),
         "autotune/measure/*.py",
-        "cli/programs/demo_program.py",
     ],
     "jaxlib": ["jax_integration/*.py", "reuse/*.py"],
     "numpy": [
@@ -166,7 +165,6 @@ SEAMS = {
         "autotune/measure/results.py",
         "autotune/measure/search.py",
         "autotune/measure/variation.py",
-        "cli/programs/demo_program.py",
     ],
     "pynvml": ["autotune/measure/device.py"],
     "rich": ["cli/*.py", "autotune/log.py"],

@@ -34,7 +34,7 @@ def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
     assert "'block'" in configuration
 
     text = (EXAMPLES / "tuned_kernel" / "pyproject.toml").read_text()
-    (push,) = [line.removeprefix("#").split("#")[0] for line in text.splitlines() if "push --tuned" in line]
+    (push,) = [line.removeprefix("#").split("#")[0] for line in text.splitlines() if "tuned push" in line]
     run_program([sys.executable, "-m", *shlex.split(push)], cwd=package.parent, env=path, start=Forked)
     about = package.parent / "tuned_kernel-1.0.dist-info"
     about.mkdir()
@@ -98,6 +98,25 @@ def test_commands_exist(path):
         if command is not None and command.name != "run":
             options = {option for parameter in command.params for option in parameter.opts}
             assert [name for name in names if name.startswith("--") and name.partition("=")[0] not in options] == []
+
+
+@pytest.mark.soak
+def test_what_make_demo_runs_is_warm_the_second_time(tmp_path):
+    """Each line of the Makefile, one after the other: the first start compiles, the second one loads all of it."""
+    makefile = (ROOT / "Makefile").read_text()
+    lines = [line for line in makefile.splitlines() if line.startswith("\t") and "examples/training_step.py" in line]
+    commands = [shlex.split(line.partition("$(BIN)/ejcache ")[2]) for line in lines]
+    assert [command[0] for command in commands] == ["run", "run"]
+    (tmp_path / "examples").mkdir()
+    shutil.copy(EXAMPLES / "training_step.py", tmp_path / "examples")
+    home = {"XDG_CACHE_HOME": str(tmp_path / "home")}
+    cold, warm = (
+        run_program([sys.executable, "-m", "ejcache", *command, "1"], cwd=tmp_path, env=home) for command in commands
+    )
+    assert re.search(r"^  compile or load +[0-9.]+ s$", cold.stdout, re.MULTILINE)
+    assert "0 hits" in cold.stderr
+    assert re.search(r"[1-9]\d* hits?, 0 misses", warm.stderr)
+    assert cold.stdout.splitlines()[-1] == warm.stdout.splitlines()[-1]  # the loss
 
 
 def test_jobs_are_well_formed():

@@ -18,19 +18,18 @@ WIDTH = 100
 HEAD = """\
 # The command line
 
-`ejcache` works on a cache of compiled programs and on a store of tuned configurations, with the same words:
+`ejcache` works on a cache of compiled programs, and `ejcache tuned` on a store of tuned configurations, with the same
+words:
 
-| command | entries | tuned records, with `--tuned` |
+| | entries: `ejcache …` | tuned records: `ejcache tuned …` |
 |---|---|---|
-| `ls`, `show`, `stats` | look at entries | look at records |
+| `ls`, `stats` | look at entries; `ls KEY` at one | look at records; `show KEY` at one |
 | `why` | why a program was compiled | why a call runs with its configuration |
-| `prune` | remove entries by rules | remove records by rules |
-| `clear` | remove all entries, or named ones | remove all records, or named ones |
+| `prune` | remove entries by rules, or all of them | remove records by rules; `rm` removes all, or named ones |
+| `verify` | check every entry | check every record |
 | `push`, `pull` | copy entries to or from another cache | copy records; `--format ejkernel`: ejkernel's files |
 | `push FILE.tar`, `pull FILE.tar` | entries and records in one file | the records alone |
-| `pin`, `unpin` | | keep a configuration from being changed |
-
-`show`, `why` and `clear` also take a tuned record without `--tuned`, if no entry has the name that is given.
+| `pin`, `unpin`, `tune` | | keep a configuration from being changed; measure |
 
 Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache config` shows as
 `dir`, and tuned records are in `autotune_dir`, or else in the same place. Commands print results to stdout, and
@@ -55,7 +54,7 @@ report, and its process becomes the program.
 
 Sizes are `500000`, `10GB` (decimal) or `10GiB` (binary); ages are `90s`, `15m`, `36h` or `14d`.
 
-`stats`, `ls`, `show`, `why`, `verify` and all commands with `--dry-run` change nothing in a cache. They do not change
+`stats`, `ls`, `why`, `verify` and all commands with `--dry-run` change nothing in a cache. They do not change
 the time at which an entry was last used, either.
 
 ## Entries and sizes
@@ -81,6 +80,8 @@ bucket do not count.
 the newest entry of the same platform. An entry with another environment counts as old. If hosts with different
 environments share a cache, `--old-versions` therefore removes the entries of all environments except that of the
 newest entry.
+
+`--all` removes every entry, or with KEY those that are named, and takes no other rule.
 
 Entries whose names match `--keep` are not removed, but they count for `--max-entries` and `--max-size`. `prune` without
 options removes nothing. `prune` never removes entries of JAX's own cache in the same directory.

@@ -50,15 +50,15 @@ the reasons of misses. The page is made from a small cache: where it says `array
 """
 
 COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("stats",), ("ls",), ("show", "jit_train"), ("why", "jit_train"), ("report",), ("verify",),
+    ("stats",), ("ls",), ("ls", "jit_train"), ("why", "jit_train"), ("report",), ("verify",),
     ("report", "--compare", "jax=1.0", "jax=1.0"), ("advise",),
     ("prune", "--max-entries", "1", "-n"),
     ("config",), ("config", "get", "max_size"),
     ("config", "set", "max_size=10GB"), ("config", "unset", "max_size"), ("push", "OTHER"), ("pull", "OTHER"),
-    ("push", "FILE.tar"), ("pull", "FILE.tar"), ("doctor",), ("key",), ("clear", "jit_eval"),
-    ("ls", "--tuned"), ("show", "--tuned", "matmul"), ("why", "--tuned", "matmul"), ("stats", "--tuned"),
-    ("pin", "matmul"), ("unpin", "matmul"), ("prune", "--tuned", "--name", "matmul", "-n"),
-    ("clear", "--tuned", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),
+    ("push", "FILE.tar"), ("pull", "FILE.tar"), ("doctor",), ("key",), ("prune", "--all", "jit_eval"),
+    ("tuned", "ls"), ("tuned", "show", "matmul"), ("tuned", "why", "matmul"), ("tuned", "stats"),
+    ("tuned", "pin", "matmul"), ("tuned", "unpin", "matmul"), ("tuned", "prune", "--name", "matmul", "-n"),
+    ("tuned", "rm", "matmul"), ("warm", "TARGET", "--shapes", "f32[8]"),
 )  # fmt: skip
 """In an order in which each finds what it needs. OTHER, FILE.tar and the like are places in the temporary directory."""
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.measure import summarize
 from bench.outcome import OURS
-from bench.registry import SkipCase, case
+from bench.registry import case
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bench.context import Context
     from bench.outcome import Outcome
 
@@ -27,10 +25,7 @@ _PHASES = {
 @case("first_step", title="the demo's training step in a fresh process, cold and warm", order=50)
 def first_step(context: Context, outcome: Outcome) -> None:
     """The program is unchanged: under `ejcache run`, under JAX's own cache, and under none. Every compile is kept."""
-    spec = find_spec("ejcache.cli.programs.demo_program")
-    if spec is None or spec.origin is None:
-        raise SkipCase("the demo's program is not there")
-    program = spec.origin
+    program = str(Path(__file__).parents[2] / "examples" / "training_step.py")
     blocks = context.pick(24, 4)
     taken: dict[tuple[str, str], list[dict[str, Any]]] = {}
     sizes: dict[str, list[float]] = {OURS: [], JAX: []}
@@ -60,8 +55,8 @@ def first_step(context: Context, outcome: Outcome) -> None:
 
 
 def _process(context: Context, name: str, program: str, blocks: int, home: Path) -> dict[str, Any]:
-    cache, measured = str(home / "cache"), home / "measured.json"
-    command: list[object] = [program, measured, blocks]
+    cache = str(home / "cache")
+    command: list[object] = [program, blocks, "--json"]
     env = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     if name == OURS:
         command = ["-m", "ejcache", "run", "--dir", cache, "--report", "off", *command]
@@ -69,8 +64,8 @@ def _process(context: Context, name: str, program: str, blocks: int, home: Path)
         env["JAX_COMPILATION_CACHE_DIR"] = cache
     else:
         env["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    seconds, _ = context.start(*command, home=home, env=env)
-    found: dict[str, Any] = json.loads(measured.read_text(encoding="utf-8"))
+    seconds, printed = context.start(*command, home=home, env=env)
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found | {"process_seconds": seconds}
 
 

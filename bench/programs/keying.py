@@ -17,10 +17,10 @@ from jax._src import compilation_cache
 
 from bench.measure import quiet_collector, timed
 from bench.outcome import OURS
-from ejcache.cli.programs import demo_program
 from ejcache.jax_integration.compilation import KeyRequest
 from ejcache.jax_integration.lowering.key import make_key
 from ejcache.settings.resolve import resolve
+from examples import training_step
 
 JAX = "JAX"
 
@@ -28,9 +28,9 @@ JAX = "JAX"
 def main() -> None:
     cache, blocks, repeats, first, then = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
     jax.config.update("jax_compilation_cache_dir", cache)
-    parameters = demo_program.initial_parameters(blocks)
-    tokens = np.zeros((demo_program.BATCH, demo_program.LENGTH + 1), np.int32)
-    lowered = jax.jit(demo_program.train_step).lower(parameters, tokens)
+    parameters = training_step.initial_parameters(blocks)
+    tokens = np.zeros((training_step.BATCH, training_step.LENGTH + 1), np.int32)
+    lowered = jax.jit(training_step.train_step).lower(parameters, tokens)
 
     original = compilation_cache.get_cache_key
     answer: dict[str, Any] = {OURS: [], JAX: []}

@@ -32,8 +32,7 @@ def place(tmp_path):
 def run(command, *arguments):
     """The outcome of a command on tuned records."""
     forms = {"import": ["pull", "--format", "ejkernel"], "export": ["push", "--format", "ejkernel"]}
-    both = {name: [name, "--tuned"] for name in ("ls", "show", "stats", "why", "prune", "clear", "push", "pull")}
-    return ejcache(*(forms | both).get(command, [command]), *arguments)
+    return ejcache("tuned", *forms.get(command, [command]), *arguments)
 
 
 def test_ls(place):
@@ -89,7 +88,8 @@ def test_a_push_of_nothing_is_said(place, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", [["ls"], ["show", "x"], ["stats"], ["why", "x"], ["prune", "--name", "x"], ["clear"], ["push", "other"]]
+    "command",
+    [["ls"], ["show", "x"], ["stats"], ["why", "x"], ["prune", "--name", "x"], ["rm", "--all"], ["push", "other"]],
 )
 def test_a_directory_that_does_not_exist(tmp_path, command):
     """As with `ejcache`, a store that does not exist is one sentence and exit status 1, and nothing is created."""
@@ -206,37 +206,47 @@ def test_parts_of_a_configuration_may_come_from_several(tmp_path):
     assert run("pin", "matmul", '{"a": true, "b": [], "c": 2}', "--dir", tmp_path).status == 2
 
 
-def test_a_name_that_only_a_record_has(tmp_path):
-    """`show`, `why` and `clear` take an entry of that name first, then a record, and with --tuned the record."""
+def test_entries_and_records_are_apart(tmp_path):
+    """Of one name, `ejcache` means the entry and `ejcache tuned` the record; neither removes what the other has."""
     fill(tmp_path, "jit_softmax")
     store = AutotuneStore(str(tmp_path))
     store.publish(record())
     store.publish(record(key("softmax")))
     place = ("--dir", tmp_path)
-    assert ejcache("show", "matmul", *place, "--json").json["configuration"] == {"block": 16}
-    assert ejcache("show", "softmax", *place, "--json").json["name"] == "jit_softmax"
-    assert ejcache("show", "softmax", "--tuned", *place, "--json").json["operation"] == "softmax"
-    assert "runs with" in ejcache("why", "matmul", *place).out
-    said = ejcache("show", "nothing", *place)
-    assert (said.status, "has the key or name 'nothing'" in said.err) == (1, True)
-    assert ejcache("clear", "matmul", *place, "--json").json["removed_records"] == 1
-    assert ejcache("clear", "softmax", *place, "--json").json["removed_entries"] == 1
+    assert ejcache("ls", "softmax", *place, "--json").json["name"] == "jit_softmax"
+    assert run("show", "softmax", *place, "--json").json["operation"] == "softmax"
+    assert ejcache("ls", "matmul", *place).status == 1
+    assert ejcache("prune", "--all", "softmax", *place, "--json").json["removed_entries"] == 1
+    assert run("rm", "matmul", *place, "--json").json["removed_records"] == 1
     assert [item.record.key.operation for item in AutotuneStore(str(tmp_path)).records()] == ["softmax"]
+
+
+def test_verify_says_which_records_are_damaged_and_puts_them_away(place):
+    """A record whose bytes changed is named, with its problem; --fix moves it into quarantine."""
+    assert run("verify", "--dir", place, "--json").json["total_records"] == 3
+    path = next(place.glob("autotune/softmax/**/*.json"))
+    path.write_bytes(path.read_bytes()[:-20])
+    said = run("verify", "--dir", place)
+    assert (said.status, "1 problem" in said.out, "autotune/softmax/" in said.out) == (1, True, True)
+    assert path.exists()
+    assert run("verify", "--fix", "--dir", place, "--json").json["findings"][0]["repaired"] is True
+    assert not path.exists()
+    assert run("verify", "--dir", place).lines == [f"verified 2 records in {place}: all intact"]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["tune", "--seconds", "-1", "train.py"],
-        ["tune", "--seconds", "nan", "train.py"],
-        ["tune", "--seconds", "5"],
-        ["tune", ""],
-        ["tune", "--calls", ".", "train.py"],
-        ["prune", "--tuned", "--max-size", "1GB", "--name", "x"],
-        ["stats", "--tuned", "--reset"],
-        ["why", "--tuned"],
-        ["push", "--tuned", "other", "--newer-than", "1d"],
-        ["pull", "--format", "ejkernel", ".", "--name", "x"],
+        ["tuned", "tune", "--seconds", "-1", "train.py"],
+        ["tuned", "tune", "--seconds", "nan", "train.py"],
+        ["tuned", "tune", "--seconds", "5"],
+        ["tuned", "tune", ""],
+        ["tuned", "tune", "--calls", ".", "train.py"],
+        ["tuned", "prune", "--max-size", "1GB", "--name", "x"],
+        ["tuned", "stats", "--reset"],
+        ["tuned", "why"],
+        ["tuned", "push", "other", "--newer-than", "1d"],
+        ["tuned", "pull", "--format", "ejkernel", ".", "--name", "x"],
     ],
 )
 def test_what_does_not_go_together_is_bad_usage(arguments, monkeypatch, tmp_path):
@@ -254,11 +264,11 @@ def test_nothing_that_ejkernel_has_a_key_for(place, tmp_path):
 
 def test_clear(place):
     """Named records are gone and others stay; all are removed only after a yes."""
-    assert run("clear", key().digest, "softmax", "--dir", place).status == 0
+    assert run("rm", key().digest, "softmax", "--dir", place).status == 0
     assert [f.record.configuration for f in AutotuneStore(str(place)).records()] == [{"block": 32}]
-    assert run("clear", "feed", "--dir", place).status == 1
-    assert run("clear", "--dir", place).status == 2
-    assert run("clear", "--dir", place, "--yes", "--json").json["removed_records"] == 1
+    assert run("rm", "feed", "--dir", place).status == 1
+    assert run("rm", "--all", "--dir", place).status == 2
+    assert run("rm", "--all", "--dir", place, "--yes", "--json").json["removed_records"] == 1
     assert list(AutotuneStore(str(place)).records()) == []
 
 
@@ -491,7 +501,7 @@ def test_run_tunes_what_was_recorded(run_forked, tmp_path, monkeypatch):
     assert len(list(AutotuneStore(str(place)).records(operation="recorded"))) == 2
 
 
-RUN = ["tune", "--json", "--module"]
+RUN = ["tuned", "tune", "--json", "--module"]
 
 UNNAMED = """
 import dataclasses, sys

@@ -352,7 +352,7 @@ def test_recorded_operations_are_tuned_later(run_forked, place):
         env={"EJKERNEL_OPS_RECORD": "1", "EJKERNEL_AUTOTUNE_POLICY": "heuristics"},
     )
     assert len(list((place / "autotune-recorded").rglob("*.json"))) == 2
-    run = ["tune", "--json", "--module", "ejkernel.modules.operations"]
+    run = ["tuned", "tune", "--json", "--module", "ejkernel.modules.operations"]
     done = run_forked(f"from ejcache.cli.main import main; main({run})", timeout=240)
     said = json.loads(done.stdout)
     assert (said["tuned"], said["failures"]) == (2, 0)

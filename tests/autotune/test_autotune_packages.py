@@ -116,11 +116,9 @@ def test_a_directory_from_push_is_what_a_package_ships(site, tmp_path, monkeypat
     AutotuneStore(str(tmp_path / "measured"), seeds=()).publish(record(block=8))
     site("kernels", "kernels.data.tables")
     site("broken", "broken.nothing")
-    pushed = ejcache(
-        "push", "--tuned", tmp_path / "site" / "kernels" / "data" / "tables", "--dir", tmp_path / "measured"
-    )
+    pushed = ejcache("tuned", "push", tmp_path / "site" / "kernels" / "data" / "tables", "--dir", tmp_path / "measured")
     assert pushed.status == 0, pushed.err
     monkeypatch.setenv("EJCACHE_AUTOTUNE_DIR", str(tmp_path / "user"))
-    said = ejcache("stats", "--tuned", "--json").json
+    said = ejcache("tuned", "stats", "--json").json
     assert {layer["name"]: layer["total_records"] for layer in said["layers"]}["package kernels"] == 1
     assert (said["broken_packages"], said["errors"]) == (1, 0)

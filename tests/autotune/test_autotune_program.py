@@ -242,7 +242,7 @@ def program(tmp_path):
 
 def run_command(run_forked, tmp_path, *arguments, env=None):
     """`ejcache tune` in a process of its own; (exit status, JSON, standard error)."""
-    command = ["tune", "--json", "--dir", str(tmp_path / "place"), *map(str, arguments)]
+    command = ["tuned", "tune", "--json", "--dir", str(tmp_path / "place"), *map(str, arguments)]
     program = f"import sys; from ejcache.cli.main import main; sys.exit(main({command}))"
     done = run_forked(program, env=env, check=False, timeout=400)
     return done.returncode, json.loads(done.stdout), done.stderr
@@ -383,12 +383,14 @@ def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(tm
     body = {"ejcache": "autotune call", "schema": 1, "operation": "own", "args": [], "kwargs": {}}
     (calls / "a.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "x:op"}}))
     for options in ([], ["--spread"]):
-        said = ejcache("tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--module", "no_such_module", *options)
+        said = ejcache(
+            "tuned", "tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--module", "no_such_module", *options
+        )
         assert (said.status, "no_such_module cannot be imported" in said.err) == (2, True), said.err
 
 
 @pytest.mark.parametrize("options", [["--module", "x"], ["--calls", "."]])
 def test_what_does_not_go_together_is_refused(options):
     """A program records its calls itself, so a place of recorded calls or a trusted module beside it is a mistake."""
-    said = ejcache("tune", *options, "train.py", "--steps")
+    said = ejcache("tuned", "tune", *options, "train.py", "--steps")
     assert (said.status, "a program records its calls itself" in said.err) == (2, True)

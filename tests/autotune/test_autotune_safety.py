@@ -75,7 +75,7 @@ def test_run_calls_nothing_that_a_recording_names(operations, tmp_path, monkeypa
         (tmp_path / name).write_text("open('RAN', 'w')\n")
     place = recorded(tmp_path / "place", {"kind": "autotuned", "object": how}, value)
     modules = ["--module", operations] if named else []
-    said = ejcache("tune", "--dir", place, *modules, "--json")
+    said = ejcache("tuned", "tune", "--dir", place, *modules, "--json")
     assert (said.status, said.json["failures"], said.json["tuned"]) == (1, 1, 0)
     assert not (tmp_path / "RAN").exists()
     assert "wicked" not in sys.modules
@@ -88,7 +88,7 @@ def test_run_imports_no_module_that_nobody_named(tmp_path, monkeypatch, path):
     (tmp_path / "wicked.py").write_text("open('RAN', 'w')\n")
     path = path.format(tmp=tmp_path)
     for how in ({"kind": "autotuned", "object": path}, {"kind": "ejkernel", "kernel": path, "executor": path}):
-        said = ejcache("tune", "--dir", recorded(tmp_path / "place", how), "--json")
+        said = ejcache("tuned", "tune", "--dir", recorded(tmp_path / "place", how), "--json")
         assert (said.status, said.json["failures"]) == (1, 1)
         assert not (tmp_path / "RAN").exists()
         if "wicked" in path:
@@ -100,7 +100,7 @@ def test_a_file_that_is_named_counts_under_the_name_that_it_has(operations, tmp_
     array, option = {"array": "float32", "shape": [4]}, {"object": "safe_operations:Options", "fields": {"size": 2}}
     place = recorded(tmp_path / "place", {"kind": "autotuned", "object": "safe_operations:op"}, array, option)
     file = str(tmp_path / f"{operations}.py")
-    said = ejcache("tune", "--dir", place, "--module", file, "--json")
+    said = ejcache("tuned", "tune", "--dir", place, "--module", file, "--json")
     assert said.json["tuned"] == 1, said.json
     with pytest.raises(UsageError, match="nobody named its module"):
         RecordedNames([file]).find("other.safe_operations:op")
@@ -116,9 +116,9 @@ def test_operations_of_named_modules_are_tuned(operations, tmp_path):
     with pytest.raises(UsageError, match="--module"):
         decode_value({"import": "safe_operations:helper"}, RecordedNames(()))
     place = recorded(tmp_path / "place", {"kind": "autotuned", "object": "safe_operations:op"}, array, option)
-    said = ejcache("tune", "--dir", place, "--module", operations, "--json")
+    said = ejcache("tuned", "tune", "--dir", place, "--module", operations, "--json")
     assert said.json["tuned"] == 1
-    assert ejcache("tune", "--dir", place, "--module", "no_such_module").status == 2
+    assert ejcache("tuned", "tune", "--dir", place, "--module", "no_such_module").status == 2
 
 
 CALL = '{"ejcache": "autotune call", "schema": 1, "operation": %s, "how": {}, "args": [%s], "kwargs": {}}'
@@ -208,5 +208,5 @@ def test_hostile_files_of_ejkernel_are_misses(tmp_path, kind):
     calls = place / "autotune-recorded" / "op"
     calls.mkdir(parents=True)
     HOSTILE[kind](calls / "a.json")
-    said = ejcache("tune", "--dir", place, "--json")
+    said = ejcache("tuned", "tune", "--dir", place, "--json")
     assert said.json["tuned"] == 0

@@ -160,7 +160,7 @@ def test_a_candidate_says_where_it_came_from(tmp_path):
     assert decode_record(encode_record(record), path=record.key.path) == record
     store.delete(record.key)
     store.publish(record)
-    shown = ejcache("show", "--tuned", record.key.digest, "--dir", tmp_path, "--json").json["candidates"]
+    shown = ejcache("tuned", "show", record.key.digest, "--dir", tmp_path, "--json").json["candidates"]
     assert {canonical_json(item["configuration"]): item["origin"] for item in shown} == found
 
 
@@ -191,7 +191,7 @@ def test_the_command_tunes_a_space_and_its_implementations(tmp_path, run_forked)
     """`ejcache tune` finds the calls of both, and the constraints hold for what is measured."""
     (tmp_path / "program.py").write_text(PROGRAM)
     place = tmp_path / "place"
-    run_forked("from ejcache.cli.main import main; main()", "tune", "--dir", place, "program.py")
+    run_forked("from ejcache.cli.main import main; main()", "tuned", "tune", "--dir", place, "program.py")
     store = AutotuneStore(str(place), seeds=())
     records = {found.record.key.operation: found.record for found in store.records()}
     store.close()

@@ -1,16 +1,12 @@
-"""`ejcache bench` starts a program in turns, compares what it prints, and leaves the user's caches alone; `demo`."""
+"""`ejcache bench` starts a program in turns, compares what it prints, and leaves the user's caches alone."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 
 import pytest
-from cli_helpers import ejcache
 from helpers import run_program
-
-from ejcache.cli.commands.bench import print_starts
 
 STEP = """
 import sys, jax, jax.numpy as jnp
@@ -76,26 +72,3 @@ def test_no_rounds(bench):
     done, _ = bench("print(1)", "--rounds", "0")
     assert done.returncode == 2
     assert "1 or more" in done.stderr
-
-
-@pytest.mark.soak
-def test_demo_is_warm_the_second_time(tmp_path, capsys):
-    """One miss and one store, then one hit and none; the same loss to the bit; the table says so.
-
-    The records of this user's own starts have nothing of it.
-    """
-    command = ["-m", "ejcache", "demo", "--blocks", "1", "--dir", "cache", "--json"]
-    home = {"XDG_CACHE_HOME": str(tmp_path / "home")}
-    said = json.loads(run_program([sys.executable, *command], cwd=tmp_path, env=home).stdout)
-    assert not list(tmp_path.glob("home/ejcache/**/starts*"))
-    assert (said["cold"]["report"]["misses"], said["cold"]["report"]["stores"]) == (1, 1)
-    assert (said["warm"]["report"]["hits"], said["warm"]["report"]["misses"]) == (1, 0)
-    assert said["warm"]["report"]["stores"] == 0
-    assert said["same_loss"] is True
-    assert ejcache("ls", "--dir", tmp_path / "cache").lines[1].startswith("jit_train_step")
-    print_starts(said["cold"], said["warm"], blocks=1)
-    shown = capsys.readouterr().out
-    assert re.search(r"^compile or load\s+[0-9.]+ s\s+[0-9.]+ s\s+[0-9.]+x$", shown, re.MULTILINE)
-    assert "the same loss" in shown
-    print_starts(said["cold"], {**said["warm"], "loss": -1.0}, blocks=1)
-    assert "ANOTHER loss" in capsys.readouterr().out

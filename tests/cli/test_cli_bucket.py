@@ -88,7 +88,7 @@ def test_ls_and_show(bucket, cache):
     assert [(row["name"], row["compile_seconds"]) for row in said["entries"]] == [
         ("jit_eval", 2.5), ("jit_init", 2.5), ("jit_train", 2.5),
     ]  # fmt: skip
-    shown = ejcache("show", "jit_train", "--dir", URL, "--json").json
+    shown = ejcache("ls", "jit_train", "--dir", URL, "--json").json
     assert (shown["key"], shown["problem"], shown["jax"]) == (cache["jit_train"], "", "0.12.0")
     assert bucket.objects() == before
 
@@ -315,7 +315,7 @@ def test_clear(bucket, cache):
     """All entries go, fresh ones too, and nothing else."""
     ejcache("config", "set", "--dir", URL, "max_size=1GB")
     bucket.api.buckets["bucket"].insert("b/v1/entries/aa/other", b"x", {}, {})
-    said = ejcache("clear", "--dir", URL, "--yes")
+    said = ejcache("prune", "--all", "--dir", URL, "--yes")
     assert (said.status, said.out.startswith("removed 3 entries")) == (0, True)
     assert "ejcache recall --all" in said.out  # hosts go on using their copies
     assert not [name for name in names_left(bucket) if name.startswith("v1/entries/")]
@@ -332,7 +332,7 @@ def test_files_of_jax_stay(bucket, cache):
     assert said.startswith("2 entries of JAX's own cache")
     assert f"gcloud storage rm '{URL}/*-cache' '{URL}/*-atime'" in said
     age(bucket)
-    for command in (["verify", "--fix"], ["prune", "--max-size", "0"], ["clear", "--yes"]):
+    for command in (["verify", "--fix"], ["prune", "--max-size", "0"], ["prune", "--all", "--yes"]):
         assert ejcache(*command, "--dir", URL).status == 0
     assert {name for name in names_left(bucket) if not name.startswith("v1/")} == before
     assert not [name for name in names_left(bucket) if name.startswith("v1/entries/")]

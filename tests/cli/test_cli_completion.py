@@ -46,9 +46,9 @@ def cache(tmp_path_factory):
         ("ejcache pr", ["prune"]),
         ("ejcache prune --unused", ["--unused-for"]),
         ("ejcache pu", ["push", "pull"]),
-        ("ejcache show jit_", ["jit_eval", "jit_train"]),
+        ("ejcache ls jit_", ["jit_eval", "jit_train"]),
         ("ejcache why jit_t", ["jit_train"]),
-        ("ejcache clear jit_e", ["jit_eval"]),
+        ("ejcache prune --all jit_e", ["jit_eval"]),
         ("ejcache config get min_comp", ["min_compile_seconds"]),
         ("ejcache config set min_comp", ["min_compile_seconds="]),
     ],
@@ -64,7 +64,7 @@ def test_shell_completes(cache, line, offered):
 @pytest.mark.parametrize("directory", ["/nonexistent/cache", "gs://no-such-bucket/x", "nothing://"])
 def test_completion_of_a_cache_that_is_not_there(directory):
     """Nothing is offered and nothing is said; buckets are not asked."""
-    assert completed("ejcache show jit_", directory) == []
+    assert completed("ejcache ls jit_", directory) == []
 
 
 def test_script():

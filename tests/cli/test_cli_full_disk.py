@@ -1,4 +1,4 @@
-"""`ejcache prune` and `clear` on a disk without a free byte."""
+"""`ejcache prune`, with and without `--all`, on a disk without a free byte."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ class TestFullDisk:
         assert result["free"] >= report["removed_size"] - ROUNDING
 
     def test_clear(self, tmp_path, kind, number, beside):
-        """`clear` removes all, and keeps the counters."""
-        result = run(tmp_path, kind, beside, "clear", "--yes")
+        """`prune --all` removes all, and keeps the counters."""
+        result = run(tmp_path, kind, beside, "prune", "--all", "--yes")
         report = result["report"]
         assert (result["left"], report["removed_entries"]) == (0, number)
         assert report["removed_size"] == number * result["length"]
         assert result["free"] >= report["removed_size"] - ROUNDING
 
     def test_clear_one(self, tmp_path, kind, number, beside):
-        """`clear KEY` removes the entry that it names."""
-        result = run(tmp_path, kind, beside, "clear", "jit_step001")
+        """`prune --all KEY` removes the entry that it names."""
+        result = run(tmp_path, kind, beside, "prune", "--all", "jit_step001")
         assert (result["left"], result["report"]["removed_entries"]) == (number - 1, 1)
         assert result["report"]["removed_size"] == result["length"]

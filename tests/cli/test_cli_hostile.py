@@ -23,8 +23,8 @@ from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.stores.opening import open_store
 
 ESCAPES = "\x1b[31m\x1b]0;title\x07\x9b2J\x7f\r\u202e"
-LOOKING = (["stats"], ["ls"], ["ls", "--json"], ["show", "jit_train"], ["verify"], ["prune", "-n", "--max-size", "0"])
-CHANGING = (["prune", "--max-size", "1GB"], ["verify", "--fix"], ["stats", "--reset"], ["clear"])
+LOOKING = (["stats"], ["ls"], ["ls", "--json"], ["ls", "jit_train"], ["verify"], ["prune", "-n", "--max-size", "0"])
+CHANGING = (["prune", "--max-size", "1GB"], ["verify", "--fix"], ["stats", "--reset"], ["prune", "--all"])
 
 
 def is_clean(said) -> bool:
@@ -95,11 +95,11 @@ BYTES = {
     "pipe": None,
 }
 PLANTED = {
-    "header": (plant_header, (["show", "jit_ctrl"], ["show", "jit_ctrl", "--json"], ["stats"]), LOOKING, "jit_"),
+    "header": (plant_header, (["ls", "jit_ctrl"], ["ls", "jit_ctrl", "--json"], ["stats"]), LOOKING, "jit_"),
     "index": (plant_index, (), (*LOOKING, *CHANGING), ""),
-    "record": (plant_record, [[*command, "--tuned"] for command in TUNED], (), "matmul"),
+    "record": (plant_record, [["tuned", *command] for command in TUNED], (), "matmul"),
     **{
-        f"record: {name}": (partial(plant_damaged, data=data), (), [[*each, "--tuned"] for each in OTHER], "softmax")
+        f"record: {name}": (partial(plant_damaged, data=data), (), [["tuned", *each] for each in OTHER], "softmax")
         for name, data in BYTES.items()
     },
 }
@@ -112,10 +112,10 @@ def test_what_others_have_planted(tmp_path, monkeypatch, plant, shown, met, list
     monkeypatch.chdir(tmp_path)
     plant(tmp_path / "cache")
     for command in (*shown, *met):
-        said = ejcache(*command, *["--yes"] * (command == ["clear"]), "--dir", tmp_path / "cache")
+        said = ejcache(*command, *["--yes"] * ("--all" in command), "--dir", tmp_path / "cache")
         assert said.status in ({0} if command in shown else {0, 1}), (command, said)
         assert is_clean(said), (command, said)
-        assert command[0] != "ls" or listed in said.out
+        assert command[:2] not in (["ls"], ["tuned", "ls"]) or listed in said.out
         assert command not in shown or "--json" not in command or json.dumps(ESCAPES)[1:-1] in said.out
 
 
@@ -165,12 +165,12 @@ def test_a_row_whose_key_is_none(tmp_path):
 @pytest.mark.parametrize("url", ["s3://AKIA:hunter2@b/p", "sftp://alice:hunter2@host/p", "gs://b/p?token=hunter2"])
 def test_secrets_are_never_printed(monkeypatch, url):
     """A URL with a credential is refused by every command without repeating the credential."""
-    for command in (*LOOKING, ["config"], ["config", "--json"], ["doctor"], ["push", url], ["ls", "--tuned"], ["why"]):
+    for command in (*LOOKING, ["config"], ["config", "--json"], ["doctor"], ["push", url], ["tuned", "ls"], ["why"]):
         said = ejcache(*command, "--dir", url)
         assert said.status in {1, 2}, command
         assert "hunter2" not in said.out + said.err, command
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", url)
-    for command in (["config"], ["config", "--json"], ["stats"], ["doctor"], ["stats", "--tuned"]):
+    for command in (["config"], ["config", "--json"], ["stats"], ["doctor"], ["tuned", "stats"]):
         said = ejcache(*command)
         assert "hunter2" not in said.out + said.err, command
 
@@ -198,12 +198,12 @@ def test_files_with_other_bytes(tmp_path, shared, seed):
     random = Random(seed)
     fill(tmp_path / "local", "jit_train")
     AutotuneStore(str(tmp_path / "tuned"), seeds=()).publish(record())
-    tuning = (["ls"], ["show", "matmul"], ["stats"], ["prune", "--older-than", "1d"], ["clear", "matmul"])
+    tuning = (["ls"], ["show", "matmul"], ["stats"], ["prune", "--older-than", "1d"], ["rm", "matmul"])
     for place in (tmp_path / "local", shared, tmp_path / "tuned"):
         for path in sorted(path for path in place.rglob("*") if path.is_file()):
             if random.random() < 0.7:
                 path.write_bytes(mutated(path.read_bytes(), random))
-        commands = [[*command, "--tuned"] for command in tuning] if place.name == "tuned" else [*LOOKING, *CHANGING[:3]]
+        commands = [["tuned", *command] for command in tuning] if place.name == "tuned" else [*LOOKING, *CHANGING[:3]]
         for command in random.sample(commands, 4):
             said = ejcache(*command, "--dir", place)
             assert said.status in {0, 1, 2}, (command, said)

@@ -1,4 +1,4 @@
-"""`ejcache stats`, `ls`, `show`, `config`: what they say, and that looking changes nothing."""
+"""`ejcache stats`, `ls`, `config`: what they say, and that looking changes nothing."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_ls_counts_hits(cache):
         store.close()
         assert store.get(key_text("jit_eval"))
         store.note_used(key_text("jit_eval"))
-    for command in (["show", "jit_eval"], ["verify"], ["why", "jit_eval"]):
+    for command in (["ls", "jit_eval"], ["verify"], ["why", "jit_eval"]):
         ejcache(*command, "--dir", cache)
     listed = ejcache("ls", "--dir", cache, "--json", "--sort", "hits").json["entries"]
     assert [(e["name"], e["hits"], e["seconds_saved"]) for e in listed][:1] == [("jit_eval", 4, 10.0)]
@@ -147,7 +147,7 @@ def test_a_narrow_terminal(cache, columns):
         put(store, key_text("jit_" + "Q" * 60))
         put(store, key_text("jit_eval", variant="pgle"))
     commands = (
-        ["ls"], ["stats"], ["show", "jit_train"], ["verify"], ["prune", "-n", "--max-size", "0"], ["config"],
+        ["ls"], ["stats"], ["ls", "jit_train"], ["verify"], ["prune", "-n", "--max-size", "0"], ["config"],
         ["doctor"], ["why", "jit_train"],
     )  # fmt: skip
     for command in commands:
@@ -199,7 +199,7 @@ def test_show_finds_an_entry(cache, how):
         "listed": next(row for row in ejcache("ls", "--dir", cache).lines if "jit_eval" in row).split()[-1],
         "logical": listed["logical_key"][:6],
     }[how]
-    said = ejcache("show", wanted, "--dir", cache, "--json")
+    said = ejcache("ls", wanted, "--dir", cache, "--json")
     assert said.status == 0
     assert said.json["key"] == listed["key"]
     assert (said.json["components"], said.json["problem"], said.json["jaxlib"]) == (
@@ -211,7 +211,7 @@ def test_show_finds_an_entry(cache, how):
 
 def test_show_for_a_person(cache):
     """The header, the components and the verdict are lines of a name and a value."""
-    shown = [line.split(maxsplit=1) for line in ejcache("show", "jit_eval", "--dir", cache).lines if line]
+    shown = [line.split(maxsplit=1) for line in ejcache("ls", "jit_eval", "--dir", cache).lines if line]
     assert ["Intact", "yes"] in shown
     assert ["computation", "c0ffee"] in shown
     assert ["Key", key_text("jit_eval")] in shown
@@ -219,7 +219,7 @@ def test_show_for_a_person(cache):
 
 def test_show_ends_with_the_digests(cache):
     """The name is the first line; the key and the components of the key are the last ones."""
-    labels = [line.split()[0] for line in ejcache("show", "jit_eval", "--dir", cache).lines if line]
+    labels = [line.split()[0] for line in ejcache("ls", "jit_eval", "--dir", cache).lines if line]
     assert labels[0] == "Name"
     digests = labels.index("Key")
     assert {"Size", "Created", "Intact"} <= set(labels[:digests])
@@ -228,7 +228,7 @@ def test_show_ends_with_the_digests(cache):
 
 def test_show_of_what_is_not_there(cache):
     """An unknown name is found out, and nothing is printed on stdout."""
-    said = ejcache("show", "jit_nothing", "--dir", cache)
+    said = ejcache("ls", "jit_nothing", "--dir", cache)
     assert (said.status, said.out) == (1, "")
     assert "'jit_nothing'" in said.err
 
@@ -239,26 +239,24 @@ def test_show_of_several(cache):
     signature = "(tensor<4x2xf32>) -> tensor<4xi32>"
     with LocalStore(cache) as store:
         put(store, other, signature=signature)
-    said = ejcache("show", "jit_eval", "--dir", cache)
+    said = ejcache("ls", "jit_eval", "--dir", cache)
     assert (said.status, said.err) == (0, "")
     listed = {line.split("\t")[-1] for line in said.lines if "\t" in line}
     assert listed == {"arguments and results", "(f32[4,2]) -> i32[4]", "-"}
     assert "2 entries of jit_eval" in said.out
-    rows = ejcache("show", "jit_eval", "--dir", cache, "--json").json["entries"]
+    rows = ejcache("ls", "jit_eval", "--dir", cache, "--json").json["entries"]
     assert {row["key"]: row["signature"] for row in rows} == {one: "", other: "(f32[4,2]) -> i32[4]"}
 
 
 def test_show_of_a_damaged_entry(cache):
     """Damage is the verdict, with exit status 1."""
     damage(cache, "jit_eval")
-    said = ejcache("show", "jit_eval", "--dir", cache)
+    said = ejcache("ls", "jit_eval", "--dir", cache)
     assert said.status == 1
     assert any(line.startswith("Intact") and "checksum" in line for line in said.lines)
 
 
-@pytest.mark.parametrize(
-    "command", [["stats"], ["ls"], ["show", "jit_eval"], ["verify"], ["prune", "-n", "--name", "*"]]
-)
+@pytest.mark.parametrize("command", [["stats"], ["ls"], ["ls", "jit_eval"], ["verify"], ["prune", "-n", "--name", "*"]])
 def test_looking_leaves_no_trace(cache, command):
     """Commands that look change neither the last use of an entry nor any file."""
     before, used = files(cache), recency(cache)
@@ -338,7 +336,7 @@ def test_a_value_of_several_lines_is_shown_in_several_lines(tmp_path):
     header = entry.Header(key=key, extra={"details": {"options": "level=O2\nshardy=True", "other": "x"}})
     with LocalStore(tmp_path / "cache") as store:
         store.put(key, entry_encoding.encode(header, b"executable"))
-    shown = ejcache("show", key, "--dir", tmp_path / "cache").out
+    shown = ejcache("ls", key, "--dir", tmp_path / "cache").out
     at = [line.find(text) for text in ("level=O2", "shardy=True") for line in shown.splitlines() if text in line]
     assert len(at) == 2
     assert at[0] == at[1]

@@ -97,8 +97,8 @@ LOSING = """
 """
 MOMENTS = 20
 COMMANDS = {
-    "tune": ["tune", "--force", "--dir", "tuned", "prog.py"],
-    "spread": ["tune", "--force", "--spread", "--dir", "tuned", "prog.py"],
+    "tune": ["tuned", "tune", "--force", "--dir", "tuned", "prog.py"],
+    "spread": ["tuned", "tune", "--force", "--spread", "--dir", "tuned", "prog.py"],
     "warm": ["warm", "prog.py:step", *(f"--shapes=f32[{n},{n}]" for n in range(8, 16)), "-j", "2"],
     "push": ["push", "copied.tar"],
     "verify": ["verify"],
@@ -184,7 +184,7 @@ def project(tmp_path, monkeypatch):
 def test_a_program_that_obeys_no_signal_is_ended(tmp_path, group):
     """`tune` ends a program that ignores Ctrl-C and SIGTERM, and what that has started."""
     (tmp_path / "prog.py").write_text(textwrap.dedent(WAITING))
-    command = Command(tmp_path, "tune", "--dir", "tuned", "prog.py")
+    command = Command(tmp_path, "tuned", "tune", "--dir", "tuned", "prog.py")
     command.wait_for("ready")
     command.interrupt() if group else command.process.send_signal(signal.SIGINT)
 
@@ -196,7 +196,7 @@ def test_a_program_that_obeys_no_signal_is_ended(tmp_path, group):
 def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
     """A call of C++ that goes on for ever, as a compilation of XLA may: the thread that watches ends the process."""
     (tmp_path / "hanging.py").write_text(textwrap.dedent(HANGING))
-    command = Command(tmp_path, "tune", "--dir", "tuned", "--module", "hanging.py")
+    command = Command(tmp_path, "tuned", "tune", "--dir", "tuned", "--module", "hanging.py")
     command.wait_for("ready")
     command.interrupt()
 
@@ -211,7 +211,9 @@ def test_an_interrupt_that_python_loses_counts(tmp_path, thread):
     code = textwrap.dedent(COMMAND)
     if thread != "watches":
         code = f"import ejcache.cli.interrupt as watching\nwatching.start_daemon = lambda *_, **__: True\n{code}"
-    command = Command(tmp_path, "tune", "--dir", "tuned", "--module", "losing.py", "--calls", ".", prefix=("-c", code))
+    command = Command(
+        tmp_path, "tuned", "tune", "--dir", "tuned", "--module", "losing.py", "--calls", ".", prefix=("-c", code)
+    )
     said = command.process.communicate()[0]
 
     assert "Exception ignored in" in said

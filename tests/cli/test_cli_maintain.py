@@ -1,4 +1,4 @@
-"""`ejcache prune`, `verify`, `clear`: what goes, what stays, and what they exit with."""
+"""`ejcache prune`, `verify`: what goes, what stays, and what they exit with."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_prune_keeps_names(cache):
 
 def cleared(*arguments) -> list[str]:
     before = {row["key"] for row in ejcache("ls", *arguments[1:], "--json").json["entries"]}
-    said = ejcache("clear", *arguments, "--json")
+    said = ejcache("prune", "--all", *arguments, "--json")
     assert said.status == 0, said
     return sorted(before - {row["key"] for row in ejcache("ls", *arguments[1:], "--json").json["entries"]})
 
@@ -112,8 +112,8 @@ def test_clear_takes_what_was_named(tmp_path):
     """A whole key takes precedence over a name, and a name over the beginning of a key or digest."""
     keys = fill(tmp_path / "cache", "jit_train", "jit_train_step", "jit_f", "jit_feed", "train")
     place = ("--dir", tmp_path / "cache")
-    assert ejcache("clear", parse_key(keys[3]).logical[:5], *place).status == 1
-    assert ejcache("show", "jit_train", *place, "--json").json["key"] == keys[0]
+    assert ejcache("prune", "--all", parse_key(keys[3]).logical[:5], *place).status == 1
+    assert ejcache("ls", "jit_train", *place, "--json").json["key"] == keys[0]
     assert cleared(keys[1], *place) == [keys[1]]
     assert cleared("jit_f", *place) == [keys[2]]
     assert cleared("train", *place) == sorted([keys[0], keys[4]])
@@ -122,7 +122,7 @@ def test_clear_takes_what_was_named(tmp_path):
 
 def test_a_beginning_of_several_programs_clears_none(cache):
     """The message lists their keys; variants of one program, and entries of one name, go together."""
-    said = ejcache("clear", "jit_", "--dir", cache)
+    said = ejcache("prune", "--all", "jit_", "--dir", cache)
     assert (said.status, said.out) == (1, "")
     assert key_text("jit_train") in said.err
     assert len(names(cache)) == 3
@@ -160,7 +160,7 @@ def test_verify_finds_and_fixes(cache):
 
 def test_clear_asks(cache):
     """Without a terminal, nothing is removed without --yes."""
-    said = ejcache("clear", "--dir", cache)
+    said = ejcache("prune", "--all", "--dir", cache)
     assert said.status == 2
     assert "--yes" in said.err
     assert len(names(cache)) == 3
@@ -170,7 +170,7 @@ def test_clear_asks(cache):
 def test_clear_takes_an_answer(cache, monkeypatch, answer, status, left):
     """Entries are removed only after a yes; the end of the input does not count as one."""
     monkeypatch.setattr("sys.stdin", Terminal(answer))
-    said = ejcache("clear", "--dir", cache)
+    said = ejcache("prune", "--all", "--dir", cache)
     assert said.status == status
     assert "Remove 3 entries (" in said.err
     assert len(names(cache)) == left
@@ -215,7 +215,7 @@ def test_a_spinner_while_storage_is_silent(monkeypatch):
     assert "reading" not in terminal.getvalue()
 
 
-@pytest.mark.parametrize("removal", [("clear", "--yes"), ("prune", "--max-size", "0")])
+@pytest.mark.parametrize("removal", [("prune", "--all", "--yes"), ("prune", "--max-size", "0")])
 def test_only_ours_are_removed(cache, removal):
     """Entries go; files of JAX's own cache and of others stay."""
     old = plain_jax(cache)
@@ -226,7 +226,7 @@ def test_only_ours_are_removed(cache, removal):
     assert (said.status, said.json["removed_entries"]) == (0, 3)
     assert names(cache) == []
     assert kept == {path.name for path in cache.iterdir() if path.is_file()} - {"CACHEDIR.TAG"}
-    assert "nothing to remove" in ejcache("clear", "--dir", cache, "--yes").out
+    assert "nothing to remove" in ejcache("prune", "--all", "--dir", cache, "--yes").out
 
 
 def test_what_lies_beside_entries_is_not_counted(cache, tmp_path):
@@ -249,7 +249,7 @@ def test_what_lies_beside_entries_is_not_counted(cache, tmp_path):
     assert ejcache("push", other, "--dir", cache, "--json").json["already_entries"] == 3
     assert "would remove 3 entries" in ejcache("prune", "--dir", cache, "-n", "--max-size", "0").out
     assert ejcache("prune", "--dir", other, "--max-size", "0", "--json").json["removed_entries"] == 3
-    cleared = ejcache("clear", "--dir", cache, "--yes", "--json").json
+    cleared = ejcache("prune", "--all", "--dir", cache, "--yes", "--json").json
     assert (cleared["removed_entries"], cleared["removed_size"]) == (3, size)
 
 
@@ -260,13 +260,13 @@ def test_a_dry_run_that_would_remove_nothing_is_a_dry_run(cache):
 
 
 def test_clear_of_named_entries(cache):
-    """With keys or names, `clear` removes those entries without asking."""
-    said = ejcache("clear", "jit_train", "init", "--dir", cache, "--json")
+    """With keys or names, `prune --all` removes those entries without asking."""
+    said = ejcache("prune", "--all", "jit_train", "init", "--dir", cache, "--json")
     assert (said.status, said.json["removed_entries"]) == (0, 2)
     assert names(cache) == ["jit_eval"]
-    said = ejcache("clear", "jit_eval", "jit_nothing", "--dir", cache)
+    said = ejcache("prune", "--all", "jit_eval", "jit_nothing", "--dir", cache)
     assert (said.status, "'jit_nothing'" in said.err) == (1, True)
-    assert ejcache("clear", "", "--dir", cache).status == 2
+    assert ejcache("prune", "--all", "", "--dir", cache).status == 2
     assert names(cache) == ["jit_eval"]
 
 

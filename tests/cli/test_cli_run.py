@@ -135,10 +135,10 @@ def test_wrong_use(tmp_path, write, monkeypatch, arguments, complaint):
     assert ours.err.startswith(f"ejcache: {complaint}")
 
 
-@pytest.mark.parametrize("command", ["advise", "bench", "tune", "warm"])
+@pytest.mark.parametrize("command", ["advise", "bench", "tuned tune", "warm"])
 def test_other_commands_that_run_a_program(command):
     """Their sentence names no command that the user has not called."""
-    ours = ejcache(command, "none.py")
+    ours = ejcache(*command.split(), "none.py")
     assert (ours.status, ours.err) == (1, "ejcache: there is no script none.py\n")
 
 

@@ -194,24 +194,24 @@ def test_a_file_out_and_in(cache, tmp_path):
 
 
 def test_a_file_has_tuned_records(cache, tmp_path):
-    """Entries and records go into one file and come out of it; with --tuned, only records do."""
+    """Entries and records go into one file and come out of it; with `tuned`, only records do."""
     AutotuneStore(str(cache), seeds=()).publish(record())
     said = ejcache("push", tmp_path / "all.tar", "--dir", cache, "--json").json
     assert (said["copied_entries"], said["total_records"], said["written"]) == (3, 1, True)
-    said = ejcache("pull", tmp_path / "all.tar", "--dir", tmp_path / "one", "--tuned", "--json").json
+    said = ejcache("tuned", "pull", tmp_path / "all.tar", "--dir", tmp_path / "one", "--json").json
     assert (said["copied_entries"], said["new_records"], held(tmp_path / "one")) == (0, 1, {})
     said = ejcache("pull", tmp_path / "all.tar", "--dir", tmp_path / "two", "--json").json
     assert (said["copied_entries"], said["new_records"]) == (3, 1)
     found = AutotuneStore(str(tmp_path / "two"), seeds=()).find(record().key)
     assert (found.record.configuration, held(tmp_path / "two")) == (record().configuration, held(cache))
-    said = ejcache("push", tmp_path / "tuned.tar", "--dir", cache, "--tuned", "--json").json
+    said = ejcache("tuned", "push", tmp_path / "tuned.tar", "--dir", cache, "--json").json
     assert (said["copied_entries"], said["total_records"]) == (0, 1)
     again = ejcache("pull", tmp_path / "tuned.tar", "--dir", tmp_path / "two")
     assert (again.status, "copied 0 tuned records" in again.out) == (0, True)
 
 
-@pytest.mark.parametrize("options", [[], ["--tuned"]])
-def test_no_command_of_a_job_imports_jax(run_python, cache, tmp_path, options):
+@pytest.mark.parametrize("group", [[], ["tuned"]])
+def test_no_command_of_a_job_imports_jax(run_python, cache, tmp_path, group):
     """To import JAX takes ten times as long as to write the file or to read it, tuned records included."""
     AutotuneStore(str(cache), seeds=()).publish(record())
     command = (
@@ -219,8 +219,8 @@ def test_no_command_of_a_job_imports_jax(run_python, cache, tmp_path, options):
         "status = main(sys.argv[1:]); sys.exit('it imported JAX' if 'jax' in sys.modules else status)"
     )
     file = tmp_path / "ci.tar"
-    run_python(command, "push", file, "--dir", cache, "--if-changed", *options)
-    run_python(command, "pull", file, "--dir", tmp_path / "other", *options)
+    run_python(command, *group, "push", file, "--dir", cache)
+    run_python(command, *group, "pull", file, "--dir", tmp_path / "other")
 
 
 def test_a_name_that_no_entry_has(cache, tmp_path):

@@ -12,8 +12,8 @@ from helpers import run_program
 
 from ejcache.cli import output
 
-LOOKING = [["stats"], ["ls"], ["show", "x"], ["verify"], ["prune", "-n", "--max-size", "0"]]
-CHANGING = [["prune", "--max-size", "0"], ["clear", "--yes"], ["verify", "--fix"], ["stats", "--reset"]]
+LOOKING = [["stats"], ["ls"], ["ls", "x"], ["verify"], ["prune", "-n", "--max-size", "0"]]
+CHANGING = [["prune", "--max-size", "0"], ["prune", "--all", "--yes"], ["verify", "--fix"], ["stats", "--reset"]]
 
 
 def one_sentence(said):
@@ -40,12 +40,12 @@ def one_sentence(said):
         (["ls", "--sort", "colour"], ["--sort", "'colour'", "'size', 'age', 'used', 'hits', 'name'"]),
         (["ls", "--limit", "many"], ["--limit", "'many'", "whole number"]),
         (["ls", "--dir"], ["--dir"]),
-        (["ls", "surplus"], ["surplus"]),
-        (["show"], ["KEY"]),
+        (["stats", "surplus"], ["surplus"]),
+        (["tuned", "show"], ["KEY"]),
         (["nonsense"], ["nonsense"]),
         (["stats", "--dir", "nonsense://bucket"], ["--dir", "'nonsense://bucket'", "a directory"]),
-        (["clear", "--yes", "--dir", ""], ["--dir", "''", "a directory or a URL"]),
-        (["show", ""], ["KEY", "''", "name"]),
+        (["prune", "--all", "--yes", "--dir", ""], ["--dir", "''", "a directory or a URL"]),
+        (["ls", ""], ["KEY", "''", "name"]),
         (["why", ""], ["KEY", "''", "name"]),
         (["run", "--dir", "", __file__], ["--dir", "''"]),
         (["run"], ["script"]),
@@ -56,8 +56,10 @@ def one_sentence(said):
         (["run", "--dir", "nonsense://bucket", __file__], ["--dir", "'nonsense://bucket'"]),
         (["run", "--max-size", "much", __file__], ["--max-size", "'much'", "10GB"]),
         (["run", "--min-compile-seconds", "soon", __file__], ["--min-compile-seconds", "'soon'", "seconds"]),
-        (["demo", "--blocks", "0"], ["--blocks", "1 or more"]),
-        (["demo", "--blocks", "-1"], ["--blocks", "1 or more"]),
+        (["prune", "jit_eval"], ["add --all"]),
+        (["prune", "--all", "--name", "x"], ["leave out", "--name"]),
+        (["ls", "x", "--limit", "1"], ["leave out", "--limit"]),
+        (["tuned", "rm"], ["KEY", "--all"]),
         (["config", "set", "max_size=-5"], ["max_size cannot be"]),
     ],
 )
@@ -173,7 +175,7 @@ def test_a_full_disk_under_the_output(tmp_path, command):
     [
         (["-v", "ls", "--json"], ["ls", "--json"], "DEBUG"),
         (["ls", "--verbose"], ["ls"], "DEBUG"),
-        (["ls", "--tuned", "-q"], ["ls", "--tuned"], "ERROR"),
+        (["tuned", "ls", "-q"], ["tuned", "ls"], "ERROR"),
         (["run", "-q", "train.py", "-v"], ["run", "-q", "train.py", "-v"], "WARNING"),
         (["-q", "run", "train.py", "-v"], ["run", "train.py", "-v"], "ERROR"),
         (["-v"], [], "DEBUG"),
@@ -189,7 +191,7 @@ def test_where_verbosity_may_be_given(arguments, rest, level):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["show", "nothing"],
+        ["ls", "nothing"],
         ["why", "nothing"],
         ["ls", "--dir", "/nonexistent/cache"],
         ["target", "show", "nothing"],
@@ -212,7 +214,7 @@ def test_a_short_beginning_of_a_digest(tmp_path):
     """The message says how many characters a digest needs."""
     (key,) = fill(tmp_path, "jit_f")
     short = key.split("-")[3][:5]
-    said = ejcache("show", short, "--dir", tmp_path)
+    said = ejcache("ls", short, "--dir", tmp_path)
     assert (said.status, "needs 6 characters" in said.err) == (1, True)
 
 

@@ -43,7 +43,7 @@ SHOWN = (
     "ejcache pull cache.tar",
     *("pip install .\nejcache run", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()", "env:"),
     *("EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
-    "ejcache push --tuned my_kernels",
+    "ejcache tuned push my_kernels",
     "ejcache advise ",
     "ejcache recall ",
 )

@@ -36,7 +36,7 @@ GIB = 1 << 30
 COMMANDS = (
     ["ls"],
     ["stats"],
-    ["show", "jit_train"],
+    ["ls", "jit_train"],
     ["why", "jit_train"],
     ["verify"],
     ["verify", "--fix"],
@@ -60,7 +60,7 @@ def job(task: dict) -> list[str]:
         store = AutotuneStore(task["cache"])
         with contextlib.suppress(EjcacheError):
             store.find_all(tuned_key())
-        commands = (["ls", "--tuned"], ["stats", "--tuned"], ["prune", "--tuned", "--older-than", "1d", "-n"])
+        commands = (["tuned", "ls"], ["tuned", "stats"], ["tuned", "prune", "--older-than", "1d", "-n"])
     elif task["kind"] == "archive":
         commands = (["pull", task["cache"]], ["ls"])
         task["cache"] = f"{task['home']}/imported"
@@ -74,7 +74,7 @@ def job(task: dict) -> list[str]:
             ["push", f"{copies}/copy.tar"],
             ["config", "set", "max_size=1GB"],
             ["stats", "--reset"],
-            ["clear", "--yes"],
+            ["prune", "--all", "--yes"],
         )
     for command in commands:
         said = ejcache(*command, "--dir", task["cache"])

@@ -38,16 +38,12 @@ LINES = {
     "warm": ["warm", "{script}:step", "--shapes", "f32[4]", "--dir", "."],
     "stats": ["stats", "--dir", "."],
     "ls": ["ls", "--dir", "."],
-    "show": ["show", "jit_none", "--dir", "."],
     "why": ["why", "--dir", "."],
     "prune": ["prune", "--max-size", "1GB", "--dir", "."],
     "report": ["report"],
     "advise": ["advise", "{script}"],
     "verify": ["verify", "--dir", "."],
-    "clear": ["clear", "--yes", "--dir", "."],
     "recall": ["recall", "--all", "--yes", "--dir", "."],
-    "pin": ["pin", "none", "--dir", "."],
-    "unpin": ["unpin", "none", "--dir", "."],
     "config": ["config"],
     "push": ["push", "other", "--dir", "."],
     "pull": ["pull", "other", "--dir", "."],
@@ -55,8 +51,7 @@ LINES = {
     "doctor": ["doctor", "--dir", "."],
     "target": ["target", "diff", "tpu:v5e:2x2", "--dir", "."],
     "bench": ["bench", "--rounds", "1", "{script}"],
-    "demo": ["demo", "--blocks", "1", "--dir", "."],
-    "tune": ["tune", "--dir", ".", "--spread", "{script}"],
+    "tuned": ["tuned", "tune", "--dir", ".", "--spread", "{script}"],
 }
 """A command line of each command, and for groups of the one that starts processes."""
 
@@ -92,7 +87,7 @@ def test_every_command_has_a_line():
     assert set(LINES) == set(COMMANDS)
 
 
-LONG = {"advise", "bench", "demo", "target", "tune"}
+LONG = {"advise", "bench", "target", "tuned"}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +97,7 @@ def test_a_command_imports_nothing_from_the_working_directory(hostile, script, c
     """Nor does a process that it starts; the directory of a script that the user names is on the path."""
     done = started(LINES[command], hostile, script)
     assert "Traceback" not in done.stderr
-    assert done.returncode in ((0,) if command in ("tune", "bench", "demo", "warm") else (0, 1)), done
+    assert done.returncode in ((0,) if command in ("tuned", "bench", "warm") else (0, 1)), done
 
 
 def test_a_module_in_the_working_directory_has_to_be_named_by_its_file(hostile, script):
@@ -159,7 +154,9 @@ def test_a_recorded_type_that_imports_a_module_is_not_made(hostile, script, tmp_
     for place in (hostile, script.parent):
         (place / "wicked.py").write_text(f"open({str(tmp_path / 'IMPORTED')!r}, 'a').write('wicked ')\n")
     paths = os.pathsep.join([str(script.parent), str(ROOT / "src")])
-    done = started(["tune", "--dir", ".", "--module", "named", "--json"], hostile, script, env={"PYTHONPATH": paths})
+    done = started(
+        ["tuned", "tune", "--dir", ".", "--module", "named", "--json"], hostile, script, env={"PYTHONPATH": paths}
+    )
     assert json.loads(done.stdout)["failures"] == 1
     assert "--module" in json.loads(done.stdout)["tuned_calls"][0]["problem"]
 
@@ -179,5 +176,5 @@ def test_types_that_the_operation_annotates_are_made(script):
     )
     place = script.with_name("store")
     run_program([sys.executable, script], env={"EJCACHE_AUTOTUNE_RECORD": str(place)})
-    done = run_program([CONSOLE, "tune", "--dir", place, "--module", script, "--json"], check=False)
+    done = run_program([CONSOLE, "tuned", "tune", "--dir", place, "--module", script, "--json"], check=False)
     assert json.loads(done.stdout)["tuned"] == 1, done

@@ -375,10 +375,10 @@ def test_variants_are_listed_as_one_program(populated, tmp_path):
     (profile,) = [row["profile"] for row in rows if row["profile"]]
     assert profile | {"digest": ""} == {"digest": "", "runs": RUNS, "percentile": 90, "devices": 1}
 
-    shown = cli("show", "--dir", tmp_path, "--json", parse_key(optimised).logical).json
+    shown = cli("ls", "--dir", tmp_path, "--json", parse_key(optimised).logical).json
     assert (shown["key"], shown["profile"]) == (optimised, profile)
     assert [each["variant"] for each in shown["variants"]] == [PGLE, "profiling"]
-    words = cli("show", "--dir", tmp_path, parse_key(optimised).logical).out
+    words = cli("ls", "--dir", tmp_path, parse_key(optimised).logical).out
     assert all(word in words for word in (profile["digest"], f"{RUNS} runs, p90, 1 device", "Also profiling"))
 
 

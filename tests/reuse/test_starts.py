@@ -316,7 +316,7 @@ def test_two_traces_that_differ(start, tmp_path):
     assert len({str(values(each)) for each in starts}) == 4
     said = "two traces of __main__.chance with the same word, code and call gave other programs"
     assert [said in each["stderr"] for each in starts] == [False, True, True, True]
-    run_program([sys.executable, "-m", "ejcache", "clear", "--dir", tmp_path / "cache", "--yes"])
+    run_program([sys.executable, "-m", "ejcache", "prune", "--all", "--dir", tmp_path / "cache", "--yes"])
     assert said not in start()["stderr"]
 
 

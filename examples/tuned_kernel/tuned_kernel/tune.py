@@ -1,4 +1,4 @@
-"""Measures the kernel on this device: `python -m tuned_kernel.tune`, then `ejcache push --tuned` (pyproject.toml)."""
+"""Measures the kernel on this device: `python -m tuned_kernel.tune`, then `ejcache tuned push` (pyproject.toml)."""
 
 from tuned_kernel import example, scaled_add
 

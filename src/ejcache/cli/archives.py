@@ -38,6 +38,11 @@ UNCHANGED: Final = 3
 """The exit status of `push --if-changed` that has written nothing."""
 
 
+def is_archive(place: str) -> bool:
+    """Return true for the name of a tar file on this machine."""
+    return place.endswith(".tar") and "://" not in place and not Path(place).is_dir()
+
+
 def push_archive(
     file: str,
     directory: str | None,

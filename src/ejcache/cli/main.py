@@ -67,30 +67,20 @@ COMMANDS: Final = {
         "Save and compare devices to compile for elsewhere.",
         ("target save v5p-128", "target diff v5p-128", "warm train.py:steps --target v5p-128"),
     ),
-    "tune": Command(
-        "ejcache.cli.commands.tune:tune",
-        "Measure the configurations of the calls that a program makes or recorded.",
-        ("tune --spread train.py --steps 1", "tune --module train.py", "tune --calls gs://my-bucket/recorded"),
-    ),
     "stats": Command(
         "ejcache.cli.commands.stats:stats",
         "Show what the cache holds, its hits and its misses.",
-        ("stats", "stats --dir gs://my-bucket/compiled --json", "stats --tuned"),
+        ("stats", "stats --dir gs://my-bucket/compiled --json"),
     ),
     "ls": Command(
         "ejcache.cli.commands.ls:ls",
-        "List the entries, or the tuned records.",
-        ("ls --sort size --limit 10", "ls --name 'jit_train*'", "ls --tuned --name 'block*'"),
-    ),
-    "show": Command(
-        "ejcache.cli.commands.show:show",
-        "Show one entry, or one tuned record.",
-        ("show jit_train_step", "show 50a34c --json", "show block_matmul"),
+        "List the entries, or show one.",
+        ("ls --sort size --limit 10", "ls --name 'jit_train*'", "ls jit_train_step", "ls 50a34c --json"),
     ),
     "why": Command(
         "ejcache.cli.commands.why:why",
-        "Say why a program was compiled, or why a tuned call runs as it does.",
-        ("why", "why jit_train_step --full", "why --since 2h", "why block_matmul"),
+        "Say why a program was compiled.",
+        ("why", "why jit_train_step --full", "why --since 2h"),
     ),
     "advise": Command(
         "ejcache.cli.commands.advise:advise",
@@ -99,22 +89,18 @@ COMMANDS: Final = {
     ),
     "prune": Command(
         "ejcache.cli.commands.prune:prune",
-        "Remove entries or tuned records by size, number, age, name or version.",
+        "Remove entries by size, number, age, name or version, or all.",
         (
             "prune --max-size 10GB --dry-run",
             "prune --unused-for 30d --keep 'jit_train*' --yes",
-            "prune --tuned --old-versions",
+            "prune --all",
+            "prune --all jit_eval",
         ),
     ),
     "verify": Command(
         "ejcache.cli.commands.verify:verify",
         "Check every entry, and repair.",
         ("verify", "verify --fix"),
-    ),
-    "clear": Command(
-        "ejcache.cli.commands.clear:clear",
-        "Remove all entries or tuned records, or those that are named.",
-        ("clear", "clear jit_eval", "clear --tuned"),
     ),
     "recall": Command(
         "ejcache.cli.commands.recall:recall",
@@ -126,12 +112,11 @@ COMMANDS: Final = {
             "recall --all",
         ),
     ),
-    "pin": Command(
-        "ejcache.cli.tuned.removal_and_pins:pin",
-        "Fix the configuration of a tuned call.",
-        ("pin 13fa4371", "pin 13fa4371 '{\"block\": 64}'"),
+    "tuned": Command(
+        "ejcache.cli.tuned.commands:app",
+        "Look at, change and copy tuned configurations, and measure them.",
+        ("tuned ls", "tuned tune train.py --steps 1", "tuned push gs://my-bucket/tuned"),
     ),
-    "unpin": Command("ejcache.cli.tuned.removal_and_pins:unpin", "Let measurements decide again.", ("unpin 13fa4371",)),
     "config": Command(
         "ejcache.cli.commands.config:app",
         "Show every setting, its value and its source.",
@@ -139,24 +124,17 @@ COMMANDS: Final = {
     ),
     "push": Command(
         "ejcache.cli.commands.push_pull:push",
-        "Copy entries or tuned records to another cache.",
+        "Copy entries to another cache, or all into one file.",
         (
             "push gs://my-bucket/compiled",
             "push /mnt/shared --used-within 7d --dry-run",
             "push compiled.tar --max-size 1GB",
-            "push --tuned gs://my-bucket/tuned",
-            "push --format ejkernel ejkernel_files",
         ),
     ),
     "pull": Command(
         "ejcache.cli.commands.push_pull:pull",
-        "Copy entries or tuned records from another cache.",
-        (
-            "pull gs://my-bucket/compiled",
-            "pull compiled.tar",
-            "pull --tuned gs://my-bucket/tuned",
-            "pull --format ejkernel ejkernel_files",
-        ),
+        "Copy entries from another cache, or all from one file.",
+        ("pull gs://my-bucket/compiled", "pull compiled.tar"),
     ),
     "key": Command(
         "ejcache.cli.commands.key:key",
@@ -172,11 +150,6 @@ COMMANDS: Final = {
         "ejcache.cli.commands.bench:bench",
         "Time a program's starts beside JAX's own cache.",
         ("bench train.py --steps 2", "bench --rounds 9 -m my_project.train"),
-    ),
-    "demo": Command(
-        "ejcache.cli.commands.bench:demo",
-        "Run a training step cold and warm, and compare.",
-        ("demo", "demo --blocks 8"),
     ),
     "report": Command(
         "ejcache.reports.commands:report",
@@ -206,7 +179,7 @@ class _Commands(TyperGroup):
         return name, None if name is None or known is None else load_command(name), rest
 
 
-_OF_FULL_FORM: Final = frozenset({"target", "tune", "warm"})
+_OF_FULL_FORM: Final = frozenset({"target", "warm"})
 """Commands that need a JAX of the full form."""
 
 
@@ -355,14 +328,17 @@ def _rearrange(arguments: list[str]) -> list[str]:
         return ["--version"]
     if arguments[:1] == ["--dir"] and len(arguments) > 2:
         directory, (command, *rest) = arguments[:2], arguments[2:]
+        if not _runs_a_program([command, *rest]):
+            return [command, *rest, *directory]
         # Behind the program, an option would be the program's.
-        return [command, *directory, *rest] if _runs_a_program([command, *rest]) else [command, *rest, *directory]
+        group, rest = ([command], rest) if command == "run" else ([command, rest[0]], rest[1:])
+        return [*group, *directory, *rest]
     return arguments
 
 
 def _runs_a_program(arguments: list[str]) -> bool:
     """True if the command has a program behind its own options."""
-    return arguments[:1] in (["run"], ["tune"])
+    return arguments[:1] == ["run"] or arguments[:2] == ["tuned", "tune"]
 
 
 class _MessagePrinter(logging.Handler):

@@ -49,7 +49,7 @@ def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def keys_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return names, and beginnings of keys, of what the local cache of the command holds. Never fails."""
-    return _complete(incomplete, _records if ctx.params.get("tuned") else _entries, ctx.params.get("directory"))
+    return _complete(incomplete, _entries, ctx.params.get("directory"))
 
 
 def records_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -92,8 +92,7 @@ TunedDir = Annotated[
     str | None,
     option("--dir", "URL", "The autotune store: a directory or a URL. Default: EJCACHE_AUTOTUNE_DIR, else the cache."),
 ]
-Tuned = Annotated[bool, flag("--tuned", "Tuned records instead of entries.")]
-Device = Annotated[str | None, option("--device", "GLOB", "With --tuned: only devices whose kind matches the pattern.")]
+Device = Annotated[str | None, option("--device", "GLOB", "Only devices whose kind matches the pattern.")]
 Json = Annotated[bool, flag("--json", "Print JSON with stable field names.")]
 Yes = Annotated[bool, flag("--yes", "-y", "Do not ask.")]
 DryRun = Annotated[bool, flag("--dry-run", "-n", "Say what would be done, and do nothing.")]
@@ -106,12 +105,16 @@ Key = Annotated[
     str,
     argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=keys_beginning),
 ]
-RecordKey = Annotated[
-    str, argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=records_beginning)
-]
 Keys = Annotated[
     list[str] | None,
     argument("[KEY]...", "Only these: keys, beginnings of keys, or names.", autocompletion=keys_beginning),
+]
+RecordKeys = Annotated[
+    list[str] | None,
+    argument("[KEY]...", "Only these: keys, beginnings of keys, or operations.", autocompletion=records_beginning),
+]
+RecordKey = Annotated[
+    str, argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=records_beginning)
 ]
 Readable = Annotated[
     bool, flag("--readable", "Let every user of a host that has the directory read it, such as the users of an image.")

@@ -274,8 +274,8 @@ class Settings:
     )
     autotune_record: bool | str = setting(
         False,
-        "record the shapes and types of calls of tunable kernels, for `ejcache tune` to measure later (a directory or"
-        " URL: record them there)",
+        "record the shapes and types of calls of tunable kernels, for `ejcache tuned tune` to measure later (a "
+        "directory or URL: record them there)",
         kind="switch_or_location",
         accepted="true or false, or a directory or URL",
         others=("EJKERNEL_OPS_RECORD",),

@@ -103,7 +103,7 @@ def _remote(scheme: str, rest: str, text: str) -> tuple[LocationKind, str, str, 
     if scheme == "sftp":
         raise UsageError(
             f"{without_credentials(text)} cannot be opened as a store: mount the directory with sshfs, and give its "
-            "path (docs/shared.md says with which options)"
+            "path (`ejcache help shared` says with which options)"
         )
     if scheme not in _BUCKETS and scheme not in _OTHERS and not _is_installed(scheme):
         raise refuse(text, "this version does not support that kind of storage")

@@ -204,7 +204,7 @@ class Source(StrEnum):
     OVERLAY = "overlay"
     """An active `overlay` gave it. Never stored."""
     PINNED = "pinned"
-    """A person fixed it (`ejcache pin`)."""
+    """A person fixed it (`ejcache tuned pin`)."""
     PGLE = "pgle"
     """Measured in a program that was compiled with its profile."""
     TUNED = "tuned"

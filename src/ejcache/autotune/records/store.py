@@ -9,7 +9,7 @@ Installed packages ship records by the group `ejcache.seeds` of entry points:
     [project.entry-points."ejcache.seeds"]
     my_kernels = "my_kernels.tuned"
 
-The value names a directory of the package, here `my_kernels/tuned`, in the form that `ejcache push --tuned` writes.
+The value names a directory of the package, here `my_kernels/tuned`, in the form that `ejcache tuned push` writes.
 The package is found and not imported: a program that does not use it must not pay for it, and its import may fail.
 Source of the form: https://packaging.python.org/en/latest/specifications/entry-points/
 """

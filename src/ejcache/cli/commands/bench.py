@@ -1,15 +1,13 @@
-"""`ejcache bench` and `demo`: how a program starts without a cache, with JAX's own, and with ejcache.
+"""`ejcache bench`: how a program starts without a cache, with JAX's own, and with ejcache.
 
-`demo` starts a program that ejcache brings, cold and warm, and shows its phases. For `bench`, each contestant has
-caches of its own in a temporary directory. In every round each of them starts once, in turn, so that a machine that is
-busy for a while slows all of them down. What the program prints is compared, because a start that gives another result
-proves nothing.
+Each contestant has caches of its own in a temporary directory. In every round each of them starts once, in turn, so
+that a machine that is busy for a while slows all of them down. What the program prints is compared, because a start
+that gives another result proves nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import statistics
 import subprocess
 import tempfile
@@ -20,14 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM
 from ejcache.cli.options import Json, argument, option, positive
-from ejcache.cli.starting import absolute_url, command_of
+from ejcache.cli.starting import command_of
 from ejcache.errors import EjcacheError
 from ejcache.settings.described import SETTINGS
-from ejcache.settings.directories import default_directory, user_directory
+from ejcache.settings.directories import default_directory
 from ejcache.settings.environment import all_variables
-from ejcache.settings.resolve import settings_in_use
 from ejcache.util.units import plural
-from ejcache.util.worker_processes import python_of_ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,54 +49,6 @@ _OTHERS: Final = frozenset({"ALLOW_FULL_CACHE", "EASYDEL_CACHE_COMPILES"})
 _DIRECTORIES: Final = frozenset({"jax", "jax-0", "cold", "warm"})
 _FILLING: Final = {"JAX, defaults": 1, "JAX, floor 0": 1, "ejcache, warm": 2}
 """Starts that are not timed: the first one compiles, and the second one of ejcache notes what a warm start uses."""
-_DEMO: Final = Path(__file__).parents[1] / "programs" / "demo_program.py"
-
-
-def demo(
-    directory: Annotated[
-        str | None, option("--dir", "URL", "The cache. Default: a temporary directory that is deleted afterwards.")
-    ] = None,
-    blocks: Annotated[str, option("--blocks", "N", "Transformer blocks. More blocks take longer to compile.")] = "24",
-    as_json: Json = False,
-) -> int:
-    """Run one training step of a small transformer in two new processes, and compare their times.
-
-    What `ejcache report` and `why` tell of this host leaves these two processes out. Exits with 1 if the second process
-    compiled a program or computed another result.
-    """
-    number = positive(blocks, option="--blocks")
-    starts: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory(prefix="ejcache-demo-") as scratch:
-        url = absolute_url(directory) or f"{scratch}/cache"
-        # The records of the user's own starts are in the user's own directory.
-        apart = {"XDG_CACHE_HOME": str(_empty_home(Path(scratch)))}
-        if "://" in url and settings_in_use().local_dir is None:
-            # What is not uploaded at the end stays for the next process of this host.
-            apart["EJCACHE_LOCAL_DIR"] = str(user_directory() / "tiers")
-        for name in ("cold", "warm"):
-            output.warn(f"{name}: a training step of {number} transformer blocks, in a new process …")
-            report = Path(scratch) / name
-            env = {**all_variables(), **_FLOORLESS, **apart, "EJCACHE": url, "EJCACHE_REPORT": str(report)}
-            took, printed = _start([*python_of_ours(str(_DEMO)), str(number)], env, name)
-            starts[name] = {**json.loads(printed), "process_seconds": took, "report": json.loads(report.read_text())}
-    same = starts["cold"]["loss"] == starts["warm"]["loss"]
-    if as_json:
-        output.print_json({"url": url, "blocks": number, **starts, "same_loss": same})
-    else:
-        print_starts(**starts, blocks=number)
-    counted = starts["warm"]["report"]
-    return int(not same or counted["misses"] > 0 or not counted["hits"])
-
-
-def print_starts(cold: Mapping[str, Any], warm: Mapping[str, Any], *, blocks: int) -> None:
-    """Print what the two processes have measured, side by side, and whether they computed the same loss."""
-    output.say(f"One training step of {blocks} transformer blocks, JAX {cold['jax']}, {cold['device']}\n")
-    rows = []
-    for phase in ("import", "trace_and_lower", "compile_or_load", "first_step", "process"):
-        before, after = cold[f"{phase}_seconds"], warm[f"{phase}_seconds"]
-        rows.append([phase.replace("_", " "), f"{before:.2f} s", f"{after:.2f} s", f"{before / after:.1f}x"])
-    output.print_table(["", "cold", "warm", "faster"], rows, right=("cold", "warm", "faster"))
-    output.say(f"\nBoth processes computed {'the same' if cold['loss'] == warm['loss'] else 'ANOTHER'} loss.")
 
 
 def bench(

@@ -1,4 +1,4 @@
-"""`ejcache ls`: lists the entries of a cache. It changes nothing, not even when an entry was last used."""
+"""`ejcache ls`: lists the entries of a cache, or shows one. It does not even change when one was last used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.listing import Totals, by_program, list_entries, profile_text, read_facts
-from ejcache.cli.options import Device, Dir, Json, Limit, Name, Tuned, count, flag
+from ejcache.cli.one_entry import show_entry
+from ejcache.cli.options import Dir, Json, Limit, Name, argument, count, flag, keys_beginning
+from ejcache.errors import UsageError
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ _ORDERS: Final = {
 
 
 def ls(
+    key: Annotated[
+        str | None,
+        argument("[KEY]", "Show this one: a key, the beginning of one, or a name.", autocompletion=keys_beginning),
+    ] = None,
     directory: Dir = None,
     name: Name = None,
     sort: Annotated[
@@ -47,11 +53,9 @@ def ls(
         flag("--sort", "By size (largest first), age (oldest first), used (latest first), hits (most first) or name."),
     ] = Order.used,
     limit: Limit = None,
-    tuned: Tuned = False,
-    device: Device = None,
     as_json: Json = False,
 ) -> int:
-    """List the entries: name, platform, variant, size, compile time in seconds, last use, and a key for `show`.
+    """List the entries: name, platform, variant, size, compile time in seconds, last use, and a key.
 
     A local cache also counts the hits of each entry, of all processes. What they saved is the compile time, that many
     times. Nobody counts the hits of an entry of a bucket.
@@ -60,13 +64,15 @@ def ls(
 
     For a remote cache with more than 2,000 entries, compile times are shown only with --limit or --name.
 
-    With --tuned, the tuned records are listed: the call, its configuration, how that was found, and how fast it is. A
-    source with a question mark is unsure, and `tune --unsure` measures the call again. --name and --device select.
+    With KEY, one entry is shown: its header, the components of its key, and whether it is intact. Of a program with
+    several variants, the one compiled with a PGLE profile is shown and the others are listed. Of a name that several
+    programs have, each is listed with its arguments. Exits with 1 if the entry is damaged, if none is there, or if KEY
+    is the beginning of the keys of several programs.
     """
-    if tuned:
-        from ejcache.cli.tuned.listing import list_records
-
-        return list_records(directory, name=name, device=device, limit=limit, as_json=as_json)
+    if key is not None:
+        if name is not None or limit is not None:
+            raise UsageError("ls KEY shows one entry: leave out --name and --limit")
+        return show_entry(key, directory, as_json=as_json)
     most = count(limit, option="--limit")
     totals = Totals()
     with open_cache(directory, may_be_empty=True) as cache:

@@ -1,4 +1,4 @@
-"""`ejcache prune`: deletes the entries that a rule names, and those beyond a limit."""
+"""`ejcache prune`: deletes the entries that a rule names, those beyond a limit, or all."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.confirmation import confirm
-from ejcache.cli.listing import ListedEntry
-from ejcache.cli.options import Dir, DryRun, Json, Name, OlderThan, Tuned, Yes, age, count, flag, option, size
+from ejcache.cli.listing import ListedEntry, list_entries
+from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Yes, age, count, flag, option, size
+from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.maintenance.eviction import EvictionPass, EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.base import Store
 
-_CRITERIA = "--max-size, --max-entries, --older-than, --unused-for, --name or --old-versions"
+_COPIES_STAY: Final = "Hosts go on using their own copies; `ejcache recall --all` takes those back, too."
+_CRITERIA: Final = "--max-size, --max-entries, --older-than, --unused-for, --name or --old-versions"
 _SHOWN: Final = 200
 """Rows of a table in a terminal or in the log of a cron job."""
 
@@ -36,12 +40,13 @@ Keep = Annotated[
 ]
 
 
-Recorded = Annotated[bool, flag("--recorded", "Remove recorded calls, which `tune` would measure.")]
-Quarantined = Annotated[bool, flag("--quarantine", "With --tuned: delete quarantined documents.")]
+Everything = Annotated[bool, flag("--all", "Remove all entries, or those that KEY names.")]
 KeepPgle = Annotated[bool, flag("--keep-pgle", "Keep PGLE profiles, and the entries that were compiled with one.")]
 
 
 def prune(
+    keys: Keys = None,
+    everything: Everything = False,
     directory: Dir = None,
     max_size: Annotated[str | None, option("--max-size", "SIZE", "Bytes that may stay, such as 10GB or 10GiB.")] = None,
     max_entries: Annotated[str | None, option("--max-entries", "N", "Number of entries that may stay.")] = None,
@@ -51,9 +56,6 @@ def prune(
     old_versions: OldVersions = False,
     keep: Keep = None,
     keep_pgle: KeepPgle = False,
-    tuned: Tuned = False,
-    recorded: Recorded = False,
-    quarantine: Quarantined = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: Json = False,
@@ -68,21 +70,57 @@ def prune(
     limits that `config set` stored with the cache are applied. On a terminal, it asks before it removes more than half
     of the entries or of the bytes, unless --yes is given.
 
-    With --tuned, --older-than, --old-versions and --name remove tuned records; pinned ones stay.
+    With --all, every entry is removed, or with KEY those that are named. It asks before it removes all, and on a
+    terminal before it removes what is named, unless --yes is given. If several hosts share the cache, each of them goes
+    on using its own copies, which `recall` takes back, too.
     """
-    entries_only = {
-        "--max-size": max_size, "--max-entries": max_entries, "--unused-for": unused_for,
-        "--keep-pgle": keep_pgle,
-    }  # fmt: skip
-    if not (tuned or recorded or quarantine):
-        policy = _policy(max_size, max_entries, older_than, unused_for, name, old_versions, keep, keep_pgle)
-        return _prune_entries(directory, policy, dry_run=dry_run, yes=yes, as_json=as_json)
-    from ejcache.cli.tuned.removal_and_pins import prune_records
+    for wanted in keys or ():
+        check_wanted(wanted)
+    policy = _policy(max_size, max_entries, older_than, unused_for, name, old_versions, keep, keep_pgle)
+    if everything:
+        if policy != _policy(None, None, None, None, None, False, None, False):
+            raise UsageError(f"prune --all removes everything: leave out {_CRITERIA}, --keep and --keep-pgle")
+        return _remove_all(directory, keys or (), dry_run=dry_run, yes=yes, as_json=as_json)
+    if keys:
+        raise UsageError(f"prune {keys[0]}: add --all, which removes what KEY names")
+    return _prune_entries(directory, policy, dry_run=dry_run, yes=yes, as_json=as_json)
 
-    if given := [text for text, value in entries_only.items() if value]:
-        raise UsageError(f"{', '.join(given)} cannot be given for tuned records: prune entries without --tuned")
-    rules: dict[str, Any] = {"older_than": older_than, "name": name, "old_versions": old_versions, "keep": keep or ()}
-    return prune_records(directory, **rules, recorded=recorded, quarantine=quarantine, dry_run=dry_run, as_json=as_json)
+
+def _remove_all(directory: str | None, keys: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Remove all entries of ejcache, or those that `keys` name."""
+    from ejcache.maintenance.eviction import EvictionPass
+    from ejcache.maintenance.eviction_plan import EvictionPolicy
+
+    with open_cache(directory, write=not dry_run) as cache:
+        if cache.store is None:
+            raise NotAStoreError(f"{cache.url} holds no entries of ejcache")
+        only = frozenset(_keys_of_names(cache, keys)) if keys else None
+        with EvictionPass(cache.store, EvictionPolicy(everything=True, only=only), dry_run=dry_run) as eviction:
+            planned = eviction.plan
+            is_asked = not keys or (sys.stdin.isatty() and not as_json)
+            if planned.count and is_asked and not dry_run:
+                what = output.count_and_size(planned.entries, planned.size)
+                confirm(f"Remove {what} from {cache.url}?", yes=yes, as_json=as_json)
+            report = run_pass(eviction, quiet=as_json or dry_run)
+            if as_json:
+                output.print_json(_plan_fields(cache, planned, report))
+                return int(report.failures > 0)
+    if not report.planned:
+        output.say(f"nothing to remove: {cache.url} holds no entries of ejcache")
+    else:
+        print_deleted(cache, report)
+        if cache.shared and not dry_run:
+            output.say(_COPIES_STAY)
+    return int(report.failures > 0)
+
+
+def _keys_of_names(cache: OpenCache, wanted: Iterable[str]) -> list[str]:
+    """Return the keys of the entries that `wanted` name."""
+    found: dict[str, None] = {}
+    for text in wanted:
+        chosen = choose(list_entries(cache), text, identify_entry, where=cache.url, all_of_a_name=True)
+        found |= dict.fromkeys(row.info.key for row in chosen)
+    return list(found)
 
 
 def _policy(
@@ -143,7 +181,7 @@ def _to_prune(cache: OpenCache, given: EvictionPolicy) -> tuple[Store, EvictionP
     stored = policy_of(cache.limits or {}, evict="cost" if given.by_cost else "lru")
     policy = given if given.has_criterion else stored
     if not policy.has_criterion:
-        raise UsageError(f"prune needs a rule that says what to remove: give {_CRITERIA}")
+        raise UsageError(f"prune needs a rule that says what to remove: give {_CRITERIA}, or --all")
     if cache.store is None:
         raise NotAStoreError(f"{cache.url} holds no entries that could be pruned")
     return cache.store, replace(policy, keep=given.keep, keep_pgle=given.keep_pgle, by_cost=stored.by_cost)

@@ -1,28 +1,23 @@
-"""`ejcache push` and `pull`: copy entries and tuned records to another cache or file, and from one."""
+"""`ejcache push` and `pull`: copy entries to another cache or file, and from one."""
 
 from __future__ import annotations
 
 import contextlib
-from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ejcache.cli import output
+from ejcache.cli.archives import is_archive
 from ejcache.cli.chosen_cache import check_different, command_settings, open_cache
 from ejcache.cli.commands.config import share_cache
 from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
 from ejcache.cli.options import (
-    Device,
     Dir,
     DryRun,
     Json,
     Name,
     NewerThan,
     Readable,
-    Tuned,
     Url,
     UsedWithin,
     age,
@@ -42,16 +37,6 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
 
 
-class Format(StrEnum):
-    """The forms of another library in which tuned records are kept."""
-
-    ejkernel = "ejkernel"
-
-
-Kind = Annotated[
-    Format | None, typer.Option("--format", help="Tuned records in the files of this library.", show_default=False)
-]
-
 MaxSize = Annotated[str | None, option("--max-size", "SIZE", "Of FILE.tar: the bytes that it may have, such as 1GB.")]
 IfChanged = Annotated[bool, flag("--if-changed", "Write FILE.tar only if there is something that it does not have.")]
 
@@ -62,10 +47,6 @@ def push(
     name: Name = None,
     newer_than: NewerThan = None,
     used_within: UsedWithin = None,
-    tuned: Tuned = False,
-    unsure: Annotated[bool, flag("--unsure", "With --tuned: also the records whose configuration is unsure.")] = False,
-    device: Device = None,
-    kind: Kind = None,
     max_size: MaxSize = None,
     if_changed: IfChanged = False,
     dry_run: DryRun = False,
@@ -80,33 +61,17 @@ def push(
     FILE.tar gets the entries and the tuned records, and is replaced when it is complete. --max-size leaves
     out what the cache would evict first. With --if-changed, an existing file that has all of it stays, and the exit
     status is 3.
-
-    With --tuned, tuned records are copied to another store, and each is merged with one that is there: the choice of
-    the stronger source counts, and the measurements of both are kept. Records that are unsure are left out,
-    unless --unsure asks for them: who gets them never measures again. With --format ejkernel, they are written into
-    ejkernel's files in the directory URL, and those without a key of ejkernel's are left out.
     """
-    if _is_archive(url) and kind is None:
+    if is_archive(url):
         from ejcache.cli.archives import push_archive
 
         selection, limit = _selection(name, newer_than, used_within), size(max_size, option="--max-size")
         return push_archive(
-            url, directory, selection, tuned=tuned, unsure=unsure or not tuned, device=device,
+            url, directory, selection, tuned=False, unsure=True, device=None,
             max_size=limit, if_changed=if_changed, dry_run=dry_run, as_json=as_json,
         )  # fmt: skip
     if max_size is not None or if_changed:
         raise UsageError("--max-size and --if-changed are for a file, FILE.tar")
-    if unsure and not tuned:
-        raise UsageError("--unsure is for tuned records: add --tuned")
-    if tuned or kind is not None:
-        _check_tuned(newer_than, used_within, dry_run and kind is not None)
-        if kind is not None:
-            from ejcache.cli.tuned.ejkernel_files import push_to_ejkernel
-
-            return push_to_ejkernel(url, directory, name=name, device=device, as_json=as_json)
-        from ejcache.cli.tuned.transfer import push_records
-
-        return push_records(url, directory, name=name, device=device, unsure=unsure, dry_run=dry_run, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
     check_different(str(settings.dir), url)
@@ -122,9 +87,6 @@ def pull(
     name: Name = None,
     newer_than: NewerThan = None,
     used_within: UsedWithin = None,
-    tuned: Tuned = False,
-    device: Device = None,
-    kind: Kind = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
@@ -134,46 +96,21 @@ def pull(
     where the cache has a size limit.
 
     From FILE.tar come its entries and tuned records; what is damaged is reported, and the rest is copied.
-
-    With --tuned, tuned records are copied. With --format ejkernel, URL is a file of ejkernel's or a directory of them;
-    its entries rank below configurations that were measured here, because it is not known how they were found.
     """
-    if _is_archive(url) and kind is None:
+    if is_archive(url):
         from ejcache.cli.archives import pull_archive
 
         if newer_than is not None or used_within is not None or dry_run:
             raise UsageError(
                 "a file does not say when an entry was used: leave out --newer-than, --used-within, --dry-run"
             )
-        return pull_archive(url, directory, name=name, tuned=tuned, device=device, as_json=as_json)
-    if tuned or kind is not None:
-        _check_tuned(newer_than, used_within, kind is not None and (dry_run or name or device))
-        if kind is not None:
-            from ejcache.cli.tuned.ejkernel_files import pull_from_ejkernel
-
-            return pull_from_ejkernel(url, directory, as_json=as_json)
-        from ejcache.cli.tuned.transfer import pull_records
-
-        return pull_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)
+        return pull_archive(url, directory, name=name, tuned=False, device=None, as_json=as_json)
     selection = _selection(name, newer_than, used_within)
     settings = command_settings(directory)
     here = str(settings.dir)
     check_different(here, url)
     with open_cache(url) as source:
         return _copy(source, here, settings, selection, dry_run=dry_run, as_json=as_json)
-
-
-def _is_archive(place: str) -> bool:
-    """Return true for the name of a tar file on this machine."""
-    return place.endswith(".tar") and "://" not in place and not Path(place).is_dir()
-
-
-def _check_tuned(newer_than: str | None, used_within: str | None, others: object) -> None:
-    """Refuse options that tuned records do not have; raises UsageError."""
-    if newer_than is not None or used_within is not None:
-        raise UsageError("--newer-than and --used-within are for entries: leave them out for tuned records")
-    if others:
-        raise UsageError("--format ejkernel takes neither --dry-run nor, with pull, --name and --device")
 
 
 def _copy(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.listing import Totals, list_entries
-from ejcache.cli.options import Dir, Json, Tuned, flag
-from ejcache.errors import UsageError
+from ejcache.cli.options import Dir, Json, flag
 from ejcache.keys.key import PGLE
 from ejcache.util.units import format_age, format_size, plural
 
@@ -22,24 +21,15 @@ if TYPE_CHECKING:
 
 def stats(
     directory: Dir = None,
-    tuned: Tuned = False,
     as_json: Json = False,
     reset: Annotated[bool, flag("--reset", "Set the counters to zero. Entries stay.")] = False,
 ) -> int:
     """Show what the cache holds, its hits and misses with their reasons, and the time that it saved.
 
     The counters are kept with the cache. They cover all processes since the cache was created, or since the last
-    --reset. With --tuned, the tuned records are counted by layer, operation, device and source, and the documents that
-    could not be read.
+    --reset.
     """
     from ejcache.cache.stats import Stats
-
-    if tuned:
-        from ejcache.cli.tuned.listing import count_records
-
-        if reset:
-            raise UsageError("--reset is for the counters of a cache: leave it out with --tuned")
-        return count_records(directory, as_json=as_json)
 
     with open_cache(directory, write=reset, may_be_empty=True) as cache:
         if reset and cache.store is not None:

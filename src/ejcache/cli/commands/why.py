@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
-from ejcache.cli.options import Dir, Json, Tuned, argument, flag, keys_beginning, option
+from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.jax_integration.forms import what_is_needed
@@ -49,7 +49,6 @@ def why(
         bool,
         flag("--full", "Show everything, with the diff of the two programs; in a pager if it is long."),
     ] = False,
-    tuned: Tuned = False,
     as_json: Json = False,
 ) -> int:
     """Say why programs were compiled rather than loaded: what was changed since the most similar compilation.
@@ -61,42 +60,12 @@ def why(
 
     What reuse_lowering did with a function is shown, too: reused, recorded, proven, compared, traced or plain, and why;
     there KEY may also be a qualified name, such as train.step.
-
-    With --tuned, or if only a tuned record or a recorded call has the name KEY: which record that call uses, and why
-    not the others. Exits with 1 if it has none.
     """
     if last is not None and last < 1:
         raise UsageError(f"--last cannot be {last}: accepted is a number of misses, 1 or more")
     if what is not None:
         check_wanted(what)
-    elif tuned:
-        raise UsageError("why --tuned needs a KEY: the name of an operation, or the beginning of a record's key")
     after = time.time() - parse_age(since, setting="--since") if since is not None else None
-    of_entries = partial(
-        _explain_misses, what, directory, last=last, after=after, since=since, full=full, as_json=as_json
-    )
-    if what is None:
-        return of_entries()
-    from ejcache.cli.entry_or_tuned import entries_or_records
-
-    def of_records() -> int:
-        from ejcache.cli.tuned.listing import explain_record
-
-        return explain_record(what, directory, as_json=as_json)
-
-    return entries_or_records(of_entries, of_records, key=what, directory=directory, tuned=tuned)
-
-
-def _explain_misses(
-    what: str | None,
-    directory: str | None,
-    *,
-    last: int | None,
-    after: float | None,
-    since: str | None,
-    full: bool,
-    as_json: bool,
-) -> int:
     with contextlib.ExitStack() as stack:
         caches = _Caches(stack, directory, quiet=as_json)
         explained = _answers(caches, what, last=last, after=after)

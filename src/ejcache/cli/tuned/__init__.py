@@ -1,1 +1,1 @@
-"""What commands do for tuned records, where without `--tuned` they do it for entries."""
+"""The commands of `ejcache tuned`."""

@@ -1,4 +1,4 @@
-"""Tuned records as `ejcache ls`, `show`, `stats` and `why` print them."""
+"""Tuned records as `ejcache tuned ls`, `show`, `stats` and `why` print them."""
 
 from __future__ import annotations
 
@@ -77,10 +77,7 @@ def report_rows(directory: str | None) -> list[Sequence[str]]:
 
 
 def show_record(key: str, directory: str | None, *, as_json: bool) -> int:
-    """Print one record, or those of an operation: configuration, candidates with their timings, where it was measured.
-
-    The configuration that programs use is marked with *, the default one with =.
-    """
+    """Print one record, or those of an operation, with their candidates."""
     with open_autotune(directory) as store:
         items = choose_records(store, key, all_of_a_name=True)
     if as_json:

@@ -1,19 +1,28 @@
-"""Tuned records as `ejcache prune` and `clear` delete them, and `ejcache pin` and `unpin`."""
+"""Tuned records as `ejcache tuned prune`, `rm` and `verify` delete them, and `pin` and `unpin`."""
 
 from __future__ import annotations
 
 import fnmatch
 import json
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.recording import RECORDED
 from ejcache.autotune.records.json_values import canonical_json, parse_json
-from ejcache.autotune.records.record import MAX_RECORD_BYTES, Source, Status, encode_record, pinned, unpinned
+from ejcache.autotune.records.record import (
+    MAX_RECORD_BYTES,
+    ROOT,
+    Source,
+    Status,
+    decode_record,
+    encode_record,
+    pinned,
+    unpinned,
+)
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
 from ejcache.cli.confirmation import confirm
-from ejcache.cli.options import Json, RecordKey, TunedDir, age, argument
+from ejcache.cli.options import age
 from ejcache.cli.selection import check_wanted
 from ejcache.cli.tuned.records import (
     choose_records,
@@ -24,29 +33,18 @@ from ejcache.cli.tuned.records import (
     record_fields,
     strongest,
 )
-from ejcache.errors import NotFoundError, UsageError
+from ejcache.errors import EntryError, EntryVersionError, NotFoundError, UsageError
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.autotune.records.record import Record
-    from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.autotune.records.store import AutotuneStore, RecordLayer
 
 
-def pin(
-    key: RecordKey,
-    configuration: Annotated[
-        str | None, argument("[JSON]", "The configuration. Default: the one that the record has.")
-    ] = None,
-    directory: TunedDir = None,
-    as_json: Json = False,
-) -> None:
-    """Fix the configuration of a tuned call: measurements no longer change it.
-
-    It is fixed in the store that --dir or the settings name. A configuration needs the names of those that the record
-    knows, and values of their types; one that was not measured is fixed with a warning.
-    """
+def pin_record(key: str, configuration: str | None, directory: str | None, *, as_json: bool) -> None:
+    """Fix the configuration of a tuned call, in the store that `directory` or the settings name."""
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
         plain = record.configuration if configuration is None else _parse(configuration)
@@ -56,8 +54,8 @@ def pin(
         _report_pin(store, _pin_record(store, record, plain), as_json=as_json)
 
 
-def unpin(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> None:
-    """Let measurements decide again: the call has the configuration again that it had before the pin."""
+def unpin_record(key: str, directory: str | None, *, as_json: bool) -> None:
+    """Give a call the configuration that it had before the pin."""
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
         _report_pin(store, _unpin_record(store, record) or record, as_json=as_json)
@@ -84,7 +82,7 @@ def prune_records(
     seconds = age(older_than, option="--older-than")
     if not (seconds is not None or old_versions or name is not None or recorded or quarantine):
         raise UsageError(
-            "prune --tuned needs a rule that says what to remove: give --older-than, --old-versions, --name, "
+            "prune needs a rule that says what to remove: give --older-than, --old-versions, --name, "
             "--recorded or --quarantine"
         )
     with open_autotune(directory, write=not dry_run, must_exist=True) as store:
@@ -114,7 +112,7 @@ def prune_records(
     return 0
 
 
-def clear_records(keys: Sequence[str] | None, directory: str | None, *, yes: bool, as_json: bool) -> int:
+def remove_records(keys: Sequence[str] | None, directory: str | None, *, yes: bool, as_json: bool) -> int:
     """Delete all records, or those that are named, pinned ones too, from every layer that can be written.
 
     It asks before it deletes all, unless `yes`; 1 if a record stays.
@@ -143,6 +141,47 @@ def clear_records(keys: Sequence[str] | None, directory: str | None, *, yes: boo
     if stays:
         output.warn("some records stay: they are in layers that cannot be written, or the storage failed")
     return int(stays)
+
+
+def verify_records(directory: str | None, *, fix: bool, as_json: bool) -> int:
+    """Read every record of the layers that can be written; 1 if a damaged one stays. `fix` quarantines it."""
+    findings: list[dict[str, Any]] = []
+    total = unknown = 0
+    with open_autotune(directory, write=fix, must_exist=True) as store:
+        for layer in own_layers(store):
+            for path in [each for each in layer.documents.list(f"{ROOT}/") if each.endswith(".json")]:
+                total += 1
+                try:
+                    decode_record(layer.documents.read(path, max_size=MAX_RECORD_BYTES) or b"", path=path)
+                except EntryVersionError:
+                    unknown += 1
+                except EntryError as exc:
+                    findings.append(
+                        {
+                            "path": path,
+                            "url": layer.documents.url,
+                            "problem": str(exc),
+                            "repaired": fix and _moved(layer, path),
+                        }
+                    )
+        url = named_layer(store).documents.url
+    if as_json:
+        output.print_json({"url": url, "total_records": total, "unknown_versions": unknown, "findings": findings})
+    else:
+        for each in findings:
+            output.say(f"{each['path']}: {each['problem']}{' (quarantined)' if each['repaired'] else ''}")
+        if unknown:
+            output.say(f"left {plural(unknown, 'record')} of another format version alone")
+        result = plural(len(findings), "problem") if findings else "all intact"
+        output.say(f"verified {plural(total, 'record')} in {url}: {result}")
+    return int(not all(each["repaired"] for each in findings))
+
+
+def _moved(layer: RecordLayer, path: str) -> bool:
+    """Read a damaged record as programs do, which puts it into quarantine; True if it is gone from its place."""
+    for _ in layer.records(path):
+        pass
+    return layer.documents.stamp(path) is None
 
 
 def _report_pin(store: AutotuneStore, record: Record, *, as_json: bool) -> None:
@@ -208,7 +247,7 @@ def _unpin_record(store: AutotuneStore, record: Record) -> Record | None:
         return None
     for layer, found in fixed:
         if (changed := unpinned(found, now=time.time())) is None:
-            raise NotFoundError(f"{record.key.digest} has no measurement to return to; `clear` removes the record")
+            raise NotFoundError(f"{record.key.digest} has no measurement to return to; `tuned rm` removes the record")
         layer.documents.replace(record.key.path, encode_record(changed))
     return changed
 

@@ -1,16 +1,14 @@
-"""`ejcache show`: one entry with its header, and whether it is intact."""
+"""`ejcache ls KEY`: one entry with its header, and whether it is intact."""
 
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.listing import by_program, header_facts, list_entries, profile_fields, profile_text, read_header
-from ejcache.cli.options import Dir, Json, Key, Tuned
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
 from ejcache.history.text import spell_types
@@ -24,29 +22,13 @@ if TYPE_CHECKING:
     from ejcache.cli.listing import ListedEntry
 
 
-def show(key: Key, directory: Dir = None, tuned: Tuned = False, as_json: Json = False) -> int:
-    """Show one entry: its header, the components of its key, and whether it is intact.
+def show_entry(key: str, directory: str | None, *, as_json: bool) -> int:
+    """Print the entry that `key` names, or a line for each of several programs of that name; 1 if it is damaged.
 
-    Of a program with several variants, the one compiled with a PGLE profile is shown and the others are listed. Of a
-    name that several programs have, each is listed with its arguments. Exits with 1 if the entry is damaged, if none is
-    there, or if KEY is the beginning of the keys of several programs.
-
-    With --tuned, or if KEY names no entry but a tuned record: its configuration, the candidates and their timings, and
-    where it was measured. The configuration that programs use is marked with *, the default one with =.
+    Raises:
+        NotFoundError: there is none, or `key` is the beginning of the keys of several programs.
     """
     check_wanted(key)
-    from ejcache.cli.entry_or_tuned import entries_or_records
-
-    def of_records() -> int:
-        from ejcache.cli.tuned.listing import show_record
-
-        return show_record(key, directory, as_json=as_json)
-
-    of_entries = partial(_show_entry, key, directory, as_json=as_json)
-    return entries_or_records(of_entries, of_records, key=key, directory=directory, tuned=tuned)
-
-
-def _show_entry(key: str, directory: str | None, *, as_json: bool) -> int:
     with open_cache(directory) as cache:
         found = _variants(cache, key)
         if len({row.program or row.info.key for row in found}) > 1:
@@ -82,7 +64,7 @@ def _show_programs(cache: OpenCache, found: Sequence[ListedEntry], *, as_json: b
     ]
     columns = ("key", "size", "last used", "arguments and results")
     output.print_table(columns, rows, right=("size", "last used"), whole=("key",), least=("last used", "size"))
-    output.say(f"{plural(len(found), 'entry', 'entries')} of {found[0].parts.name}; ejcache show KEY shows one of them")
+    output.say(f"{plural(len(found), 'entry', 'entries')} of {found[0].parts.name}; ejcache ls KEY shows one of them")
     return 0
 
 

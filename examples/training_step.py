@@ -1,6 +1,8 @@
-"""The program of `ejcache demo`: one training step of a small transformer, in JAX alone; it knows nothing of ejcache.
+"""One training step of a small transformer, in JAX alone; it knows nothing of ejcache. `make demo` starts it twice.
 
-Run as a script: `demo_program.py BLOCKS`. Prints what each phase took, in seconds, as JSON.
+    ejcache run examples/training_step.py [BLOCKS] [--json]
+
+Prints what each phase took, and the loss; with `--json`, as JSON.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ def train_step(parameters: Any, tokens: Any) -> tuple[Any, Any]:
     return jax.tree.map(lambda weight, gradient: weight - 1e-2 * gradient, parameters, gradients), value
 
 
-def main(blocks: int) -> None:
+def main(blocks: int, *, as_json: bool) -> None:
     parameters = initial_parameters(blocks)
     tokens = np.random.default_rng(1).integers(0, VOCABULARY, (BATCH, LENGTH + 1), dtype=np.int32)
     device = jax.devices()[0]
@@ -66,9 +68,17 @@ def main(blocks: int) -> None:
     value = float(compiled(parameters, tokens)[1])
     times.append(time.perf_counter())
     fields: dict[str, Any] = {"jax": jax.__version__, "device": f"{device.platform} ({device.device_kind})"}
-    fields |= {f"{phase}_seconds": end - start for phase, (start, end) in zip(PHASES, pairwise(times), strict=True)}
-    sys.stdout.write(json.dumps({**fields, "blocks": blocks, "loss": value.hex()}) + "\n")
+    took = {phase: end - start for phase, (start, end) in zip(PHASES, pairwise(times), strict=True)}
+    if as_json:
+        fields |= {f"{phase}_seconds": seconds for phase, seconds in took.items()}
+        print(json.dumps({**fields, "blocks": blocks, "loss": value.hex()}))
+        return
+    print(f"One training step of {blocks} transformer blocks, JAX {jax.__version__}, {fields['device']}")
+    for phase, seconds in took.items():
+        print(f"  {phase.replace('_', ' '):16} {seconds:6.2f} s")
+    print(f"  loss             {value:.9f}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    main(next(iter(numbers), 24), as_json="--json" in sys.argv)

@@ -1,4 +1,4 @@
-"""`ejcache tune`: the calls that a program recorded, or makes now, are measured."""
+"""`ejcache tuned tune`: the calls that a program recorded, or makes now, are measured."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import sys
 import tempfile
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.recording import recorded_calls
 from ejcache.autotune.replay import DevicePool
 from ejcache.autotune.tuned_call import TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory
-from ejcache.cli.commands.run import BEFORE_A_PROGRAM
-from ejcache.cli.options import Json, Limit, Name, TunedDir, argument, count, flag, option, positive_seconds
+from ejcache.cli.options import count, positive_seconds
 from ejcache.cli.starting import command_of
 from ejcache.cli.tuned.records import named_layer, open_autotune
 from ejcache.errors import UsageError
@@ -36,43 +35,21 @@ if TYPE_CHECKING:
 _END_SECONDS: Final = 30.0
 
 
-REGISTRATION: Final = {"tune": BEFORE_A_PROGRAM}
-"""How the application registers `tune`."""
-
-
-def tune(
-    program: Annotated[
-        list[str] | None,
-        argument("[PROGRAM ARGS]", "A script, -m MODULE or -c CODE, as after `python`; or a command."),
-    ] = None,
-    recorded: Annotated[
-        str | None, option("--calls", "URL", "Where the calls were recorded. Default: the store itself.")
-    ] = None,
-    directory: TunedDir = None,
-    name: Name = None,
-    force: Annotated[bool, flag("--force", "Measure again what was measured before.")] = False,
-    unsure: Annotated[bool, flag("--unsure", "Measure again the calls whose configuration is unsure.")] = False,
-    limit: Limit = None,
-    module: Annotated[
-        list[str] | None, option("--module", "NAME", "A module or .py file that has operations and that you trust.")
-    ] = None,
-    spread: Annotated[
-        bool, flag("--spread", "Measure on all devices of this host at once, in a process for each.")
-    ] = False,
-    seconds: Annotated[str | None, option("--seconds", "N", "End PROGRAM after so many seconds.")] = None,
-    as_json: Json = False,
+def tune_calls(
+    program: list[str] | None,
+    recorded: str | None,
+    directory: str | None,
+    *,
+    name: str | None,
+    force: bool,
+    unsure: bool,
+    limit: str | None,
+    module: list[str] | None,
+    spread: bool,
+    seconds: str | None,
+    as_json: bool,
 ) -> int:
-    """Measure the calls that a program makes, or that it recorded, and keep the fastest configurations.
-
-    PROGRAM runs first, without measuring. Operations that a script itself defines need its part for
-    `if __name__ == "__main__"`, because the script is imported for them.
-
-    Without PROGRAM, calls are measured that were recorded with EJCACHE_AUTOTUNE_RECORD=1 or ejcache.autotune.record().
-    Only operations are called, and only those in modules that --module names or that such a module imports. Calls that
-    were measured before are skipped: the same command continues an interrupted one. A configuration is unsure if the
-    budget or the rounds of its measurement were too few; with PROGRAM, those are measured again. Exits with 1 if a call
-    or the program failed.
-    """
+    """Measure calls, as `ejcache tuned tune` says."""
     _refuse_unused(program, recorded, module, seconds)
     modules = None if program else module or ()
     pool = DevicePool(directory, modules, sys.path, force=force, unsure=unsure or bool(program))
