@@ -14,6 +14,7 @@ from helpers import ROOT, run_program
 from users import command_of
 
 from ejcache.cli.main import COMMANDS, load_command
+from ejcache.settings.described import SETTINGS
 
 EXAMPLES = ROOT / "examples"
 SCRIPTS = [path for path in sorted(EXAMPLES.rglob("*")) if path.suffix in {".sh", ".yml", ".yaml", ".toml"}]
@@ -132,3 +133,10 @@ def test_jobs_are_well_formed():
         assert container["image"]
         assert container["command"][0] == "ejcache"
         assert {each["name"] for each in container["env"]} == {"JAX_COMPILATION_CACHE_DIR"}
+    (job,) = yaml.safe_load_all((EXAMPLES / "kubernetes_job.yaml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    names = {each["name"] for each in container["env"]}
+    known = {variable for setting in SETTINGS for variable in setting.variables} | {"EJCACHE", "AWS_ENDPOINT_URL"}
+    assert names <= known
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
