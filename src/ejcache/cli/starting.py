@@ -5,16 +5,16 @@ process group. It passes on the signals that it gets, stops and continues with t
 exit status or by the signal that killed it. If this process is killed, Linux kills the program.
 
 Each start of a program waits for this module. So it imports nothing of the framework of commands, nor what makes the
-report when the program has ended, nor the larger modules of the standard library: `signal`, `subprocess`, `pathlib` and
-`typing` would take as long as a second interpreter. Where nothing is set, not even the table of settings is needed.
+report when the program has ended, nor the larger modules of the standard library: `subprocess`, `pathlib` and `typing`
+would take as long as a second interpreter. Where nothing is set, not even the table of settings is needed.
 """
 
 # No pathlib and no contextlib, as above.
 # ruff: noqa: PTH100, PTH108, PTH110, PTH112, PTH113, PTH117, PTH118, PTH120, PTH202, SIM105
 from __future__ import annotations
 
-import _signal as signal  # type: ignore[import-not-found]  # `signal` makes enumerations of it
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False

@@ -29,14 +29,14 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ejcache.util.log import log
 from ejcache.util.tuples import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Generic, Protocol, Self, TypeVar
+    from typing import Protocol, Self
 
     class ForkAware(Protocol):
         """An object that must act when the process forks.
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
             """Replace locks and drop threads: in the child, only the forking thread exists."""
 
     T = TypeVar("T", bound=ForkAware)
-    Thing = TypeVar("Thing")
-else:
-    Generic, Thing = (object,), 0  # `typing` would make fifty objects for what only type checkers read
+
+Thing = TypeVar("Thing")
 
 
 class ExitPhase(Numbers):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         def __exit__(self, *about: object) -> None: ...
 
 else:
-    # The interpreter's type, which it does not export by name.
+    # The interpreter's type, which it does not export by name; a class of Python's under gevent and eventlet.
     _ReentrantLock = type(threading.RLock())
 
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -101,13 +101,17 @@ class ForkLock(_ReentrantLock):
     """
 
     def __init__(self) -> None:
+        super().__init__()
+        self._forks = 0
         track_forks(self)
 
     def before_fork(self) -> None:
         self.acquire()
+        self._forks += 1
 
     def after_fork_in_parent(self) -> None:
-        if self._is_owned():  # not if it was created between `before_fork` and the fork
+        if self._forks:  # not if it was created between `before_fork` and the fork
+            self._forks -= 1
             self.release()
 
     after_fork_in_child = after_fork_in_parent
@@ -128,6 +132,7 @@ class ThreadLock(_ReentrantLock):
     # for the rest of the process. So the release is the C method `__exit__`, and `acquire` is inside a `try`.
 
     def __init__(self, what: str) -> None:
+        super().__init__()
         self._what = what
         self._deadline = threading.local()
 

@@ -8,7 +8,7 @@ import sys
 TYPE_CHECKING = False  # `ejcache run` waits for this module before the program starts
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Final
+    from typing import Final
 
 _SIGKILL: Final = 9
 _PR_SET_PDEATHSIG: Final = 1
@@ -19,7 +19,11 @@ def following(parent: int) -> Callable[[], None]:
 
     It is made before a fork, because a forked child may not load libraries.
     """
-    prctl = _prctl() if sys.platform == "linux" else None
+    prctl: Callable[[int, int], object] | None = None
+    if sys.platform == "linux":
+        import ctypes
+
+        prctl = ctypes.CDLL(None).prctl
 
     def follow() -> None:
         if prctl is not None:
@@ -28,24 +32,6 @@ def following(parent: int) -> Callable[[], None]:
                 os._exit(1)
 
     return follow
-
-
-def _prctl() -> Callable[[int, int], object]:
-    """Return the function of the C library, by what `ctypes` is made of where that is there: it takes a third of the
-    time.
-    """
-    try:
-        import _ctypes
-
-        itself: Any = None
-        address = _ctypes.dlsym(_ctypes.dlopen(itself, os.RTLD_NOW), "prctl")
-        call = _ctypes.call_function
-    except (ImportError, AttributeError, OSError):
-        import ctypes
-
-        function: Callable[[int, int], object] = ctypes.CDLL(None).prctl
-        return function
-    return lambda option, value: call(address, (option, value))
 
 
 def kill_descendants() -> None:

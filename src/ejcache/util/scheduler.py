@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import os
 import random
+import resource
 import threading
 import time
 import weakref
@@ -56,8 +57,8 @@ def start_daemon(target: Callable[..., object], *args: object, name: str) -> boo
 
 
 def _may_have_few_threads() -> bool:
-    limit = os.sysconf("SC_CHILD_MAX")  # that of `RLIMIT_NPROC`, without a module of its own; -1 for none
-    return 0 <= limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    return limit != resource.RLIM_INFINITY and limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
 
 
 class IdleThreads:

@@ -3,12 +3,15 @@
 A system call on a dead NFS server, a name lookup or a search for credentials cannot be interrupted. It runs in another
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
 joins its threads at exit, so that one hanging call would keep a finished program alive.
+
+Under gevent and eventlet all threads are greenlets of one thread, and only what waits by `threading` lets the others go
+on. They replace its functions also after this module was imported, which reaches a condition that is there already.
 """
 
 from __future__ import annotations
 
 import threading
-from _queue import SimpleQueue  # `queue` makes sixty objects around it
+from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,8 +49,8 @@ class DaemonPool:
 
     def after_fork_in_child(self) -> None:
         """Start without threads: the parent's do not exist here."""
-        self.tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self.lock = threading.RLock()
+        self.tasks: deque[_Task | None] = deque()
+        self.changed = threading.Condition()
         self.threads = 0
         self.idle = 0
 
@@ -62,54 +65,65 @@ class DaemonPool:
                 none.
         """
         future: Future[T] = Future()
-        with self.lock:
+        with self.changed:
             self.idle -= 1
             must_wait = self.idle < 0
         if must_wait and not self._add_idle():
-            with self.lock:
+            with self.changed:
                 alone = self.threads == 0
                 self.idle += alone
             if alone:
                 answer(future, function)
                 return future
-        self.tasks.put((future, function))
+        self._give((future, function))
         while self.idle < spare and self._are_kept() and self._add_idle():
             pass
         return future
 
     def _add_idle(self) -> bool:
         """Start a thread that waits for a task; False if there is none."""
-        with self.lock:
+        with self.changed:
             if self.threads >= _MAX_THREADS:
                 return False
             self.threads += 1
             self.idle += 1
         if start_daemon(self._work, name="ejcache-call"):
             return True
-        with self.lock:
+        with self.changed:
             self.threads -= 1
             self.idle -= 1
         return False
 
     def end_idle(self) -> None:
         """End the threads that wait for a task, unless they are kept."""
-        with self.lock:
+        with self.changed:
             ended = 0 if self._are_kept() else max(0, self.idle)
             self.idle -= ended
             self.threads -= ended
         for _ in range(ended):
-            self.tasks.put(None)
+            self._give(None)
 
     def _are_kept(self) -> bool:
         return self._always or idle_threads.are_kept
 
+    def _give(self, task: _Task | None) -> None:
+        with self.changed:
+            self.tasks.append(task)
+            self.changed.notify()
+
+    def _take(self) -> _Task | None:
+        with self.changed:
+            while not self.tasks:
+                self.changed.wait()
+            return self.tasks.popleft()
+
     def _work(self) -> None:
-        while (task := self.tasks.get()) is not None:
+        while (task := self._take()) is not None:
             future, function = task
             if future.set_running_or_notify_cancel():
                 answer(future, function)
             del task, future, function
-            with self.lock:
+            with self.changed:
                 if self.idle >= 0 and not self._are_kept():  # below 0, tasks wait for a thread that is at work
                     self.threads -= 1
                     return
