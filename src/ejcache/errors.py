@@ -109,6 +109,8 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
         more: a sentence about what else the user can do, or an empty text.
     """
 
+    is_for_program = True  # no failure of the cache, with which the program would compile on
+
     def __init__(self, program: str, sentence: str, caller: str = "", where: str = "here", more: str = "") -> None:
         super().__init__(program, sentence, caller, where, more)
         self.program = program

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
+from helpers import run_program
 from store_processes import in_fork
 
 from ejcache.util.lifecycle import track_forks
@@ -122,3 +124,36 @@ def test_fork_lock_is_free_in_parent_and_child():
         assert in_fork(taken_and_released) is True
     assert taken_and_released() is True
     lock.after_fork_in_parent()  # created by another thread between the two hooks: nothing to release
+
+
+FORK_IN_AN_IMPORT = """
+import importlib, os, signal, sys, threading
+from ejcache.util.threads import submit
+
+begun, forking = threading.Event(), threading.Event()
+submit(lambda: importlib.import_module("slow_module"))
+assert begun.wait(60)
+os.register_at_fork(before=forking.set)  # called before what ejcache has registered earlier
+process = os.fork()
+if process == 0:
+    signal.alarm(30)
+    import slow_module
+    os._exit(slow_module.ANSWER)
+print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+"""
+SLOW_MODULE = """
+import time
+from __main__ import begun, forking
+
+begun.set()
+forking.wait()
+time.sleep(0.3)  # as a file system may take
+ANSWER = 42
+"""
+
+
+def test_a_fork_while_our_thread_imports(tmp_path):
+    """The child can import what a thread of ours was importing; Python does not renew the locks of modules."""
+    (tmp_path / "slow_module.py").write_text(SLOW_MODULE)
+    done = run_program([sys.executable, "-c", FORK_IN_AN_IMPORT], env={"PYTHONPATH": str(tmp_path)}, timeout=60)
+    assert done.stdout == "42\n"

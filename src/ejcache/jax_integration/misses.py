@@ -306,9 +306,9 @@ class MissedPrograms:
 
     def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
         """Return the profile with which every process of this program compiles; empty for none."""
-        from ejcache.jax_integration.pgle import share_profile
-
         try:
+            from ejcache.jax_integration.pgle import share_profile  # few programs are guided by profiles
+
             return share_profile(request, first_process=first_process)
         except Exception as exc:
             self._hits.report_failure("share a profile", exc)

@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from ejcache.errors import CompileForbiddenError, UsageError
+from ejcache.history.causes import why_not_stored
 from ejcache.jax_integration.compilation import asking_threads
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 class AlreadyStoredError(Exception):
     """The program is stored, and its caller wants no more than that."""
 
+    is_for_program: Final = True
+
 
 class AskedError(Exception):
     """The keys of a program are known, and its caller wants no more than that."""
+
+    is_for_program: Final = True
 
 
 class Storing:
@@ -205,8 +210,6 @@ def refuse_if_forbidden(program: str, why: str) -> None:
     answer for `program`.
     """
     if is_forbidden():
-        from ejcache.history.causes import why_not_stored
-
         raise CompileForbiddenError(program, f"{program} would be compiled: {why_not_stored(why)}", caller())
 
 

@@ -347,9 +347,9 @@ class Compiler:
 
     def stored_bytes(self, executable: Any) -> bytes | None:
         """Return the bytes that an executable was loaded from, or None."""
-        from ejcache.jax_integration.executable_origins import stored_bytes
-
         try:
+            from ejcache.jax_integration.executable_origins import stored_bytes  # few programs ask this
+
             return stored_bytes(self.origins, executable)
         except Exception as exc:
             self.report_failure("read an entry", exc)

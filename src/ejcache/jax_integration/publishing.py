@@ -26,6 +26,7 @@ from ejcache.history.log import LARGE_CONSTANT, record_miss, remember_program
 from ejcache.history.text import rename_arguments
 from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
+from ejcache.jax_integration.lowering.walking import operations_in
 from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
@@ -223,8 +224,10 @@ def _log(
         names = names_by_caller()
         record = record._replace(details=rename_details(record.details, names))
         if program is not None and record.components:
-            # Here, and not in the thread that writes: this thread's next lowering may be in the same MLIR context, and
-            # a dialect that it loads while another thread prints a module ends the process (SIGSEGV).
+            # Here, and not in the thread that writes: the next lowering may be in the same MLIR context, and a dialect
+            # that it loads while another thread prints a module ends the process (SIGSEGV). This thread has lowered the
+            # program, unless the program calls `lower()` and `compile()` in two threads. Then JAX and XLA read the
+            # module in this one, too.
             text = rename_arguments(located_text(program), names)
     except Exception as exc:
         cache.report_failure("log a miss", exc, settings, program=record.name)
@@ -332,19 +335,13 @@ def located_text(program: LoweredProgram) -> str:
 
 
 def _large_constants(module: Any) -> Iterator[str]:
-    found: list[str] = []
-
-    def visit(operation: Any) -> Any:
-        if operation.name == "stablehlo.constant":
-            value = operation.attributes["value"]
-            # As in the text: a splat is never left out, and neither are 64 elements.
-            if isinstance(value, ir.DenseElementsAttr) and not value.is_splat and len(value) > 64:
-                found.append(hashlib.blake2b(_content(value), digest_size=8).hexdigest())
-        return ir.WalkResult.ADVANCE
-
     with module.context:
-        module.operation.walk(visit)
-    return iter(found)
+        for operation in operations_in(module):
+            if operation.name == "stablehlo.constant":
+                value = operation.attributes["value"]
+                # As in the text: a splat is never left out, and neither are 64 elements.
+                if isinstance(value, ir.DenseElementsAttr) and not value.is_splat and len(value) > 64:
+                    yield hashlib.blake2b(_content(value), digest_size=8).hexdigest()
 
 
 def _content(value: Any) -> bytes:

@@ -15,9 +15,10 @@ that it uses. Since Python 3.12 no thread can be started during exit; `Scheduler
 the work in the calling thread. `atexit` callbacks that the program registers after importing ejcache run before all
 phases; earlier ones run after all phases, and a store that they use opens for one operation at a time.
 
-At a fork, `before_fork` runs for the tracked objects in reverse order of tracking, then `after_fork_in_parent` or
-`after_fork_in_child` in order of tracking. Locks that a fork must not interrupt are `locks.ForkLock`; other objects
-replace their locks in the child, because the thread that held one does not exist there.
+At a fork, imports that our threads have under way end first: the child would wait for ever for their locks, which
+Python does not renew. Then `before_fork` runs for the tracked objects in reverse order of tracking, and after the fork
+`after_fork_in_parent` or `after_fork_in_child` in order of tracking. Locks that a fork must not interrupt are
+`locks.ForkLock`; other objects replace their locks in the child, because the thread that held one does not exist there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 from functools import partial
@@ -178,8 +181,47 @@ def _call(method: str, *, backwards: bool = False) -> None:
             log.warning("ejcache: %s of %r failed", method, thing, exc_info=True)
 
 
+_IMPORT_SECONDS: Final = 5.0
+"""How long a fork waits for imports of our threads: if it is made in an import, they may wait for that one."""
+_IMPORTING: Final = "<frozen importlib._bootstrap>"
+"""The file of the frames that import."""
+
+_threads: Final[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
+"""Those that we have started."""
+
+
+def note_thread(thread: threading.Thread) -> None:
+    """Have forks wait for what `thread` imports."""
+    _threads.add(thread)
+
+
+def _wait_for_imports() -> None:
+    deadline = time.monotonic() + _IMPORT_SECONDS
+    while _import_threads() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _import_threads() -> list[threading.Thread]:
+    """Return our threads that import something now."""
+    here = threading.get_ident()
+    frames = sys._current_frames()  # noqa: SLF001 (documented, and the only way to see what another thread does)
+    found = []
+    for thread in members(_threads):
+        frame = frames.get(thread.ident or 0) if thread.ident != here else None
+        while frame is not None and frame.f_code.co_filename != _IMPORTING:
+            frame = frame.f_back
+        if frame is not None:
+            found.append(thread)
+    return found
+
+
+def _before_fork() -> None:
+    _wait_for_imports()
+    _call("before_fork", backwards=True)
+
+
 os.register_at_fork(
-    before=lambda: _call("before_fork", backwards=True),
+    before=_before_fork,
     after_in_parent=lambda: _call("after_fork_in_parent"),
     after_in_child=lambda: _call("after_fork_in_child"),
 )

@@ -18,7 +18,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.lifecycle import members, track_forks
+from ejcache.util.lifecycle import members, note_thread, track_forks
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -49,10 +49,12 @@ def start_daemon(target: Callable[..., object], *args: object, name: str) -> boo
     """
     if _may_have_few_threads():
         return False
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     try:
-        threading.Thread(target=target, args=args, name=name, daemon=True).start()
+        thread.start()
     except RuntimeError:
         return False
+    note_thread(thread)
     return True
 
 

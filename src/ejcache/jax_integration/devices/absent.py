@@ -25,6 +25,8 @@ _GIB: Final = 1 << 30
 class DoesNotFitError(EjcacheError):
     """The program needs more memory than a device of its target has."""
 
+    is_for_program: Final = True
+
 
 def check_memory(executable: Any) -> None:
     """Note what a program for absent devices needs, if it is compiled only to be stored.

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from jaxlib.mlir import ir, passmanager
 
+from ejcache.jax_integration.lowering.walking import count_symbol_tables
 from ejcache.util.tuples import NamedTuple
 
 # Bytecode has the names of operations, without their dialects, and the texts of their attributes. These are those of
@@ -136,14 +137,7 @@ class _Clone:
 
     def has_nested_symbols(self) -> bool:
         """True if there are symbol tables inside of the module's own."""
-        count = 0
-
-        def note(table: Any, uses_visible: Any) -> None:  # noqa: ARG001
-            nonlocal count
-            count += 1
-
-        ir.SymbolTable.walk_symbol_tables(self.operation, True, note)
-        return count != 1
+        return count_symbol_tables(self.operation) != 1
 
     def run(self, passes: str) -> None:
         """Run passes over the clone."""

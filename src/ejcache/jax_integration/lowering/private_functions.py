@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jaxlib.mlir import ir
 
+from ejcache.jax_integration.lowering.walking import operations_in
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -200,17 +201,13 @@ class _Work:
 
     def _survey(self, top: Any) -> list[_Reference]:
         found: list[_Reference] = []
-
-        def visit(operation: Any) -> Any:
+        for operation in operations_in(top):
             attribute = REFERENCES.get(operation.name)
             if attribute is not None:
                 if operation.name == "stablehlo.custom_call":
                     self._canonicalise_custom_call(operation)
                 if attribute in operation.attributes:
                     found.append(_Reference(operation, attribute))
-            return ir.WalkResult.ADVANCE
-
-        top.operation.walk(visit)
         return found
 
     def _canonicalise_custom_call(self, operation: Any) -> None:

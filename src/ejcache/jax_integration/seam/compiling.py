@@ -8,6 +8,7 @@ Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jax._src import compilation_cache as jax_cache
@@ -16,6 +17,7 @@ from jax._src import monitoring as jax_monitoring
 from jax._src.lib.mlir import ir
 from jaxlib import _hlo
 
+from ejcache.jax_integration.own_failures import note_compilation
 from ejcache.jax_integration.seam.patch import original
 
 if TYPE_CHECKING:
@@ -45,8 +47,15 @@ def module_text(module: Any, *, locations: bool = False) -> str:
 def compile_executable(program: LoweredProgram) -> Any:
     """Compile as JAX does."""
     placement = program.placement
-    return jax_compiler.backend_compile_and_load(
-        placement.backend, program.module, placement.devices, placement.options, placement.callbacks
+    return note_compilation(
+        partial(
+            jax_compiler.backend_compile_and_load,
+            placement.backend,
+            program.module,
+            placement.devices,
+            placement.options,
+            placement.callbacks,
+        )
     )
 
 
@@ -72,6 +81,7 @@ def verification_error(key: str, stored: bytes, fresh: bytes) -> Exception:
         stored,
         fresh,
     )
+    vars(error)["is_for_program"] = True
     return error
 
 

@@ -30,9 +30,9 @@ from jax.experimental import serialize_executable as jax_serialization
 from jaxlib import _hlo
 
 from ejcache.jax_integration.compilation import KeyRequest, Placement
+from ejcache.jax_integration.own_failures import answer
 from ejcache.jax_integration.seam import watching
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
-from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,6 +78,9 @@ if TYPE_CHECKING:
 
         def reset(self) -> None:
             """Do what JAX's `reset_cache()` asks for."""
+
+        def report_failure(self, doing: str, exc: Exception) -> None:
+            """Count and log a failure of one of our own steps."""
 
 
 _READ: Final = "module_name cache_key compile_options backend executable_devices"
@@ -178,7 +181,6 @@ _XLA_CACHE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 """The options that JAX sets together with the path of a cache, in those versions that do."""
 
-_OURS: Final = __name__.partition(".")[0]
 _BY_EJCACHE: Final = "set by ejcache"
 """The value of JAX's flag for XLA's own caches, in the thread that makes compile options, while it makes them."""
 
@@ -294,25 +296,42 @@ REPLACEMENTS: Final[dict[str, Callable[..., Any]]] = {
 
 
 def _call(own: Callable[..., Any], ours: tuple[Any, ...], /, *arguments: Any, **named: Any) -> Any:
-    """Call our function, or JAX's `own` where ours needs a module that cannot be imported any more.
-
-    `pip install -U ejcache` removes modules that a running program has not imported yet.
-    """
-    function, *hooks = ours
+    """Call our function, and JAX's `own` if a step of ours fails."""
+    function, hooks, *more = ours
     try:
-        return function(*hooks, *arguments, **named)
-    except BaseException as exc:
-        is_ours = isinstance(exc, ImportError) and (exc.name or "").partition(".")[0] == _OURS
-        if not is_ours or jax_config.config_states[_RAISE].value:
-            cut_our_frames(exc)
-            raise
-        warn_once(
-            "removed modules",
-            "ejcache: it was removed or exchanged while this program runs, which compiles without the cache where it "
-            "has to: %s",
-            exc,
+        return answer(
+            functools.partial(function, hooks, *more, *arguments, **named),
+            functools.partial(own, *arguments, **named),
+            is_raised=_raises_errors,
+            report=hooks.report_failure,
         )
-    return own(*arguments, **named)
+    except BaseException as exc:
+        cut_our_frames(exc)
+        raise
+
+
+def _raises_errors() -> bool:
+    return bool(jax_config.config_states[_RAISE].value)
+
+
+def _compile_alone(
+    backend: Any, computation: Any, executable_devices: Any, compile_options: Any, host_callbacks: Any, *_: Any
+) -> Any:
+    """Compile a program that spans processes, where sharing it fails: JAX's own way would wait for a rank of ours."""
+    return jax_compiler.backend_compile_and_load(
+        backend, computation, executable_devices, compile_options, host_callbacks
+    )
+
+
+def _no_profile(*_: Any, **__: Any) -> bytes:
+    return b""
+
+
+_INSTEAD: Final[dict[str, Callable[..., Any]]] = {
+    "_compile_and_share_module": _compile_alone,
+    "_share_fdo_profiles": _no_profile,
+}
+"""What takes the place of our function, if it fails, where JAX's own would wait for processes that have ours."""
 
 
 def install(hooks: CompileCache) -> None:
@@ -325,8 +344,8 @@ def install(hooks: CompileCache) -> None:
         for name, function in REPLACEMENTS.items():
             module = _module_of(name)
             _originals[name] = getattr(module, name)
-            # A partial is two objects of the collector, a function with what it closes over five.
-            setattr(module, name, functools.partial(_call, _originals[name], (function, hooks, *more.get(name, ()))))
+            own_or_alone = _INSTEAD.get(name, _originals[name])
+            setattr(module, name, functools.partial(_call, own_or_alone, (function, hooks, *more.get(name, ()))))
         register_our_frames()
         watching.watch()
         _keep_jax_cache_closed()

@@ -47,6 +47,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxlib import lapack
 from jaxlib.mlir import ir
 
+from ejcache.jax_integration.lowering.walking import operations_in
 from ejcache.jax_integration.seam.reuse.calls import has_logical_devices, key_type, key_type_name
 from ejcache.jax_integration.seam.reuse.refusal import RefusedError
 from ejcache.util.tuples import NamedTuple
@@ -215,15 +216,11 @@ def _option(name: str, value: Any) -> Any:
 
 
 def _custom_calls(module: Any) -> set[str]:
-    found: set[str] = set()
-
-    def visit(operation: Any) -> Any:
-        if operation.name == "stablehlo.custom_call":
-            found.add(ir.StringAttr(operation.attributes["call_target_name"]).value)
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(visit)
-    return found
+    return {
+        ir.StringAttr(operation.attributes["call_target_name"]).value
+        for operation in operations_in(module)
+        if operation.name == "stablehlo.custom_call"
+    }
 
 
 def _is_known_call(name: str) -> bool:

@@ -1,0 +1,53 @@
+"""Programs whose threads are greenlets: gevent and eventlet put their own functions in the place of `threading`'s."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from helpers import run_program
+
+PATCHES = {
+    "gevent": "from gevent import monkey; monkey.patch_all()",
+    "eventlet": "import eventlet; eventlet.monkey_patch()",
+}
+PROGRAM = """
+import json, warnings
+warnings.simplefilter("ignore")
+{patch}
+import jax, numpy as np
+values = [float(jax.jit(function)(np.float32(20))) for function in (lambda x: x * 2, lambda x: x + 1)]
+import ejcache
+found = ejcache.stats()
+print(json.dumps([values, found.hits, found.misses, found.errors]))
+"""
+
+
+@pytest.mark.parametrize("storage", ["local", "bucket"])
+@pytest.mark.parametrize("library", sorted(PATCHES))
+def test_two_starts(tmp_path, server, library, storage):
+    """The first start of a new host is right, and the second has all from the cache."""
+    pytest.importorskip(library)
+    place = f"{tmp_path}/cache/" if storage == "local" else f"gs://bucket/{library}"
+    env = {
+        "HOME": str(tmp_path),
+        "EJCACHE": place,
+        "EJCACHE_MIN_COMPILE_SECONDS": "0",
+        "STORAGE_EMULATOR_HOST": server.url if storage == "bucket" else None,
+    }
+    command = [sys.executable, "-c", PROGRAM.format(patch=PATCHES[library])]
+    first, second = (json.loads(run_program(command, env=env, timeout=120).stdout) for _ in range(2))
+    assert first == [[40.0, 21.0], 0, 2, 0]
+    assert second == [[40.0, 21.0], 2, 0, 0]
+
+
+def test_a_patch_after_the_import():
+    """A call with a timeout ends also where gevent comes after ejcache; eventlet asks to be the first import."""
+    pytest.importorskip("gevent")
+    program = f"""
+from ejcache.util.threads import call_with_timeout
+{PATCHES["gevent"]}
+print(call_with_timeout("a call", lambda: 5, 60.0))
+"""
+    assert run_program([sys.executable, "-W", "ignore", "-c", program], timeout=60).stdout == "5\n"
