@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.common_errors import (
+    EjcacheError,
     EntryCorruptError,
     EntryError,
     EntryVersionError,
@@ -466,9 +467,10 @@ class CachePolicy:
 
             program = parse_any_key(key).name
         of_program = f" for {program!r}" if program else ""
-        text = (
-            f"could not {doing} in {self.url}{of_program}; the program goes on without it: {type(exc).__name__}: {exc}"
-        )
+        # Our own messages are sentences, and most of them name the place.
+        said = str(exc) if isinstance(exc, EjcacheError) else f"{type(exc).__name__}: {exc}"
+        where = "" if self.url in said else f" in {self.url}"
+        text = f"could not {doing}{where}{of_program}; the program goes on without it: {said}"
         recorder.add_trouble(doing, text)
         if isinstance(exc, StoreForbiddenError) or isinstance(exc.__cause__, StoreForbiddenError):
             # Storage that refuses reads refuses uploads too (stores.tiered.uploads); one sentence says so.

@@ -42,11 +42,16 @@ class OpenCache:
     recalled: str = ""
 
 
-def command_settings(directory: str | None) -> Settings:
+def command_settings(directory: str | None, *, strict: bool = False) -> Settings:
     """Return the settings, with `--dir` among them. A message on stderr names each value that cannot be used.
 
+    Args:
+        directory: the value of `--dir`.
+        strict: a value that a variable cannot have is an error, as one of an option is: the command would do something
+            else than it was asked for.
+
     Raises:
-        SettingError: `--dir` is an empty text.
+        SettingError: `--dir` is an empty text, or, with `strict`, a variable has a wrong value.
     """
     from ejcache.settings.resolve import resolve, set_command_line
 
@@ -54,6 +59,8 @@ def command_settings(directory: str | None) -> Settings:
     set_command_line({"dir": directory} if directory is not None else {})
     settings = resolve()
     for problem in settings.problems:
+        if strict and type(problem) is SettingError:
+            raise problem
         warn(str(problem) if isinstance(problem, JaxImportError) else f"{problem}; it is ignored")
     return settings
 
@@ -69,13 +76,14 @@ def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool
             that `--dir` names is not: its name may be mistyped.
 
     Raises:
-        UsageError: the URL is not one of a cache; the message names the setting that it comes from.
+        UsageError: the URL is not one of a cache, or another variable has a value that it cannot have; the message
+            names the setting.
         NotAStoreError: there is no cache.
         StoreError: the cache cannot be opened.
     """
     from ejcache.stores.contents import inspect_location
 
-    settings = command_settings(directory)
+    settings = command_settings(directory, strict=True)
     try:
         may_be_empty = may_be_empty and directory is None
         contents = inspect_location(str(settings.dir), settings=settings, may_be_empty=may_be_empty)

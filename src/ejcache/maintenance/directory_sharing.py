@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance.stored_policy import change_limits
 from ejcache.util.directory_owners import user_name
-from ejcache.util.permissions import share
+from ejcache.util.permissions import share, undone_on_failure
 
 if TYPE_CHECKING:
     from ejcache.stores.location import Location
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 def share_directory(location: Location, how: str) -> int:
     """Share the cache in a directory with a group or with everybody (a key of `SHARED`), and note it in its policy.
+
+    If that fails, the directory is as it was.
 
     Returns:
         How many files and directories of other users could not be changed.
@@ -30,9 +32,10 @@ def share_directory(location: Location, how: str) -> int:
 
     root = Path(location.path)
     try:
-        share(root, how)
-        with FileBucket(root, local=True, documents=True) as bucket:
-            change_limits(bucket, {"shared": how if how in ("group", "everybody") else None})
+        with undone_on_failure(root):
+            share(root, how)
+            with FileBucket(root, local=True, documents=True) as bucket:
+                change_limits(bucket, {"shared": how if how in ("group", "everybody") else None})
         return share(root, how)  # the policy, too, which was written like any other file
     except OSError as exc:
         raise StoreUnavailableError(f"{root} cannot be shared: {exc.strerror or exc}{_who_can(root, exc)}") from exc

@@ -6,10 +6,14 @@ import contextlib
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ejcache.util.directory_access import OURS, POLICY, PRIVATE, SHARED, Access
 from ejcache.util.files import missing_directories
 from ejcache.util.new_files import inherited_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def share(root: Path, how: str) -> int:
@@ -26,15 +30,18 @@ def share(root: Path, how: str) -> int:
         How many files and directories of other users could not be changed.
 
     Raises:
-        OSError: the root itself cannot be made or changed.
+        OSError: the root itself cannot be made or changed, and has to be.
     """
     mode, failed = SHARED[how], 0
     for above in missing_directories(root.parent):
         above.mkdir(mode=0o755, exist_ok=True)
         above.chmod(PRIVATE if how == "none" else 0o755)
+    Access(root).make()
+    about = root.stat()
+    gid = about.st_gid
+    if os.geteuid() in (about.st_uid, 0) or not _is_open(about.st_mode, how):
+        os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
     Access(root).make("v1")
-    gid = root.stat().st_gid
-    os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
     for top in OURS:
         for folder, _, names in os.walk(root / top, onerror=None):
             failed += not _give(Path(folder), mode, gid)
@@ -43,6 +50,30 @@ def share(root: Path, how: str) -> int:
                 writable = 0o644 if f"{top}/{name}" == POLICY else 0o666
                 failed += not _give(Path(folder, name), mode & writable | 0o600, gid)
     return failed
+
+
+def _is_open(root_mode: int, how: str) -> bool:
+    """True if the root need not be changed. That of another user may be open to more than those; its owner decides."""
+    needed = 0 if how == "none" else SHARED[how] & 0o777
+    return root_mode & needed == needed
+
+
+@contextlib.contextmanager
+def undone_on_failure(root: Path) -> Iterator[None]:
+    """Give `root` its permissions back, and remove the directories that were made for it, if the block fails."""
+    mode = stat.S_IMODE(root.stat().st_mode) if root.is_dir() else None
+    parents = reversed([*missing_directories(root.parent)])
+    made = [path for path in (root / "v1", root, *parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if mode is not None:
+                os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
+        for path in made:
+            with contextlib.suppress(OSError):  # it was not made
+                path.rmdir()
+        raise
 
 
 def why_out_of_reach(root: Path) -> str:

@@ -242,15 +242,8 @@ def _change(
     directory, as_json = _given_options(context, directory, as_json=as_json)
     settings = command_settings(directory)
     with_whom = changes.get("shared", "none") or "none"
-    if "shared" in changes and to in (None, "cache"):
-        share_cache(settings, with_whom)
-        changes = {name: text for name, text in changes.items() if name != "shared"}
-        if not as_json:
-            output.say(f"{settings.dir} is {AUDIENCE[with_whom]}")
-        if not changes:
-            if as_json:
-                output.print_json({"url": str(settings.dir), "shared": with_whom})
-            return
+    is_shared = "shared" in changes and to in (None, "cache")
+    changes = {name: text for name, text in changes.items() if name != "shared" or not is_shared}
     limits_to_cache = to is None and not changes.keys().isdisjoint(LIMITS) and _location(settings)[1]
     of_cache = {_SWITCH} if directory is not None and to is None else set()
     of_cache |= LIMITS.keys() if limits_to_cache else set()
@@ -262,8 +255,18 @@ def _change(
             f"{names} would be written into the configuration file, for all caches, and --dir names one: leave out "
             "--dir; the limits of a shared cache are stored with it"
         )
-    written = _change_file(in_file, Path(HOST_FILE) if to == "host" else user_file()) if in_file else None
-    limits = _change_limits(with_cache, settings) if with_cache else None
+    # Nothing is changed before all values are known to be right.
+    values, parsed = _values_of_file(in_file), _parsed_limits(with_cache)
+    if is_shared:
+        share_cache(settings, with_whom)
+        if not as_json:
+            output.say(f"{settings.dir} is {AUDIENCE[with_whom]}")
+        if not changes:
+            if as_json:
+                output.print_json({"url": str(settings.dir), "shared": with_whom})
+            return
+    written = _change_file(values, Path(HOST_FILE) if to == "host" else user_file()) if in_file else None
+    limits = _change_limits(parsed, settings) if with_cache else None
     if as_json:
         output.print_json({"url": str(settings.dir), "stored_limits": limits, "file": written and str(written)})
         return
@@ -307,7 +310,12 @@ def share_cache(settings: Settings, how: str) -> None:
         )
 
 
-def _change_file(changes: Mapping[str, str | None], path: Path) -> Path:
+def _values_of_file(changes: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return what the file gets for these changes.
+
+    Raises:
+        UsageError: there is no such setting, or it cannot have this value.
+    """
     values: dict[str, Any] = {}
     for name, text in changes.items():
         setting = setting_in_file(name)
@@ -320,19 +328,32 @@ def _change_file(changes: Mapping[str, str | None], path: Path) -> Path:
         # A size stays as the person has written it: 50GB reads better than 50000000000.
         exact = isinstance(parsed, bool) or not isinstance(parsed, int) or str(parsed) == text
         values[setting.name] = list(parsed) if isinstance(parsed, tuple) else parsed if exact else text
+    return values
+
+
+def _change_file(values: Mapping[str, Any], path: Path) -> Path:
     change_file(path, values)
     return path
 
 
-def _change_limits(changes: Mapping[str, str | None], settings: Settings) -> dict[str, Any]:
-    from ejcache.maintenance.stored_policy import change_limits, parse_limit
-    from ejcache.stores.opening import open_bucket
+def _parsed_limits(changes: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return what the policy of a cache gets for these changes.
+
+    Raises:
+        UsageError: there is no such limit, or it cannot have this value.
+    """
+    from ejcache.maintenance.stored_policy import parse_limit
 
     parsed = {name: parse_limit(name, text or "none") for name, text in changes.items() if name != _SWITCH}
-    if _SWITCH in changes:
-        parsed |= _switch(changes[_SWITCH])
+    return parsed | (_switch(changes[_SWITCH]) if _SWITCH in changes else {})
+
+
+def _change_limits(parsed: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    from ejcache.maintenance.stored_policy import LIMITS, change_limits
+    from ejcache.stores.opening import open_bucket
+
     location, shared = _location(settings)
-    if not shared and changes.keys() == {_SWITCH} and location.kind == "directory":
+    if not shared and parsed.keys().isdisjoint(LIMITS) and location.kind == "directory":
         from ejcache.bucket.files import FileBucket
 
         check_directory(location.url, "there is no cache at")

@@ -140,7 +140,8 @@ class Layout:
                 raise explain_failure(Path(path), exc) from exc
             if not stat.S_ISDIR(about.st_mode):
                 kind = "a symbolic link, and" if stat.S_ISLNK(about.st_mode) else "not a directory, so"
-                raise NotAStoreError(f"{path} is {kind} {self.root} cannot be used as a cache directory")
+                which = "it" if path == root else root
+                raise NotAStoreError(f"{path} is {kind} {which} cannot be used as a cache directory")
         return True
 
     @property

@@ -1,0 +1,88 @@
+"""Values that cannot be used, and `ejcache config set shared=`: nothing remains of a command that fails."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+from cli_helpers import PYTHON, ejcache
+from helpers import run_program
+from users import command_of
+
+MEMBER = 4242
+"""A user, and a group of the same number."""
+
+
+def found(root):
+    """The permissions of the root, and what is in it with its permissions."""
+    return stat.S_IMODE(root.stat().st_mode), {
+        path.name: (stat.S_IMODE(path.stat().st_mode), path.stat().st_gid) for path in root.iterdir()
+    }
+
+
+@pytest.fixture
+def of_the_team(tmp_path):
+    """What clusters have: a directory that root made for a group."""
+    root = tmp_path / "cache"
+    for each in (*reversed(tmp_path.parents[:3]), tmp_path):
+        if each.stat().st_uid == os.geteuid():
+            each.chmod(each.stat().st_mode | 0o011)
+    root.mkdir()
+    command_of(MEMBER)  # skips where no other user can be had
+    os.chown(root, 0, MEMBER)
+    root.chmod(0o2775)
+    return root
+
+
+def share(root, how):
+    command = [*command_of(MEMBER), PYTHON, "-m", "ejcache", "config", "set", f"shared={how}", "--dir", str(root)]
+    return run_program(command, env={"HOME": "/nonexistent"}, check=False)
+
+
+def test_a_member_of_the_group(of_the_team):
+    """The root stays as root has made it; what the member makes below is the group's."""
+    done = share(of_the_team, "group")
+    assert (done.returncode, done.stdout) == (0, f"{of_the_team} is shared with its group\n"), done
+    assert found(of_the_team) == (0o2775, {"v1": (0o2770, MEMBER)})
+
+
+def test_more_than_the_root_allows(of_the_team):
+    """Only root can open the directory to everybody; the command says so and leaves nothing there."""
+    done = share(of_the_team, "everybody")
+    assert done.returncode == 1
+    assert "only its owner" in done.stderr
+    assert found(of_the_team) == (0o2775, {})
+
+
+def test_a_value_that_is_wrong(tmp_path):
+    """Nothing is shared, or written into a file, by a command whose other value cannot be used."""
+    (tmp_path / "cache").mkdir(mode=0o700)
+    said = ejcache("config", "set", "shared=group", "enabled=perhaps", "--dir", str(tmp_path / "cache"))
+    assert said.status == 2
+    assert found(tmp_path / "cache") == (0o700, {})
+
+
+def test_a_variable_that_is_wrong(monkeypatch, tmp_path):
+    """A command that works on a cache refuses it, as it refuses an option; `ejcache config` shows what is used."""
+    monkeypatch.setenv("EJCACHE_MAX_SIZE", "banana")
+    said = ejcache("stats", "--dir", tmp_path)
+    assert (said.status, said.out) == (2, "")
+    assert "EJCACHE_MAX_SIZE cannot be 'banana'" in said.err
+    assert ejcache("config").status == 1
+
+
+def test_a_directory_that_is_a_file(tmp_path):
+    """A program says so in one sentence, which has the path once, and goes on."""
+    (tmp_path / "file").touch()
+    program = "import jax; print(float(jax.jit(lambda x: x * 2)(21.0))); raise SystemExit(3)"
+    done = run_program(
+        [PYTHON, "-m", "ejcache", "run", "--report", "off", "-c", program],
+        env={"EJCACHE_DIR": str(tmp_path / "file"), "JAX_PLATFORMS": "cpu"},
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, "42.0\n")
+    assert done.stderr == (
+        "ejcache: could not open the cache; the program goes on without it: "
+        f"{tmp_path / 'file'} is not a directory, so it cannot be used as a cache directory\n"
+    )
