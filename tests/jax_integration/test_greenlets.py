@@ -28,7 +28,6 @@ print(json.dumps([values, found.hits, found.misses, found.errors]))
 @pytest.mark.parametrize("library", sorted(PATCHES))
 def test_two_starts(tmp_path, server, library, storage):
     """The first start of a new host is right, and the second has all from the cache."""
-    pytest.importorskip(library)
     place = f"{tmp_path}/cache/" if storage == "local" else f"gs://bucket/{library}"
     env = {
         "HOME": str(tmp_path),
@@ -44,7 +43,6 @@ def test_two_starts(tmp_path, server, library, storage):
 
 def test_a_patch_after_the_import():
     """A call with a timeout ends also where gevent comes after ejcache; eventlet asks to be the first import."""
-    pytest.importorskip("gevent")
     program = f"""
 from ejcache.util.threads import call_with_timeout
 {PATCHES["gevent"]}

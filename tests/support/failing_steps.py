@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -90,9 +91,9 @@ def run_programs(place: Path, situation: str, own: Path, number: int, error: str
 def main() -> None:
     """Start one process after the other until stdin ends. Returns in this process and in each of them."""
     situation, place = sys.argv[1], Path(sys.argv[2])
-    (place / "home").mkdir()
+    (place / "home").mkdir(parents=True)
     # The first two fill the cache and the home.
-    for count, line in enumerate(["0 - 0", "0 - 0", *sys.stdin]):
+    for count, line in enumerate(itertools.chain(["0 - 0", "0 - 0"], sys.stdin)):
         number, error, lasting = line.split()
         own = place if count < 2 else place / str(count)
         own.mkdir(exist_ok=True)
@@ -103,7 +104,8 @@ def main() -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if count >= 2:
             answer = own / "answer"
-            print(json.dumps({**(json.loads(answer.read_text()) if answer.is_file() else {}), "status": status}))
+            found = json.loads(answer.read_text()) if answer.is_file() else {}
+            print(json.dumps({**found, "status": status}), flush=True)
             shutil.rmtree(own)
 
 
