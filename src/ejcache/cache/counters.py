@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ejcache.cache.compile_time import compile_time
 from ejcache.util.tuples import Words
 
 if TYPE_CHECKING:
@@ -74,11 +75,17 @@ def add_skip(tally: Tally, reason: Skip) -> None:
 
 
 def count_miss(cache: CachePolicy, reason: Miss, *, compile_seconds: float = 0.0) -> None:
-    """Count a miss, and the seconds that it cost to compile."""
+    """Count a miss, and the seconds that this thread has just compiled."""
     add_miss(cache.tally, reason)
-    if compile_seconds:
-        cache.tally.add(compile_seconds=compile_seconds)
+    count_compilation(cache, compile_seconds)
     cache.flush_if_due()
+
+
+def count_compilation(cache: CachePolicy, seconds: float) -> None:
+    """Count the seconds that this thread has just compiled, except what other threads compiled at the same time."""
+    if seconds:
+        saved, compiled = compile_time.miss(seconds)
+        cache.tally.add(seconds_saved=saved, compile_seconds=compiled)
 
 
 def count_skip(cache: CachePolicy, reason: Skip) -> None:

@@ -141,7 +141,7 @@ def report_line(stats: Stats, places: Iterable[str], *, processes: int = 1) -> s
         parts.append(f"{plural(not_traced, 'function')} not traced")
     within = "" if processes == 1 else f" in {processes} processes"
     line = f"ejcache: saved {stats.saved_of_total}{within}: {', '.join(parts)} ({', '.join(places)})"
-    left_out = float(stats.amounts.get("left_out_seconds", 0.0))
+    left_out = min(float(stats.amounts.get("left_out_seconds", 0.0)), stats.compile_seconds)  # of threads at once
     if left_out >= _WORTH_A_HINT:
         line += (
             f"\nejcache: programs that compile quickly took {left_out:.1f} s in all; "

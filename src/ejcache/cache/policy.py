@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
+from ejcache.cache.compile_time import compile_time
 from ejcache.common_errors import (
     EjcacheError,
     EntryCorruptError,
@@ -330,10 +331,11 @@ class CachePolicy:
 
     # -- counting ------------------------------------------------------------------------------------------------------
 
-    def count_hit(self, header: entry.Header, *, load_seconds: float) -> None:
-        """Count a hit on an entry that took `load_seconds` to read and load."""
+    def count_hit(self, header: entry.Header, *, load_seconds: float, since: float = 0.0) -> None:
+        """Count a hit of this thread on an entry that took `load_seconds` to read and load (`CompileTime.hit`)."""
         self.used.add(header.key)
-        self.tally.add(hits=1, load_seconds=load_seconds, seconds_saved=max(0.0, header.compile_seconds - load_seconds))
+        saved = compile_time.hit(header.compile_seconds, load_seconds, since=since)
+        self.tally.add(hits=1, load_seconds=load_seconds, seconds_saved=saved)
         if not self._flush_is_planned:
             self.flush_if_due()
 

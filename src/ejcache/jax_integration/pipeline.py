@@ -301,7 +301,8 @@ class Compiler:
                 target,
                 compilation.key.name,
             )
-        compilation.cache.count_hit(found.header, load_seconds=found.seconds)
+        spent = sum(compilation.seconds.values())
+        compilation.cache.count_hit(found.header, load_seconds=found.seconds, since=spent)
         if compilation.settings.preload:
             self.preloader.note(compilation, placement, found)
         program = ProgramRecord(

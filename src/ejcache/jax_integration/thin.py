@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.cache.counters import count_miss
+from ejcache.cache.counters import count_compilation, count_miss
 from ejcache.cache.policy import Miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.entry import Entry, Header
@@ -140,7 +140,7 @@ class ThinForm:
             jax=jax.__version__,
             jaxlib=_jaxlib_version(),
         )
-        policy.tally.add(compile_seconds=seconds)
+        count_compilation(policy, seconds)
         EntryWriter(policy).write(header, value, settings, replacing=is_useless)
 
 

@@ -1,0 +1,116 @@
+"""How much shorter hits made a process, and how long its compilations were, although threads do both at once.
+
+Within a thread the seconds add up. Over threads the length of their union counts: eight threads that compile for ten
+seconds at the same time keep the program waiting for ten seconds, not for eighty. So each hit is put where its
+compilation would have been without the cache: later by what the hits before it have saved. Before it are those of its
+own thread, and those of others that began and ended while its thread compiled nothing, such as those of a thread that
+was waited for.
+
+What is saved is the length of the union of these compilations, less that of what happened in their place.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Final
+
+from ejcache.util.lifecycle import track_forks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_RECENT: Final = 256
+"""Programs that a program of another thread may have come after."""
+_INTERVALS: Final = 4096
+"""What is further back than so many intervals is forgotten: nothing begins there any more."""
+
+
+class _Union:
+    """Intervals of seconds that are joined where they overlap."""
+
+    def __init__(self) -> None:
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+
+    def add(self, begin: float, end: float) -> float:
+        """Add an interval; returns by how much the union became longer."""
+        begins, ends = self._begins, self._ends
+        first, last = bisect_left(ends, begin), bisect_right(begins, end)
+        covered = 0.0
+        if first < last:
+            covered = sum(ends[first:last]) - sum(begins[first:last])
+            begin, end = min(begin, begins[first]), max(end, ends[last - 1])
+        begins[first:last], ends[first:last] = [begin], [end]
+        if len(begins) > _INTERVALS:
+            del begins[: _INTERVALS // 2], ends[: _INTERVALS // 2]
+        return end - begin - covered
+
+
+class CompileTime:
+    """Adds up, over the threads of a process, what hits save and what compilations take. Safe for threads and forks.
+
+    Args:
+        clock: monotonic seconds.
+        thread: returns the number of the calling thread.
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, thread: Callable[[], int] = threading.get_ident
+    ) -> None:
+        self._clock = clock
+        self._thread = thread
+        self.after_fork_in_child()
+        track_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: what the parent has saved is counted there."""
+        self._lock = threading.RLock()
+        self._without = _Union()  # when programs would have been compiled without the cache
+        self._spent = _Union()  # when they were loaded or compiled
+        self._compiled = _Union()
+        self._threads: dict[int, tuple[float, float]] = {}  # when its last program was ready, and what is saved by then
+        self._recent: collections.deque[tuple[float, float, float]] = collections.deque(maxlen=_RECENT)
+
+    def hit(self, compile_seconds: float, load_seconds: float, *, since: float = 0.0) -> float:
+        """Count a program that was just loaded by this thread; returns by how many seconds more is saved now.
+
+        That is less than 0 if another thread turned out to compile meanwhile, which the program had to wait for anyway.
+
+        Args:
+            compile_seconds: that its compilation has taken once.
+            load_seconds: that it took to get it.
+            since: seconds ago when its thread began with it, the trace included; at least `load_seconds`.
+        """
+        with self._lock:
+            return self._count(load_seconds, max(compile_seconds, load_seconds), max(since, load_seconds))[0]
+
+    def miss(self, compile_seconds: float) -> tuple[float, float]:
+        """Count a program that this thread has just compiled.
+
+        Returns:
+            By how many seconds more is saved now (see `hit`), and by how many more of compiling there were.
+        """
+        with self._lock:
+            saved, ended = self._count(compile_seconds, compile_seconds, compile_seconds)
+            return saved, self._compiled.add(ended - compile_seconds, ended)
+
+    def _count(self, spent: float, without: float, since: float) -> tuple[float, float]:
+        ended, thread = self._clock(), self._thread()
+        before, saved = self._threads.get(thread, (-math.inf, 0.0))
+        if len(self._threads) > (before > -math.inf):  # there are other threads
+            began = ended - since
+            after = (others for start, end, others in self._recent if before <= start and end <= began)
+            saved = max(saved, *after, 0.0)
+        begin = ended - spent
+        more = self._without.add(begin + saved, begin + saved + without) - self._spent.add(begin, ended)
+        self._threads[thread] = ended, saved + without - spent
+        self._recent.append((ended - since, ended, saved + without - spent))
+        return more, ended
+
+
+compile_time: Final = CompileTime()
+"""Of this process, for all its caches."""

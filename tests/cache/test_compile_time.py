@@ -1,0 +1,113 @@
+"""What hits save is the union over threads, and the sum within one."""
+
+from __future__ import annotations
+
+import pytest
+
+from ejcache.cache.compile_time import CompileTime
+
+
+class Threads:
+    """Threads of one process, whose programs end at moments that a test chooses."""
+
+    def __init__(self) -> None:
+        self.now, self.current = 0.0, 0
+        self.time = CompileTime(clock=lambda: self.now, thread=lambda: self.current)
+        self.saved = self.compiled = 0.0
+
+    def hit(self, thread: int, at: float, compile_seconds: float, *, load: float = 0.1, since: float = 0.0) -> None:
+        self.now, self.current = at, thread
+        self.saved += self.time.hit(compile_seconds, load, since=since)
+
+    def miss(self, thread: int, at: float, seconds: float) -> None:
+        self.now, self.current = at, thread
+        saved, compiled = self.time.miss(seconds)
+        self.saved, self.compiled = self.saved + saved, self.compiled + compiled
+
+
+@pytest.fixture
+def threads() -> Threads:
+    return Threads()
+
+
+def test_one_after_the_other_adds_up(threads):
+    for number in range(8):
+        threads.hit(1, number + 1.0, 10.0)
+    threads.miss(1, 20.0, 3.0)
+    assert threads.saved == pytest.approx(8 * 9.9)
+    assert threads.compiled == pytest.approx(3.0)
+
+
+def test_hits_close_together_add_up(threads):
+    for number in range(8):
+        threads.hit(1, 0.1 * (number + 1), 10.0)
+    assert threads.saved == pytest.approx(8 * 9.9)
+
+
+def test_a_load_that_takes_longer_than_compiling_saves_nothing(threads):
+    threads.hit(1, 5.0, 1.0, load=3.0)
+    assert threads.saved == pytest.approx(0.0)
+
+
+def test_threads_at_the_same_time_count_once(threads):
+    # The interpreter's lock lets them load by turns, but they began together.
+    for thread in range(8):
+        threads.hit(thread, 1.0 + 0.1 * thread, 10.0, load=0.1, since=1.0 + 0.1 * thread)
+    assert threads.saved == pytest.approx(10.7 - 0.8)
+
+
+def test_threads_that_differ_count_as_the_longest(threads):
+    threads.hit(1, 1.0, 10.0, since=1.0)
+    for number in range(5):
+        threads.hit(2, 1.0 + 0.1 * number, 1.0, since=0.1)
+    assert threads.saved == pytest.approx(10.0 - 0.5, abs=0.2)
+
+
+def test_a_thread_for_each_program_one_after_the_other_adds_up(threads):
+    for thread in range(8):
+        threads.hit(thread, thread + 1.0, 10.0, since=0.5)
+    assert threads.saved == pytest.approx(8 * 9.9)
+
+
+def test_threads_after_the_main_thread_add_up(threads):
+    for number in range(4):
+        threads.hit(0, number + 1.0, 10.0)
+    for thread in range(1, 5):
+        threads.hit(thread, 5.0 + 0.1 * thread, 10.0, since=0.5)
+    threads.hit(0, 6.0, 10.0, since=0.5)  # the main thread has waited for them
+    assert threads.saved == pytest.approx(4 * 9.9 + 10.0 + 9.9, abs=0.7)
+
+
+def test_one_pool_in_several_rounds_adds_up(threads):
+    for number in range(3):
+        for thread in range(4):
+            threads.hit(thread, 10.0 * number + 0.1 * thread + 1.0, 5.0, since=1.0 + 0.1 * thread)
+    assert threads.saved == pytest.approx(3 * 5.0, abs=1.5)
+
+
+def test_a_hit_saves_nothing_while_another_thread_compiles(threads):
+    threads.hit(1, 1.0, 10.0, since=1.0)
+    threads.miss(2, 10.9, 10.9)
+    assert threads.saved == pytest.approx(0.0, abs=0.1)
+    assert threads.compiled == pytest.approx(10.9)
+
+
+def test_compilations_at_the_same_time_count_once(threads):
+    for thread in range(8):
+        threads.miss(thread, 10.0 + 0.1 * thread, 10.0)
+    assert threads.compiled == pytest.approx(10.7)
+    assert threads.saved == pytest.approx(0.0)
+
+
+def test_what_is_long_ago_is_forgotten_and_the_sum_goes_on(threads):
+    for number in range(10_000):
+        threads.hit(1, 2.0 * number + 1.0, 1.1)
+    assert threads.saved == pytest.approx(10_000 * 1.0)
+
+
+def test_a_forked_child_begins_anew(threads):
+    threads.hit(1, 1.0, 10.0)
+    threads.time.after_fork_in_child()
+    threads.saved = 0.0
+    threads.hit(1, 2.0, 10.0)
+    assert threads.saved == pytest.approx(9.9)
