@@ -498,27 +498,29 @@ def test_failed_upload_is_tried_again(store, shared):
     assert shared.calls["put"] == 2
 
 
-class SlowToMake(MemoryBucket):
-    """A bucket whose client is made when somebody waits for it, as on a busy host: until then nothing can be asked."""
+class FailedLately(MemoryBucket):
+    """A bucket that has failed this host shortly before, and that is asked as soon as somebody opens `gate`."""
 
     def __init__(self, note):
         super().__init__()
         self.breaker = CircuitBreaker()
         self.breaker.use_note(note, seconds=60.0)
-        self.is_made = threading.Event()
+        self.gate = threading.Event()
+        self.prepared = 0
+        self.asked = []
 
     def prepare(self, *, wait=0.0, fully=False):
-        if wait:
-            self.is_made.set()
+        self.prepared += 1
 
     def _prepare(self, make_seconds, *, light=False):
-        if not self.is_made.wait(min(make_seconds, 60.0)):
+        self.asked.append(make_seconds)
+        if not self.gate.wait(60):
             raise StoreNotAskedError("its library is still loading")
 
 
-@pytest.mark.parametrize("threads", [2, 0], ids=["", "no thread has begun"])
-def test_a_start_that_hits_everything_sends_what_a_killed_process_left(tmp_path, threads):
-    """Also where the storage failed this host shortly before, and the client takes as long to make as the start."""
+@pytest.fixture(params=[5, 0], ids=["", "no thread has begun"])
+def failed_lately(request, tmp_path):
+    """A store whose copies have three entries, which a killed process was to upload to a bucket that had failed."""
     local, note = LocalStore(tmp_path / "local"), StorageNote(tmp_path / "scratch" / "storage")
     note.leave(FAILED)
     for number in range(3):
@@ -529,15 +531,54 @@ def test_a_start_that_hits_everything_sends_what_a_killed_process_left(tmp_path,
         assert all(markers.add(f"k{number}", PUT) for number in range(3))
 
     in_fork(leave)
-    bucket = SlowToMake(note)
-    worker = Scheduler(threads=threads)
-    store = TieredStore(local, SharedStore(bucket), scratch=tmp_path / "scratch", drain_seconds=60.0, worker=worker)
+    bucket, worker = FailedLately(note), Scheduler(threads=request.param)
+    store = TieredStore(local, SharedStore(bucket), scratch=tmp_path / "scratch", drain_seconds=600.0, worker=worker)
     store._shared.breaker = bucket.breaker
     assert all(store.get(f"k{number}") == b"value" for number in range(3))
-    store.finish()
-    assert [bucket.read(entry_name(f"k{number}")).data for number in range(3)] == [b"value"] * 3
-    assert [path for path in (tmp_path / "scratch" / "spool").rglob("*") if path.is_file()] == []
+    yield store
     store.close()
+
+
+def markers_of(tmp_path):
+    return sorted(path for path in (tmp_path / "scratch" / "spool").rglob("k*") if path.is_file()) or [
+        path for path in (tmp_path / "scratch" / "spool").rglob("*") if path.is_file() and "present" not in path.parts
+    ]
+
+
+def test_the_end_of_a_start_does_not_wait_for_storage_that_failed_lately(failed_lately, tmp_path):
+    """One upload asks it in the background; all three stay for the next start, and are counted."""
+    bucket, later = failed_lately.shared.bucket, []
+    failed_lately.before_close(lambda: later.append("asked"))
+    failed_lately.put("new", b"value")
+    failed_lately.finish()
+    assert len(bucket.asked) <= 1
+    assert bucket.prepared == 0
+    assert later == []
+    assert failed_lately.tier_counters()["shared_spooled"] == 4
+    assert len(markers_of(tmp_path)) == 4
+    bucket.gate.set()
+
+
+def test_a_start_that_hits_everything_sends_what_waits_once_the_storage_answers(failed_lately, tmp_path):
+    """The others follow the upload that was answered."""
+    bucket = failed_lately.shared.bucket
+    bucket.gate.set()
+    failed_lately._uploads.resume(again=False)  # as a thread does, if one begins in time
+    failed_lately.worker.drain(patience=60, limit=60)
+    failed_lately.finish()
+    assert [bucket.read(entry_name(f"k{number}")).data for number in range(3)] == [b"value"] * 3
+    assert markers_of(tmp_path) == []
+    assert "shared_spooled" not in failed_lately.tier_counters()
+
+
+def test_uploads_that_wait_for_the_first_are_called_back(failed_lately):
+    """Who waits for the try of an upload, such as a lease, is not kept waiting by storage that failed."""
+    called = threading.Event()
+    failed_lately.put("first", b"value")
+    failed_lately.put("second", b"value")
+    failed_lately.when_uploaded("second", called.set)
+    assert called.wait(60)
+    failed_lately.shared.bucket.gate.set()
 
 
 def test_closing_does_not_wait_for_a_stalled_upload(tmp_path):

@@ -14,8 +14,8 @@ comes back slowly, so that good and bad objects by turns cost no more.
 
 Until the storage has answered for the first time, all calls of a process together have one budget. It is larger where
 the storage has served a process of this host within a day, and smaller where it has failed one shortly before
-(`StorageNote`). In the second case one thread asks while the others wait for its answer, and one failure opens the
-breaker. Storage that fails costs every process something and is often an error of the user's, so one line says so.
+(`StorageNote`). In the second case one thread asks while the others that a program waits for wait for its answer, one
+failure opens the breaker, and the end of a program waits for nothing. Storage that fails costs every process something and is often an error of the user's, so one line says so.
 
 All clients of one URL in a process share one breaker (`breaker_for`): what one of them has learnt, the others know.
 """
@@ -135,6 +135,11 @@ class CircuitBreaker:
         return self._retry_at is not None
 
     @property
+    def is_presumed_dead(self) -> bool:
+        """True if the storage has failed this host lately, and has not answered this process yet."""
+        return self._has_failed_lately
+
+    @property
     def is_probing(self) -> bool:
         """True if this thread asks for another name before the breaker opens: at once, whatever the pace is."""
         return getattr(self._inside, "probing", False)
@@ -225,7 +230,7 @@ class CircuitBreaker:
         asked = partial(self._noting, function if prepare is None else partial(self._ask, function, prepare), again)
         if getattr(self._inside, "active", False):
             return asked()
-        if self._asks_alone():
+        if self._asks_alone() and is_waited_for():
             # An answer that takes longer than a failure may is arriving: then it is not waited for.
             is_mine = self._turn.acquire(timeout=self._client_seconds + self._first.seconds + _PROBE_SECONDS)
             try:
@@ -286,9 +291,10 @@ class CircuitBreaker:
             self._retry_at = self._clock() + self._cooldown * self._jitter(0.75, 1.25)
 
     def give_up(self, url: str) -> None:
-        """Open, because the program ends while calls are under way."""
+        """Open, because the program ends while calls are under way, or before storage that is presumed dead answers."""
         self.fail(seconds=math.inf)
-        self._tell(url, StoreNotAskedError("there was no answer until the program ended"))
+        if not self._has_failed_lately:  # otherwise a process has said so
+            self._tell(url, StoreNotAskedError("there was no answer until the program ended"))
 
     def _probe(self, url: str, function: Callable[[], object]) -> None:
         with suppress(StoreError):

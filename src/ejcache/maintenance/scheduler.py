@@ -184,7 +184,8 @@ def attach(
 
     shared.lists_after = scheduler.exit_bytes
 
-    if usage.are_unsent_uses_due():
+    breaker = shared.bucket.breaker
+    if usage.are_unsent_uses_due() and not (breaker is not None and breaker.is_presumed_dead):
         shared.bucket.prepare()
 
     def check() -> None:

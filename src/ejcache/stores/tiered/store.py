@@ -27,7 +27,7 @@ from ejcache.stores.tiered.host_fetches import HostFetches
 from ejcache.stores.tiered.pending_uploads import PUT, REPLACE, PendingUploads
 from ejcache.stores.tiered.tier import Tier
 from ejcache.stores.tiered.uploads import Uploads
-from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
+from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, track_forks
 from ejcache.util.log import log
 from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
@@ -325,8 +325,9 @@ class TieredStore(Store):
         if self._only_reads:
             self._shared.count("refused")
             return self._write_local(key, data, how, worth)
-        # Otherwise the end of a short program would wait for the client that the upload needs.
-        self.shared.prepare(size=len(data))
+        if not self._shared.breaker.is_presumed_dead:
+            # Otherwise the end of a short program would wait for the client that the upload needs.
+            self.shared.prepare(size=len(data))
         self._notes.note_published(key)
         self._uploads.announce(key, how)
         try:
@@ -495,13 +496,18 @@ class TieredStore(Store):
             self.shared.close()
 
     def finish(self) -> None:
-        """Upload for a bounded time, and leave pending uploads to the next process; both tiers stay open."""
-        for task in self._before_close:
+        """Upload for a bounded time, and leave pending uploads to the next process; both tiers stay open.
+
+        Nothing waits for storage that is presumed dead.
+        """
+        is_presumed_dead = self._shared.breaker.is_presumed_dead
+        for task in () if is_presumed_dead else self._before_close:
             self.worker.submit(task)
-        if not self.flush():
-            if self.worker.waiting:
-                # A task that has not finished until now would keep the program waiting once more.
-                self._shared.breaker.give_up(self._shared.store.url)
+        is_all_sent = self.flush()
+        if (is_presumed_dead and is_ending()) or (not is_all_sent and self.worker.waiting):
+            # What has not been answered until now would keep the program waiting once more.
+            self._shared.breaker.give_up(self._shared.store.url)
+        if not is_all_sent:
             log.info("ejcache: %d uploads are left to the next process on this host", len(self._uploads))
         self.worker.stop()
         self._awake = False

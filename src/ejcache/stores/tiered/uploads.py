@@ -2,6 +2,9 @@
 
 The queue holds keys. The bytes stay in the local tier, unless it refused them. An upload that fails is tried again when
 the shared tier has recovered, and its marker on disk (`pending_uploads`) outlives this process.
+
+A shared tier that has failed this host lately (`CircuitBreaker.is_presumed_dead`) gets one upload. The others follow
+when it has answered, and are left to another process if it has not when the program ends.
 """
 
 from __future__ import annotations
@@ -105,6 +108,7 @@ class Uploads:
         self._lately: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
         self._announced: dict[str, bool] = {}  # whether there is a marker
         self._held = 0
+        self._scout: str | None = None  # the only key that goes to storage that is presumed dead
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -215,7 +219,7 @@ class Uploads:
                 return
             count = 0
             for key, how in self._markers.adopt() if self._markers is not None else ():
-                if not count:
+                if not count and not self._shared.breaker.is_presumed_dead:
                     self._shared.store.prepare(size=math.inf)  # a program that is ending cannot make a client
                 count += 1
                 self.add(key, how)
@@ -233,12 +237,14 @@ class Uploads:
                 self._submit(key)
 
     def flush(self, *, patience: float, limit: float) -> bool:
-        """Wait for the uploads; True if none is left.
+        """Wait for the uploads, unless the storage is presumed dead; True if none is left.
 
         Args:
             patience: seconds to wait for the next one to finish.
             limit: seconds to wait in all.
         """
+        if self._shared.breaker.is_presumed_dead:
+            return not self._pending
         with self._lock:
             largest = max((upload.size for upload in self._pending.values()), default=None)
         if largest is not None and not self._shared.breaker.is_open:
@@ -269,11 +275,34 @@ class Uploads:
     # -- one upload, in a thread of the worker ---------------------------------------------------------------------
 
     def _submit(self, key: str) -> None:
-        if not self._worker.submit(partial(self._upload, key)):
-            with self._lock:
-                upload = self._pending.get(key)
-                if upload is not None:
-                    upload.tried = True  # `retry` submits it again
+        if self._may_go(key) and self._worker.submit(partial(self._upload, key)):
+            return
+        with self._lock:
+            upload = self._pending.get(key)
+            if upload is not None:
+                upload.tried = True  # `retry` submits it again
+        if upload is not None:
+            self._call_back(upload)
+
+    def _may_go(self, key: str) -> bool:
+        """True unless another upload is to show first that the storage lives."""
+        if not self._shared.breaker.is_presumed_dead:
+            return True
+        with self._lock:
+            self._scout = self._scout or key
+            return self._scout == key
+
+    def _end_scouting(self, key: str) -> None:
+        """Have the others follow if `key` has shown that the storage lives."""
+        with self._lock:
+            if self._scout != key:
+                return
+            self._scout = None
+            keys = [key for key, upload in self._pending.items() if upload.tried and not upload.running]
+        if keys and not self._shared.breaker.is_presumed_dead:
+            self._shared.store.prepare(size=math.inf)
+            for each in keys:
+                self._submit(each)
 
     def _upload(self, key: str) -> None:
         """Upload the entry of `key` in this thread, unless another one does, and call those that wait for the try."""
@@ -297,6 +326,7 @@ class Uploads:
                     self._finish(key, upload)
                 else:
                     self._call_back(upload)
+                self._end_scouting(key)
 
     def _carry(self, key: str, upload: _Upload) -> bool:
         """Upload one entry; False if it has to be tried again. An entry that is gone or damaged is not."""
