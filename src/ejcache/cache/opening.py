@@ -75,7 +75,10 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
         from ejcache.stores.tier_directory import find_local_tier
 
         place = find_local_tier(location, settings)
-        return SingleFlight.of_store(store, directory=None if place is None else place / "scratch" / "leases")
+        scratch = None if place is None else place / "scratch"
+        if scratch is None:
+            return SingleFlight.of_store(store, directory=None)
+        return SingleFlight.of_store(store, directory=scratch / "leases", speeds=scratch / "speeds")
     return SingleFlight.of_store(store, directory=Path(location.path) / "v1" / "leases")
 
 

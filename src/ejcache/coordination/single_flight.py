@@ -22,9 +22,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ejcache.coordination.compile_speed import CompileSpeed
 from ejcache.coordination.host_leases import LocalLeases
 from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector, lease_scheduler
 from ejcache.errors import StoreError, StoreReadOnlyError
+from ejcache.stores.host_notes import HostNotes
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import LONG_WAIT, log, say_waiting, warn_once
@@ -47,6 +49,7 @@ _EAGER_SECONDS: Final = 5.0
 """What takes longer than this to compile may be seen two seconds late: a thousand hosts may be waiting for it."""
 _UNTAKEN_SECONDS: Final = 10.0
 """Leases that were asked for ahead and that nobody has taken by then are released: the program was not compiled."""
+_SPEED_BYTES: Final = 4_000
 _FAILED_LOOKS: Final = 3
 """After so many failures in a row to look at a lease, a waiting process does the work itself."""
 
@@ -108,6 +111,7 @@ class SingleFlight:
         say_after: seconds of waiting after which a line says who is waited for; one line for each wait.
         jitter: `jitter(a, b)` is a number between the two.
         scheduler: asks for leases ahead.
+        speed: of compilations on this host; by default as this process learns it.
     """
 
     def __init__(
@@ -120,8 +124,10 @@ class SingleFlight:
         jitter: Callable[[float, float], float] = random.uniform,
         say_after: float = LONG_WAIT,
         scheduler: Scheduler = lease_scheduler,
+        speed: CompileSpeed | None = None,
     ) -> None:
         self._levels = tuple(levels)
+        self._speed = speed or CompileSpeed(HostNotes(None))
         self._scheduler = scheduler
         self._budget = budget
         self._clock = clock
@@ -139,6 +145,7 @@ class SingleFlight:
         directory: Path | None,
         heartbeat: float = 3.0,
         sleep: Callable[[float], None] = time.sleep,
+        speeds: Path | None = None,
     ) -> SingleFlight:
         """Make each entry of `store` once.
 
@@ -147,8 +154,25 @@ class SingleFlight:
             directory: for the leases of this host, on a local file system; None for no coordination within the host.
             heartbeat: seconds between heartbeats on shared storage; a holder that missed three counts as dead.
             sleep: waits so many seconds.
+            speeds: the file in which this host keeps how fast it compiles; None to keep it in this process.
         """
-        return cls(_levels_of(store, directory, heartbeat), sleep=sleep)
+        return cls(_levels_of(store, directory, heartbeat), sleep=sleep, speed=CompileSpeed(HostNotes(speeds, limit=_SPEED_BYTES)))
+
+    def may_take(self, platform: str, size: int, seconds: float) -> bool:
+        """True if a program of so many bytes may take so many seconds or longer, as far as this host knows.
+
+        False if no host would wait for another one anyway.
+        """
+        return self._is_between_hosts and self._speed.may_take(platform, size, seconds)
+
+    def note_compiled(self, platform: str, size: int, seconds: float) -> None:
+        """Learn from a program of so many bytes that compiled in so many seconds."""
+        if self._is_between_hosts:
+            self._speed.note(platform, size, seconds)
+
+    @property
+    def _is_between_hosts(self) -> bool:
+        return bool(self._levels) and self._levels[-1].between_hosts
 
     def after_fork_in_child(self) -> None:
         """Forget the threads of the parent, which do not exist here."""
@@ -161,7 +185,7 @@ class SingleFlight:
 
         Nothing is asked for if another process of this host, or another thread, is at work on it.
         """
-        if not self._levels or not self._levels[-1].between_hosts:
+        if not self._is_between_hosts:
             return
         *near, far = [level.leases for level in self._levels]
         from ejcache.coordination.leases_ahead import LeasesAhead  # storage is seldom so slow

@@ -13,7 +13,7 @@ from ejcache.cache.counters import Skip, count_miss, count_skip
 from ejcache.cache.policy import Miss
 from ejcache.jax_integration.compilation import LoadedExecutable, compilation_of
 from ejcache.jax_integration.executable_origins import forget_origin
-from ejcache.jax_integration.lowering.quick_programs import QuickPrograms, is_worth_requests
+from ejcache.jax_integration.lowering.quick_programs import QuickPrograms, is_worth_a_lease
 from ejcache.jax_integration.no_compile_blocks import (
     AlreadyStoredError,
     is_forbidden,
@@ -89,11 +89,10 @@ class MissedPrograms:
             or compilation.key.variant == PGLE  # another variant may be compiled
             or _holds_callbacks(placement)
             or is_forbidden()
-            or not is_worth_requests(compilation)
         ):
             return
         flight = compilation.cache.single_flight(compilation.settings)
-        if flight is not None:
+        if flight is not None and is_worth_a_lease(compilation, flight):
             compilation.asked_ahead = flight
             flight.ask_ahead(compilation.text)
 
@@ -170,7 +169,7 @@ class MissedPrograms:
                 work=work,
                 deadline=WAIT_SECONDS,
                 missed_since=compilation.looked,
-                between_hosts=is_worth_requests(compilation),
+                between_hosts=is_worth_a_lease(compilation, flight),
                 left_entry=lambda: compilation.is_stored or not own,  # what was not compiled here was found
                 in_words=_program_in_words,
             )
@@ -205,6 +204,7 @@ class MissedPrograms:
         if compilation.devices_absent:
             check_memory(executable)
         self._quick.note(compilation.key, seconds)
+        self._note_speed(compilation, seconds)
         forget_origin(self._hits.origins, executable)
         if self._hits.own_xla_caches is not None:
             try:
@@ -233,6 +233,14 @@ class MissedPrograms:
                     compilation, program.placement, seconds=seconds, stored=skip is not Skip.QUICK
                 )
         return executable
+
+    def _note_speed(self, compilation: Compilation, seconds: float) -> None:
+        try:
+            flight = compilation.cache.single_flight(compilation.settings)
+            if flight is not None:
+                flight.note_compiled(compilation.key.platform, compilation.key.size, seconds)
+        except Exception as exc:
+            self._hits.report_failure("note how long a program compiled", exc)
 
     def _refuse_if_forbidden(self, compilation: Compilation, program: LoweredProgram) -> None:
         """Raise CompileForbiddenError if this thread forbids compilations, or a rank of the program does.

@@ -1,9 +1,10 @@
-"""Programs so small that they compile quickly: other hosts are not asked for them.
+"""Programs so small that they compile quickly: shared storage is not read for them.
 
 A program's size says something about the time that it takes to compile. A request to a bucket takes longer than to
 compile a program of one operation, and other hosts do not publish such a program. Of 369 programs of eight libraries,
 296 had a canonical form below 512 bytes; all compiled in less than 0.08 s on a busy CPU. Above that, size says less:
-2,000 bytes that draw random numbers may take a tenth of a second, or one.
+2,000 bytes that draw random numbers may take a tenth of a second, or one. Whether other hosts are waited for is decided
+by time alone (`coordination/compile_speed.py`).
 """
 
 from __future__ import annotations
@@ -14,23 +15,22 @@ from ejcache.keys.key import PLAIN, CacheKey
 from ejcache.settings.floors import Floors
 
 if TYPE_CHECKING:
+    from ejcache.coordination.single_flight import SingleFlight
     from ejcache.jax_integration.compilation import Compilation
 
 
 _SMALLEST: Final = 512
 """Bytes of a program's canonical form below which it has one operation, or a few simple ones."""
-_SMALL: Final = 6000
-"""Bytes below which it compiles in well under a second."""
 _LEAST_FLOOR: Final = Floors().publish
 """Seconds. With a lower floor for what other hosts get, small programs are published too."""
 _EVIDENCE: Final = 3
 """How many of the smallest programs must have compiled here: an accelerator may need seconds for each."""
 
 
-def is_worth_requests(compilation: Compilation) -> bool:
-    """True if other hosts are asked before compiling: not for a program that is surely too quick to be stored."""
-    return compilation.settings.floors.publish < _LEAST_FLOOR or compilation.key.size >= _SMALL
-
+def is_worth_a_lease(compilation: Compilation, flight: SingleFlight) -> bool:
+    """True if other hosts are asked before compiling: not for a program that is surely too quick to be published."""
+    key, floor = compilation.key, compilation.settings.floors.publish
+    return floor < _LEAST_FLOOR or flight.may_take(key.platform, key.size, floor)
 
 class QuickPrograms:
     """Learns how long the smallest programs of this process take to compile, and so which are quick. Thread-safe."""
