@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+
 import pytest
 
 from ejcache.cache.compile_time import CompileTime
@@ -11,9 +15,12 @@ class Threads:
     """Threads of one process, whose programs end at moments that a test chooses."""
 
     def __init__(self) -> None:
-        self.now, self.current = 0.0, 0
-        self.time = CompileTime(clock=lambda: self.now, thread=lambda: self.current)
+        self.now, self.current, self.started = 0.0, 0, {}
+        self.time = CompileTime(clock=lambda: self.now, thread=lambda: self.current, age=self.age)
         self.saved = self.compiled = 0.0
+
+    def age(self) -> float:
+        return self.now - self.started.get(self.current, self.now)
 
     def hit(self, thread: int, at: float, compile_seconds: float, *, load: float = 0.1, since: float = 0.0) -> None:
         self.now, self.current = at, thread
@@ -54,6 +61,14 @@ def test_threads_at_the_same_time_count_once(threads):
     for thread in range(8):
         threads.hit(thread, 1.0 + 0.1 * thread, 10.0, load=0.1, since=1.0 + 0.1 * thread)
     assert threads.saved == pytest.approx(10.7 - 0.8)
+
+
+def test_threads_that_were_started_together_count_once(threads):
+    # The first one is ready before the last one begins to trace.
+    for thread in range(8):
+        threads.started[thread] = 0.01 * thread
+        threads.hit(thread, 1.0 + thread, 10.0, since=0.5)
+    assert threads.saved == pytest.approx(10.0, abs=8.0)
 
 
 def test_threads_that_differ_count_as_the_longest(threads):
@@ -103,6 +118,33 @@ def test_what_is_long_ago_is_forgotten_and_the_sum_goes_on(threads):
     for number in range(10_000):
         threads.hit(1, 2.0 * number + 1.0, 1.1)
     assert threads.saved == pytest.approx(10_000 * 1.0)
+
+
+def test_a_thread_says_how_long_it_has_run():
+    """Two real threads: one that runs since before the other's program began, and one that was started after it."""
+    compile_time, begun, counted = CompileTime(), threading.Event(), threading.Event()
+    saved = []
+
+    def early():
+        begun.set()
+        assert counted.wait(60)
+        saved.append(compile_time.hit(100.0, 0.0))
+
+    def first():
+        saved.append(compile_time.hit(100.0, 0.0))
+
+    waiting = threading.Thread(target=early)
+    waiting.start()
+    assert begun.wait(60)
+    time.sleep(0.03)  # the kernel tells the start of a thread in hundredths of a second
+    for target in (first, first):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+    counted.set()
+    waiting.join()
+    assert saved[:2] == pytest.approx([100.0, 100.0], abs=1.0)
+    assert saved[2] < 1.0 if sys.platform == "linux" else saved[2] <= 100.0
 
 
 def test_a_forked_child_begins_anew(threads):

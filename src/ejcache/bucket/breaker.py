@@ -15,7 +15,8 @@ comes back slowly, so that good and bad objects by turns cost no more.
 Until the storage has answered for the first time, all calls of a process together have one budget. It is larger where
 the storage has served a process of this host within a day, and smaller where it has failed one shortly before
 (`StorageNote`). In the second case one thread asks while the others that a program waits for wait for its answer, one
-failure opens the breaker, and the end of a program waits for nothing. Storage that fails costs every process something and is often an error of the user's, so one line says so.
+failure opens the breaker, and the end of a program waits for nothing. Storage that fails costs every process something
+and is often an error of the user's, so one line says so.
 
 All clients of one URL in a process share one breaker (`breaker_for`): what one of them has learnt, the others know.
 """

@@ -3,8 +3,8 @@
 Within a thread the seconds add up. Over threads the length of their union counts: eight threads that compile for ten
 seconds at the same time keep the program waiting for ten seconds, not for eighty. So each hit is put where its
 compilation would have been without the cache: later by what the hits before it have saved. Before it are those of its
-own thread, and those of others that began and ended while its thread compiled nothing, such as those of a thread that
-was waited for.
+own thread, and those of others that began and ended while its thread compiled nothing, or was not there yet, such as
+those of a thread that was waited for.
 
 What is saved is the length of the union of these compilations, less that of what happened in their place.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import collections
 import math
+import os
+import sys
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -27,6 +29,8 @@ _RECENT: Final = 256
 """Programs that a program of another thread may have come after."""
 _INTERVALS: Final = 4096
 """What is further back than so many intervals is forgotten: nothing begins there any more."""
+_STARTED: Final = 19
+"""The place of a field in `/proc/self/task/<thread>/stat`, counted from the thread's state, the third of proc(5)."""
 
 
 class _Union:
@@ -50,19 +54,38 @@ class _Union:
         return end - begin - covered
 
 
+def _age_of_thread() -> float:
+    """Return for how many seconds this thread has run; 0.0 if nobody says it."""
+    if sys.platform != "linux":
+        return 0.0
+    try:
+        with open(f"/proc/self/task/{threading.get_native_id()}/stat", "rb") as file:  # noqa: PTH123 (on the way of a hit)
+            # The tick may have begun before the thread: a thread that ended just then came before this one.
+            ticks = int(file.read().rpartition(b")")[2].split()[_STARTED]) + 1
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 class CompileTime:
     """Adds up, over the threads of a process, what hits save and what compilations take. Safe for threads and forks.
 
     Args:
         clock: monotonic seconds.
         thread: returns the number of the calling thread.
+        age: returns for how many seconds the calling thread has run, 0.0 if that is unknown.
     """
 
     def __init__(
-        self, *, clock: Callable[[], float] = time.monotonic, thread: Callable[[], int] = threading.get_ident
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        thread: Callable[[], int] = threading.get_ident,
+        age: Callable[[], float] = _age_of_thread,
     ) -> None:
         self._clock = clock
         self._thread = thread
+        self._age = age
         self.after_fork_in_child()
         track_forks(self)
 
@@ -102,7 +125,7 @@ class CompileTime:
         ended, thread = self._clock(), self._thread()
         before, saved = self._threads.get(thread, (-math.inf, 0.0))
         if len(self._threads) > (before > -math.inf):  # there are other threads
-            began = ended - since
+            began = ended - (since if before > -math.inf else max(since, self._age()))
             after = (others for start, end, others in self._recent if before <= start and end <= began)
             saved = max(saved, *after, 0.0)
         begin = ended - spent

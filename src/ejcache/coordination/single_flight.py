@@ -156,7 +156,11 @@ class SingleFlight:
             sleep: waits so many seconds.
             speeds: the file in which this host keeps how fast it compiles; None to keep it in this process.
         """
-        return cls(_levels_of(store, directory, heartbeat), sleep=sleep, speed=CompileSpeed(HostNotes(speeds, limit=_SPEED_BYTES)))
+        return cls(
+            _levels_of(store, directory, heartbeat),
+            sleep=sleep,
+            speed=CompileSpeed(HostNotes(speeds, limit=_SPEED_BYTES)),
+        )
 
     def may_take(self, platform: str, size: int, seconds: float) -> bool:
         """True if a program of so many bytes may take so many seconds or longer, as far as this host knows.

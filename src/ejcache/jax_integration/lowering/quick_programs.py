@@ -32,6 +32,7 @@ def is_worth_a_lease(compilation: Compilation, flight: SingleFlight) -> bool:
     key, floor = compilation.key, compilation.settings.floors.publish
     return floor < _LEAST_FLOOR or flight.may_take(key.platform, key.size, floor)
 
+
 class QuickPrograms:
     """Learns how long the smallest programs of this process take to compile, and so which are quick. Thread-safe."""
 

@@ -387,6 +387,8 @@ class Preloader:
         if self._before is None:
             self._profile_key = run_profile_key(*entry_point(), jax.__version__, settings.namespace)
             self._profile_settings = settings  # a program may have changed them when it ends
+            if shared is not None and not shared.patience() and not shared.has_local(self._profile_key):
+                return  # storage that gave this host no answer lately is asked for what a program waits for
             self._before = self._stored = read_profile(policy, self._profile_key, settings)
             if policy.opened(settings) is None:
                 return

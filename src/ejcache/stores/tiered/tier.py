@@ -70,7 +70,7 @@ class Tier:
 
     @property
     def patience(self) -> float:
-        """Seconds that it is worth waiting for the store: none while it is not asked, or presumed dead; no limit once it
+        """Seconds that it is worth waiting for the store: none while it is not asked or presumed dead; no limit once it
         has answered.
         """
         return 0.0 if self.breaker.is_open or self.breaker.is_presumed_dead else self.breaker.patience
