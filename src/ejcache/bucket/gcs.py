@@ -48,7 +48,7 @@ from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from concurrent.futures import Future
 
 _PAGE: Final = 1000
@@ -75,6 +75,8 @@ class GcsBucket(ClientBucket):
         endpoint_url: of an emulator, which gets no credentials unless `credentials` names some.
         options: further arguments of `GCSFileSystem`.
     """
+
+    make_seconds = 8.0  # a server of tokens may take some seconds for the first one
 
     def __init__(
         self,
@@ -149,7 +151,10 @@ class GcsBucket(ClientBucket):
             found = _check_credentials(self._credentials, "the credentials file")
         elif token is None and environment_variable(_CREDENTIALS):
             _check_credentials(str(environment_variable(_CREDENTIALS)), f"the credentials file of {_CREDENTIALS}")
-        return open_google(self._options.get("endpoint_url", GOOGLE), token=token, found=found)
+        google = open_google(self._options.get("endpoint_url", GOOGLE), token=token, found=found)
+        if google is not None and google.is_stale:
+            _sign_in(google.renew)
+        return google
 
     def _prepare(self, make_seconds: float = math.inf, *, light: bool = False) -> Any:
         """Return what sends the request: a `GoogleHttps` for a small one, if it can be had, or the file system."""
@@ -178,7 +183,11 @@ class GcsBucket(ClientBucket):
         elif self._options["token"] is None and environment_variable(_CREDENTIALS):
             _check_credentials(str(environment_variable(_CREDENTIALS)), f"the credentials file of {_CREDENTIALS}")
         options = {"loop": loop, "skip_instance_cache": True, "use_listings_cache": False, **self._options}
-        return self._load()(**options)
+        fs = self._load()(**options)
+        held = fs.credentials.credentials
+        if held is not None and is_stale(held):
+            _sign_in(fs.credentials.maybe_refresh)
+        return fs
 
     def _cause_of(self, exc: Exception) -> StorageCause | None:
         from google.auth.exceptions import GoogleAuthError
@@ -515,6 +524,15 @@ async def _session(fs: Any) -> Any:
     options = {"auto_decompress": False, **fs.session_kwargs}
     session = fs._session = guard(aiohttp.ClientSession(connector=connector, **options))  # noqa: SLF001
     return session
+
+
+def _sign_in(renew: Callable[[], object]) -> None:
+    """Get the first token while the client is made: the storage's own time has not begun then.
+
+    If that fails, in whatever way, the first request tries it again and says why.
+    """
+    with contextlib.suppress(Exception):
+        renew()
 
 
 def _check_credentials(path: str, what: str) -> dict[str, Any]:
