@@ -84,6 +84,10 @@ def test_the_clock_of_the_storage_decides(monkeypatch, days):
         objects.write(f"{JOURNALS}2026-01-01/{process_name()}-0", journal)
     now[0] += 190
     monkeypatch.setattr(time, "time", lambda: now[0] + days * DAY)
+    # As `prune --dry-run` opens it: what it says is what `prune` does.
+    only_read = SharedStore(objects, read_only=True)
+    planned = run_pass(only_read, EvictionPolicy(max_size=0), dry_run=True)
+    assert (planned.removed, planned.in_use) == (1, 3)
     report = run_pass(objects, EvictionPolicy(max_size=0))
     assert keys(objects) == ["new", "used by a host that is ahead", "used by a host that is behind"]
     assert (report.removed, report.in_use) == (1, 3)

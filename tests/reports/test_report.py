@@ -486,6 +486,16 @@ def test_each_start_has_a_number_and_a_timeline():
     assert re.search('"function">jit_step</td>.*?>1.000</td>.*?>compiled</td>', longest)
 
 
+@pytest.mark.parametrize("began", [-9e14, -1.0, 2_000.0, 9e14])
+@pytest.mark.parametrize("ended", [-9e14, 0.0, 1_000.0, 9e14])
+def test_a_record_with_odd_times_is_shown(began, ended):
+    """Of a clock that was set back, or written by somebody else: the page has the other starts, too."""
+    odd = start(1, began=began, programs=[compiled("jit_odd", time=ended), loaded("jit_odd", time=ended)])
+    page = html_page(build([odd, start(began=1_000.0, programs=[compiled("jit_step", time=1_050.0)])]))
+    assert "jit_odd" in page
+    assert "jit_step" in page
+
+
 @pytest.mark.parametrize("length", [1e-7, 0.0021, 0.94, 1.0, 7.0, 61.0, 5_000.0])
 def test_an_axis_has_a_few_round_numbers(length):
     ticks = re.findall('left:(.*?)%">(.*?) s<', axis(length))

@@ -26,7 +26,7 @@ from ejcache.bucket.object_names import (
     unescape_key,
 )
 from ejcache.coordination.shared_leases import LEASES
-from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError
+from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreRefusedError
 from ejcache.journal.fold import JournalListing, compact
 from ejcache.journal.kept_lines import merge_start_records
 from ejcache.journal.objects import JOURNALS, is_records_name
@@ -106,7 +106,7 @@ class EvictionPass(Closing):
     Args:
         storage: the store, or the objects of a shared cache.
         policy: what may stay; None or an empty policy removes nothing.
-        dry_run: change nothing, not even the usage journals.
+        dry_run: remove nothing, and leave the usage journals.
         in_use_seconds: how long an entry of a shared cache counts as in use.
         now: seconds since the epoch; by default, by the storage's clock, from which this host's may differ by a day, or
             by this host's if the storage is not shared or this process may not write to it.
@@ -133,7 +133,7 @@ class EvictionPass(Closing):
             raise StoreReadOnlyError(f"{getattr(storage, 'url', 'the store')} is open for reading only")
         objects = storage.bucket if isinstance(storage, SharedStore) else storage
         if isinstance(objects, Bucket):
-            began = _now(objects, read_only=getattr(storage, "read_only", False)) if now is None else now()
+            began = _now(objects) if now is None else now()
             self._scan: Scan = BucketScan(objects, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run)
         else:
             began = time.time() if now is None else now()
@@ -231,11 +231,10 @@ def _count(report: EvictionReport, batch: Sequence[Deletion], deleted: set[str],
             report.gone += 1
 
 
-def _now(objects: Bucket, *, read_only: bool) -> float:
-    """Return the time by the storage's clock, if this process may ask it with an object."""
-    if not read_only:
-        with suppress(StoreReadOnlyError, StoreForbiddenError):
-            return objects.now(f"{TEMPORARY}{process_name()}") or time.time()
+def _now(objects: Bucket) -> float:
+    """Return the time by the storage's clock, also for a dry run, if these credentials may ask it with an object."""
+    with suppress(StoreReadOnlyError, StoreForbiddenError, StoreRefusedError):
+        return objects.now(f"{TEMPORARY}{process_name()}") or time.time()
     return time.time()
 
 

@@ -207,9 +207,9 @@ class Timeline:
 
     @property
     def length(self) -> float:
-        """Seconds until the last program was ready."""
+        """Seconds until the last program was ready; 0.0 if the clock was set back meanwhile, or nothing is shown."""
         ends = (each.time for programs in self.lanes.values() for each in programs)
-        return max((each - self.began for each in ends), default=0.0)
+        return max((each - self.began for each in ends if each > self.began), default=0.0)
 
 
 @dataclass(slots=True)
