@@ -34,9 +34,9 @@ def test_the_line():
         "ejcache: saved 41.2 of 43.0 s: 12 hits, 2 misses (1 absent, 1 corrupt), 2 stored, 1 not stored (1 quick), "
         "1 error (/c, /d)"
     )
-    tally.add(left_out_seconds=2.5)
+    tally.add(left_out_seconds=1.5)
     assert report_line(stats_of(tally), ["/c"], processes=3).splitlines()[1] == (
-        "ejcache: programs that compile quickly took 2.5 s in all; min_compile_seconds=0 stores them, too"
+        "ejcache: programs that compile quickly took 1.5 s in all; min_compile_seconds=0 stores them, too"
     )
 
 

@@ -563,7 +563,7 @@ def test_a_start_that_hits_everything_sends_what_waits_once_the_storage_answers(
     """The others follow the upload that was answered."""
     bucket = failed_lately.shared.bucket
     bucket.gate.set()
-    failed_lately._uploads.resume(again=False)  # as a thread does, if one begins in time
+    failed_lately.flush(0)  # takes over what waits, as a thread does if one begins in time
     failed_lately.worker.drain(patience=60, limit=60)
     failed_lately.finish()
     assert [bucket.read(entry_name(f"k{number}")).data for number in range(3)] == [b"value"] * 3

@@ -3,7 +3,8 @@
 A lease between hosts costs two requests, and saves the others a compilation. Hosts do not publish a program that
 compiles in less than a floor, so for such a program nobody asks for a lease. What tells is time: of the last programs,
 how many seconds they took for each byte of their canonical form. The slowest counts, because a compilation costs more
-than two requests. Without that evidence a lease is asked for.
+than two requests; of eight, the second slowest, because one alone may have been held up by other work of the host.
+Without that evidence a lease is asked for.
 
 A program of one operation takes as long as any other of its kind, whatever its size: a tenth of a second on a CPU, and
 perhaps seconds on an accelerator. Most programs of a start are such. For them a lease is asked for once several of the
@@ -52,11 +53,11 @@ class CompileSpeed:
                 self._add(kind, min(_MOST, seconds))
 
     def may_take(self, platform: str, size: int, seconds: float) -> bool:
-        """True unless a program of so many bytes surely compiles in less than `seconds`."""
+        """True if a program of so many bytes may take so many seconds, as far as this host knows."""
         if size < SMALLEST:
             return sum(each >= seconds for each in self._known(_smallest_of(platform))) >= _EVIDENCE
-        known = self._known(platform)
-        return len(known) < _EVIDENCE or max(known) * size / _BYTES >= seconds
+        known = sorted(self._known(platform))
+        return len(known) < _EVIDENCE or known[-2 if len(known) == _LAST else -1] * size / _BYTES >= seconds
 
     def _known(self, kind: str) -> list[float]:
         numbers = (self._notes.number(f"{kind} {place}") for place in range(_LAST))

@@ -285,7 +285,7 @@ class Uploads:
             self._call_back(upload)
 
     def _may_go(self, key: str) -> bool:
-        """True unless another upload is to show first that the storage lives."""
+        """True if no other upload is to show first that the storage lives."""
         if not self._shared.breaker.is_presumed_dead:
             return True
         with self._lock:
