@@ -1,7 +1,7 @@
 """How long a program will take to compile, for its bytes, by what others of its platform took on this host.
 
-A lease between hosts costs two requests, and saves the others a compilation. Hosts do not publish a program that
-compiles in less than a floor, so for such a program nobody asks for a lease. What tells is time: of the last programs,
+A lease between hosts costs two requests, and saves the others a compilation. For a program that compiles in less than
+half a second, or that is not published, nobody asks for a lease. What tells is time: of the last programs,
 how many seconds they took for each byte of their canonical form. The slowest counts, because a compilation costs more
 than two requests; of eight, the second slowest, because one alone may have been held up by other work of the host.
 Without that evidence a lease is asked for.
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ejcache.stores.host_notes import HostNotes
 
-SMALLEST: Final = 512
+_SMALLEST: Final = 512
 """Bytes of a canonical form below which a program has one operation, or a few simple ones."""
 _LAST: Final = 8
 """How many programs of a platform are remembered, of the smallest and of the others."""
 _EVIDENCE: Final = 3
 """So many programs say how fast this host is, and so many slow ones that its smallest programs are slow."""
-_SLOW_SECONDS: Final = 0.5
-"""From here on one of the smallest programs is slow."""
+SLOW_SECONDS: Final = 0.5
+"""A program that takes less is compiled by each host that misses it: to wait for another one would take as long."""
 _BYTES: Final = 1e6
 """Seconds for so many bytes are noted: notes have a millionth of a second."""
 _MOST: Final = 9e5
@@ -44,17 +44,17 @@ class CompileSpeed:
 
     def note(self, platform: str, size: int, seconds: float) -> None:
         """Remember that a program of so many bytes compiled in so many seconds."""
-        if size >= SMALLEST:
+        if size >= _SMALLEST:
             self._add(platform, min(_MOST, seconds / size * _BYTES))
         elif size > 0:
             kind = _smallest_of(platform)
             # While none was slow, quick ones say nothing new, and are most of the programs.
-            if seconds >= _SLOW_SECONDS or any(each >= _SLOW_SECONDS for each in self._known(kind)):
+            if seconds >= SLOW_SECONDS or any(each >= SLOW_SECONDS for each in self._known(kind)):
                 self._add(kind, min(_MOST, seconds))
 
     def may_take(self, platform: str, size: int, seconds: float) -> bool:
         """True if a program of so many bytes may take so many seconds, as far as this host knows."""
-        if size < SMALLEST:
+        if size < _SMALLEST:
             return sum(each >= seconds for each in self._known(_smallest_of(platform))) >= _EVIDENCE
         known = sorted(self._known(platform))
         return len(known) < _EVIDENCE or known[-2 if len(known) == _LAST else -1] * size / _BYTES >= seconds

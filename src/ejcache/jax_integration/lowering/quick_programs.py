@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ejcache.coordination.compile_speed import SLOW_SECONDS
 from ejcache.keys.key import PLAIN, CacheKey
 from ejcache.settings.floors import Floors
 
@@ -28,9 +29,9 @@ _EVIDENCE: Final = 3
 
 
 def is_worth_a_lease(compilation: Compilation, flight: SingleFlight) -> bool:
-    """True if other hosts are asked before compiling: not for a program that is surely too quick to be published."""
+    """True if other hosts are asked before compiling: not for a program that is surely too quick to wait for."""
     key, floor = compilation.key, compilation.settings.floors.publish
-    return floor < _LEAST_FLOOR or flight.may_take(key.platform, key.size, floor)
+    return floor < _LEAST_FLOOR or flight.may_take(key.platform, key.size, max(floor, SLOW_SECONDS))
 
 
 class QuickPrograms:
