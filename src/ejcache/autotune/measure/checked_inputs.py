@@ -6,9 +6,8 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.integer_uses import indexes, uses_of
 from ejcache.autotune.measure.results import DifferentResultError, is_finite, multiplies_exactly
-from ejcache.autotune.measure.trial import TookTooLongError, bounds_check
+from ejcache.autotune.measure.trial import TookTooLongError, equations_of
 from ejcache.autotune.measure.variation import Style, Variations, perturbed
 
 if TYPE_CHECKING:
@@ -31,9 +30,8 @@ _MANY_BYTES: Final = 2**28
 """Larger arrays are varied in one style only, because each style takes as much memory again."""
 
 _MORE: Final = 2
-
-
-_LONGEST: Final = 200
+_FAR_SHARE: Final = 0.1
+"""Far from zero, results may differ by this share: what the default computes there has few right digits itself."""
 
 
 class VariedInputs:
@@ -46,17 +44,18 @@ class VariedInputs:
         sets: lists of arrays, the caller's first and then those of the operation's author; empty until the first
             candidate has run.
         noisy: what the default computes from the caller's inputs is rounding noise, and there are others.
+        far: the set that is far from zero; empty if there is none.
     """
 
     def __init__(self, tuning: Any) -> None:
         self.sets: list[Sequence[Any]] = []
         self.noisy = False
-        self._alike = False
+        self.far: Sequence[Any] = ()
         self._given: list[list[Any]] = []
         self._tuning = tuning
         self._has_more = False
-        self._stays_inside: Callable[[Sequence[Any]], bool] | None = None
-        self._known_bounds = False
+        self._style = Style.RANDOM
+        self._multiplies = True
 
     def ask_author(self) -> None:
         """Make the inputs that the author of the operation gives; raises `UsageError` if they are none of the call."""
@@ -82,8 +81,9 @@ class VariedInputs:
         computed = [tuning.first_run(trial, arrays) for arrays in self._given]
         if trial.jaxpr is None or trial.warm[-1] > LONG_SHARE * tuning.tuner.budget:
             return computed
+        self._multiplies = _multiplies(trial.jaxpr)
         large = sum(array.size * array.dtype.itemsize for array in tuning.arrays) > _MANY_BYTES
-        styles = (Style.RANDOM,) if large else (Style.RANDOM, Style.LARGE, Style.OWN, Style.EDGE, Style.OFFSET)
+        styles = (Style.RANDOM,) if large else tuple(Style)
         found = self._found(trial, first, styles, seed=tuning.tuner.seed)
         # Where the caller's inputs give rounding noise, as the variance of equal values is, other inputs decide.
         self.noisy = bool(found) and not self.is_steady(partial(tuning.first_run, trial), first, tuning.arrays)
@@ -116,29 +116,36 @@ class VariedInputs:
         variations = Variations(
             tuning.arrays,
             fixed=tuning.inputs.fixed(tuning.tuner.initialisers),
-            uses=uses_of(trial.jaxpr),
+            distinct=_writes_in_no_order(trial.jaxpr),
+            ordered=_needs_order(trial.jaxpr),
             usable=is_usable,
             run=tuning.thread.run,
             seed=seed,
         )
         computed = []
         for style in styles:
-            self._alike = style is Style.EDGE
+            self._style = style
             if (arrays := variations.in_style(style)) is not None:
                 self.sets.append(arrays)
                 computed += usable
+                self.far = arrays if style is Style.FAR else self.far
         return computed
+
+    def tolerance_of(self, arrays: Sequence[Any]) -> float:
+        """Return the share by which results may differ on these arrays, if that is more than their type says."""
+        return _FAR_SHARE if arrays is self.far else 0.0
 
     def _trusted(self, trial: Trial, first: Results, arrays: Sequence[Any], seed: int) -> Results | None:
         """Run a candidate on these arrays and return its results; None if it is not made for them."""
-        tuning = self._tuning
+        tuning, style = self._tuning, self._style
+        least = _FAR_SHARE if style is Style.FAR else 0.0
         try:
-            if not self._is_inside(trial, arrays):
-                return None
             results: Results = tuning.first_run(trial, arrays)
-            if not is_finite(results, first):
-                return None
-            if not self.is_steady(partial(tuning.first_run, trial), results, arrays, seed=seed, alike=self._alike):
+            run = partial(tuning.first_run, trial)
+            alike = style is Style.EDGE
+            if not is_finite(results, first) or not self.is_steady(
+                run, results, arrays, seed=seed, alike=alike, least=least
+            ):
                 return None
         except Exception as exc:
             if isinstance(exc, TookTooLongError) and tuning.hung:
@@ -154,30 +161,32 @@ class VariedInputs:
         *,
         seed: int = 0,
         alike: bool = False,
+        least: float = 0.0,
     ) -> bool:
         """True if rounding errors of the arrays hardly change the results, as `run` computes them; see `perturbed`."""
-        tuning = self._tuning
+        tuning, exact = self._tuning, not self._multiplies or multiplies_exactly(self._tuning.arrays)
 
         def with_rounding() -> list[Any]:
-            return perturbed(arrays, seed=seed, exact=multiplies_exactly(tuning.arrays), alike=alike)
+            return perturbed(arrays, seed=seed, exact=exact, alike=alike)
 
         try:
-            tuning.compare(run(tuning.thread.run(with_rounding)), results, arrays, share=_STEADY)
+            tuning.compare(run(tuning.thread.run(with_rounding)), results, arrays, share=_STEADY, least=least)
         except DifferentResultError:
             return False
         return True
 
-    def _is_inside(self, trial: Trial, arrays: Sequence[Any]) -> bool:
-        """True if a candidate reads and writes nothing outside of its arrays, as far as JAX can tell."""
-        tuning = self._tuning
-        if not self._known_bounds:
-            self._known_bounds = True
-            if indexes(trial.jaxpr):
-                try:
-                    make = lambda: bounds_check(trial.jaxpr, tuning.arrays)  # noqa: E731
-                    self._stays_inside = tuning.thread.run(make, timeout=tuning.tuner.timeout)
-                except Exception as exc:
-                    # JAX cannot check some primitives. Then positions keep to what the caller's values say.
-                    tuning.no_bounds = f"{type(exc).__name__}: {exc}"[:_LONGEST]
-        check = self._stays_inside
-        return check is None or tuning.thread.run(lambda: check(arrays), timeout=tuning.tuner.timeout)
+
+def _writes_in_no_order(closed: Any) -> bool:
+    """True if a jaxpr writes at positions of which no two may be equal."""
+    equations = equations_of(closed)
+    return any(each.primitive.name == "scatter" or each.params.get("unique_indices") for each in equations)
+
+
+def _needs_order(closed: Any) -> bool:
+    """True if a jaxpr says that positions are sorted."""
+    return any(each.params.get("indices_are_sorted") for each in equations_of(closed))
+
+
+def _multiplies(closed: Any) -> bool:
+    """True if a jaxpr has products of matrices, which devices compute with fewer digits than their inputs have."""
+    return any(each.primitive.name in {"dot_general", "conv_general_dilated"} for each in equations_of(closed))

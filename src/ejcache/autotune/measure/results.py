@@ -36,12 +36,6 @@ ROUNDED: Final = "rounded"
 _FEW: Final = 0.01
 """The share of integers that may differ by one where they come from rounding."""
 
-_BIAS: Final = 1 / 8
-_SURE: Final = 8.0
-"""All values together may be too large by this share of the tolerance, unless that is less than so many of its standard
-errors: what is rounded in another way differs to both sides."""
-
-_FEWEST_LEANING: Final = 64
 _PART: Final = 2**18
 """Values that are compared at once."""
 
@@ -124,7 +118,14 @@ def is_finite(found: Results, beside: Results) -> bool:
 
 
 def check_results(
-    found: Results, expected: Results, *, check: Check, inputs: Sequence[Any], share: float = 1.0, nan: bool = False
+    found: Results,
+    expected: Results,
+    *,
+    check: Check,
+    inputs: Sequence[Any],
+    share: float = 1.0,
+    least: float = 0.0,
+    nan: bool = False,
 ) -> None:
     """Raise `DifferentResultError` if a candidate's results differ from the default's.
 
@@ -136,6 +137,7 @@ def check_results(
             both results and returns False or raises for a difference.
         inputs: the arrays of the call.
         share: of the tolerance.
+        least: the tolerance is at least this.
         nan: where the default has NaN, a candidate must have it, too.
     """
     if callable(check):
@@ -156,7 +158,7 @@ def check_results(
             _check_exact(number, ours, theirs, check=check)
             continue
         by_type = check is True or check == ROUNDED
-        tolerance = share * (max(own, coarsest) if by_type else float(check))
+        tolerance = share * max(least, max(own, coarsest) if by_type else float(check))
         smallest = _SMALLEST_SCALE * largest * _tolerance(theirs.dtype) / own
         _check_array(
             number,
@@ -164,7 +166,6 @@ def check_results(
             theirs,
             tolerance=tolerance if check else None,
             scale=max(scale, smallest),
-            bias=by_type,
             nan=nan,
         )
 
@@ -201,15 +202,12 @@ def _rounded_up(share: float) -> str:
     return f"{share * 1.1:.2g}"
 
 
-def _check_array(
-    number: int, ours: Any, theirs: Any, *, tolerance: float | None, scale: float, bias: bool, nan: bool
-) -> None:
+def _check_array(number: int, ours: Any, theirs: Any, *, tolerance: float | None, scale: float, nan: bool) -> None:
     import numpy as np
 
     # Where results are not compared, as with random numbers, a NaN may be in another place.
     anywhere = tolerance is None and any(np.isnan(part).any() for part in _parts(theirs))
     count, worst, share = 0, 0.0, 0.0
-    leaning = _Leaning()
     for found, right in zip(_parts(ours), _parts(theirs), strict=True):
         may_be_nan = np.isnan(right) | anywhere
         if (np.isnan(found) & ~may_be_nan).any():
@@ -225,8 +223,6 @@ def _check_array(
                 wrong |= np.isinf(right) & (found != right)
                 if wrong.any():
                     share = max(share, float(np.max(np.where(wrong, distance / size, 0.0), initial=0.0)))
-                if bias and count == 0:
-                    leaning.add(found, right)
             count += int(wrong.sum())
             worst = max(worst, float(np.max(np.where(wrong, distance, 0.0), initial=0.0)))
     if count:
@@ -237,44 +233,6 @@ def _check_array(
             f"{count} of {theirs.size} values of array {number} differ from the default's, by {worst:.3g} "
             f"at most, which is more than {tolerance:g} of their size; {accepts} accepts that, if it is right"
         )
-    if tolerance is not None and bias and (leans := leaning.share) > _BIAS * tolerance:
-        raise DifferentResultError(
-            f"the values of array {number} are together {100 * leans:.2g} % further from zero, or nearer, than the "
-            f"default's; check={tolerance:g} accepts that, if it is right"
-        )
-
-
-class _Leaning:
-    """Whether values differ to one side: by which share of their size, if that is more than chance."""
-
-    def __init__(self) -> None:
-        self._sums = [0.0, 0.0, 0.0]
-        self._count = 0
-
-    def add(self, found: Any, right: Any) -> None:
-        """Take a part of two arrays into account."""
-        import numpy as np
-
-        good = np.isfinite(found) & np.isfinite(right)
-        ours, theirs = found[good], right[good]
-        size = np.abs(theirs).astype(np.float64)
-        # Further from zero is positive, for complex numbers too.
-        signed = np.abs(ours).astype(np.float64) - size
-        self._sums = [
-            held + float(new)
-            for held, new in zip(self._sums, (signed.sum(), (signed**2).sum(), size.sum()), strict=True)
-        ]
-        self._count += size.size
-
-    @property
-    def share(self) -> float:
-        """The share; 0 if it may be chance."""
-        signed, squared, size = self._sums
-        if self._count < _FEWEST_LEANING or not size:
-            return 0.0
-        mean = signed / self._count
-        error = math.sqrt(max(0.0, squared / self._count - mean * mean) / self._count)
-        return abs(signed) / size if abs(mean) > _SURE * error else 0.0
 
 
 def _tolerance(dtype: Any, *, exact: bool = False) -> float:

@@ -143,20 +143,18 @@ def _named_in(closed: Any) -> Iterator[Any]:
             yield value
 
 
-def _donates(closed: Any) -> bool:
+def equations_of(closed: Any) -> Iterator[Any]:
+    """Yield each equation of a jaxpr and of the jaxprs inside of it."""
     pending, seen = [closed], set()
     while pending:
         value = pending.pop()
         inner = getattr(value, "jaxpr", value)
         if hasattr(inner, "eqns") and id(inner) not in seen:
             seen.add(id(inner))
-            for equation in inner.eqns:
-                if any(equation.params.get("donated_invars", ())):
-                    return True
-                pending += equation.params.values()
+            yield from inner.eqns
+            pending += [held for equation in inner.eqns for held in equation.params.values()]
         elif isinstance(value, list | tuple):
             pending += value
-    return False
 
 
 def _spans(value: Any) -> bool:
@@ -398,7 +396,7 @@ def _lowered(
     traced = jitted.trace(*arrays)
     refuse_spanning_jaxpr(traced.jaxpr, name="a candidate")
     trial.jaxpr = traced.jaxpr
-    if _donates(traced.jaxpr):
+    if any(any(equation.params.get("donated_invars", ())) for equation in equations_of(traced.jaxpr)):
         # Measured within another program, where that means nothing, it would destroy the caller's arrays later.
         trial.outputs += ", with arguments that it destroys (donate_argnums)"
     if tuning.pgle:
@@ -457,17 +455,6 @@ def first_run(trial: Trial, arrays: Sequence[Any], *, gradient: bool) -> tuple[f
     jax.block_until_ready(out)
     seconds = time.perf_counter() - started
     return seconds, results_of(*out) if gradient else results_of(out)
-
-
-def bounds_check(closed: Any, arrays: Sequence[Any]) -> Callable[[Sequence[Any]], bool]:
-    """Compile a function of inputs that says whether a jaxpr stays inside of its arrays for them."""
-    import jax
-    from jax.experimental import checkify
-    from jax.extend.core import jaxpr_as_fun
-
-    checked = checkify.checkify(jaxpr_as_fun(closed), errors=checkify.index_checks)
-    compiled = jax.jit(lambda *leaves: checked(*leaves)[0]).lower(*arrays).compile()
-    return lambda leaves: compiled(*leaves).get() is None
 
 
 def _await(arrays: Sequence[Any]) -> None:

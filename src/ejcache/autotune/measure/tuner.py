@@ -391,8 +391,6 @@ class _Contest:
             evidence["timer"] = f"wall: {self.tuning.no_device_time}"
         for reason in self.tuning.doubts():
             evidence["unsure"] = "; ".join(filter(None, (evidence.get("unsure"), reason)))
-        if self.tuning.no_bounds:
-            evidence["bounds"] = f"not checked: {self.tuning.no_bounds}"
         untried = sum(not trial.tried for trial in self.trials)
         if self.searched:
             evidence["searched"] = self.searched

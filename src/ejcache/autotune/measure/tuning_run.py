@@ -91,7 +91,6 @@ class TuningRun:
         reference_failed: why the default is not what the candidates were compared with; empty if it is.
         timer: `wall`, or `device` while the profiler can be used.
         no_gradient: why the gradients of a differentiated call were not compared; empty if they were, or need not be.
-        no_bounds: why JAX cannot say whether the default keeps inside of its arrays; empty if it can, or nobody asked.
         no_device_time: why the times are not those of the device, although the tuner asks for that.
     """
 
@@ -114,7 +113,6 @@ class TuningRun:
         self.expected: _Computed | None = None
         self.reference_failed = ""
         self.no_gradient = ""
-        self.no_bounds = ""
         self.timer = "wall" if self.pgle else str(tuner.timer)
         self.no_device_time = "PGLE uses the profiler" if self.timer != tuner.timer else ""
         self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)
@@ -362,12 +360,16 @@ class TuningRun:
             found.append(f"gradients were not compared: {self.no_gradient}")
         return found
 
-    def compare(self, found: Results, right: Results, arrays: Sequence[Any], *, share: float = 1.0) -> None:
+    def compare(
+        self, found: Results, right: Results, arrays: Sequence[Any], *, share: float = 1.0, least: float = 0.0
+    ) -> None:
         """Raise `DifferentResultError` if what a candidate computes from these arrays is not right."""
+        least = max(least, self.varied.tolerance_of(arrays))
         own = arrays is self.arrays
         check = False if own and self.varied.noisy and not callable(self.tuner.check) else self.tuner.check
         nan = self.varied.is_given(arrays)
-        compare = partial(check_results, found, right, check=check, inputs=inexact(arrays), share=share, nan=nan)
+        inputs = inexact(arrays)
+        compare = partial(check_results, found, right, check=check, inputs=inputs, share=share, least=least, nan=nan)
         try:
             self.thread.run(compare, timeout=self.tuner.timeout)
         except DifferentResultError as exc:

@@ -1,10 +1,13 @@
 """Other inputs than the caller's, on which a candidate must compute what the default computes.
 
 The caller may hold constant what others vary: a mask that is full, indices in order, values that are all positive. A
-candidate that is right for these only must not win. So the arrays of a call are varied in five styles: as the caller's
-own values in another order, as random values, as large ones, with what programs meet at edges, and far from zero. Which
-variation an array can have, the default decides: `Variations` tries the boldest one first, and keeps the first one on
-which the default stays finite and steady and reads nothing outside of an array.
+candidate that is right for these only must not win. So the arrays of a call are varied in four styles: as random
+values, as large ones, with what programs meet at edges, and far from zero. Which variation an array can have, the
+default decides: `Variations` tries the boldest one first, and keeps the first one on which the default stays finite and
+steady.
+
+Integers count as positions, such as indexes, offsets, lengths and segments, and stay within what the caller's values
+and the sizes of the arrays say: nobody has declared for which other integers an operation is meant.
 """
 
 from __future__ import annotations
@@ -17,8 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ejcache.autotune.measure.integer_uses import Use
-
     _Way = Callable[[Any], Any]
 
 
@@ -27,14 +28,12 @@ class Style(Enum):
 
     RANDOM = "random"
     """Both signs, any mask, any position."""
-    OWN = "own"
-    """The caller's values, or values of their kind, in another order."""
     LARGE = "large"
     """Of large size; positions are ragged."""
     EDGE = "edge"
     """Equal values, rows of zeros, large values in last places, masks with an empty row, labels that are all a mark."""
-    OFFSET = "offset"
-    """Eight away from zero; farther where rows of the caller are."""
+    FAR = "far"
+    """Ten thousand times as far from zero as the values differ; integers and masks in another order."""
 
 
 _PERIOD: Final = 1_048_583
@@ -42,42 +41,43 @@ _PERIOD: Final = 1_048_583
 
 _LARGE: Final = (200.0, 40.0, 16.0)
 _POSITIONS: Final = 128
-_OFFSET: Final = 8.0
-_FAR_OFFSET: Final = 100.0
-"""Only where rows of the caller are as far from zero: a variance by squares is right for other values."""
+_MARKS: Final = 2
+"""An array has at most so many different negative values that are marks, such as -1 and -100."""
 
-_FAR: Final = (50.0, 5_000.0)
-"""The mean of such a row in standard deviations. Where it is more, the row may be constant but for rounding."""
+_FAR: Final = (1e4, 100.0)
+"""How far values are from zero, which differ by about one. What adds up their squares loses all that they differ by."""
 
-_FAR_ROWS: Final = 1_024
-_FAR_SIZE: Final = 16
-"""The mean of fewer values is far from zero by chance."""
+_FAR_STEPS: Final = 64
+"""They differ by at least so many steps of their data type, so coarse types are less far from zero."""
 
 _SPIKE: Final = 500.0
 _COMMON: Final = 7 / 8
-_MODERATE: Final = 100
 _ROUNDING: Final = 4
 """A float has this many times its rounding error, and the results of the default must stay the same."""
 
 
 @dataclass(frozen=True)
 class VariedArray:
-    """One array of a call: what it is used for, and what the other arrays allow.
+    """One array of a call, and what the other arrays allow.
 
     Attributes:
         array: of JAX.
-        use: of its integers.
         extents: of all arrays of the call, but for those of 1.
+        distinct: positions that differ stay different: equal ones would write one place in an order that nobody
+            defines.
+        ordered: positions that are sorted stay sorted.
     """
 
     array: Any
-    use: Use
     extents: frozenset[int]
+    distinct: bool = False
+    ordered: bool = False
 
     def ways(self, style: Style) -> list[_Way]:
         """Return functions of a generator of numpy's that return other values, the boldest first."""
         import jax
         import jax.numpy as jnp
+        import numpy as np
 
         dtype = self.array.dtype
         if jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -85,16 +85,18 @@ class VariedArray:
         if not self.array.size:
             return []
         if jnp.issubdtype(dtype, jnp.inexact):
-            return _float_ways(_wide(self.array), style)
+            return _float_ways(_wide(self.array), style, float(jnp.finfo(dtype).eps))
         values = _host(self.array)
         if jnp.issubdtype(dtype, jnp.bool_):
             return _bool_ways(values, style)
         if jnp.issubdtype(dtype, jnp.integer):
-            values = values.astype("int64" if values.dtype != "uint64" else "uint64")
-            if self.use.position and values.dtype != "uint64":
-                ways = _position_ways(values, style, self.extents)
-                return [partial(_as_used, way, self.use) for way in ways]
-            return _integer_ways(values, style, jnp.iinfo(dtype))
+            values = values.astype(np.int64)
+            differ = np.unique(values).size == values.size
+            rise = bool(values.ndim) and bool((np.diff(values, axis=0) >= 0).all())
+            ways = _position_ways(values, style, self.extents)
+            return [
+                partial(_kept, way, distinct=self.distinct and differ, ordered=self.ordered and rise) for way in ways
+            ]
         return []
 
     def placed(self, values: Any) -> Any:
@@ -146,7 +148,7 @@ def _with_errors(array: Any, generator: Any, *, exact: bool, alike: bool) -> Any
         return jax.device_put((values * (1 + step * signs)).astype(array.dtype), place)
 
 
-def _float_ways(values: Any, style: Style) -> list[_Way]:
+def _float_ways(values: Any, style: Style, step: float) -> list[_Way]:
     import numpy as np
 
     finite = np.isfinite(values)
@@ -155,11 +157,9 @@ def _float_ways(values: Any, style: Style) -> list[_Way]:
     positive: list[_Way] = []
     if known.size and (np.real(known) >= 0).all():
         positive.append(partial(_normal, values, positive=True))
-    if style is Style.OWN:
-        return [own]
-    if style is Style.OFFSET:
-        far = [_FAR_OFFSET] if _has_far_rows(values) else []
-        return [partial(_offset, values, by=by) for by in (*far, _OFFSET)]
+    if style is Style.FAR:
+        most = 1 / (_FAR_STEPS * step)
+        return [partial(_offset, values, by=by) for by in dict.fromkeys(min(by, most) for by in _FAR)]
     if style is Style.EDGE:
         ways = [partial(_edges, values, zeros=zeros, spikes=spikes) for zeros, spikes in _EDGES]
         return [*ways, *([partial(_edges, values, positive=True)] if positive else [])]
@@ -204,19 +204,6 @@ def _edges(values: Any, generator: Any, *, zeros: bool = False, spikes: bool = F
     return np.where(np.isinf(values), values, found)
 
 
-def _has_far_rows(values: Any) -> bool:
-    """True if a row is far from zero, compared with how its values differ."""
-    import numpy as np
-
-    if not values.ndim or values.shape[-1] < _FAR_SIZE:
-        return False
-    rows = values.reshape(-1, values.shape[-1])[:_FAR_ROWS].astype(np.complex128)
-    rows = rows[np.isfinite(rows).all(-1)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, spread = np.abs(rows.mean(-1)), rows.std(-1)
-    return bool(((mean > _FAR[0] * spread) & (mean < _FAR[1] * spread)).any())
-
-
 def _offset(values: Any, generator: Any, *, by: float) -> Any:
     import numpy as np
 
@@ -247,9 +234,9 @@ def _bool_ways(values: Any, style: Style) -> list[_Way]:
     mostly = partial(_flags, values, share=_COMMON)
     if style is Style.EDGE:
         return [partial(_with_empty_rows, values), mostly]
-    if style in {Style.RANDOM, Style.OFFSET}:
+    if style is Style.RANDOM:
         return [partial(_flags, values, share=0.5), mostly]
-    return [partial(_shuffled, values), mostly] if mixed and style is Style.OWN else [mostly]
+    return [partial(_shuffled, values), mostly] if mixed and style is Style.FAR else [mostly]
 
 
 def _flags(values: Any, generator: Any, *, share: float) -> Any:
@@ -274,36 +261,20 @@ def _with_empty_rows(values: Any, generator: Any) -> Any:
     return made
 
 
-def _integer_ways(values: Any, style: Style, limits: Any) -> list[_Way]:
-    """Return integers that are only computed with. Where the caller has no zero, which may divide, there is none."""
-    import numpy as np
-
-    zero = bool((values == 0).any())
-    low, high = int(limits.min), int(limits.max)
-
-    def within(size: int, generator: Any) -> Any:
-        least, most = max(low, -size), min(high, size)
-        made = generator.integers(least, most, values.shape, dtype=values.dtype, endpoint=True)
-        return made if zero else np.where(made == 0, 1, made)
-
-    whole = partial(within, max(high, -low))
-    moderate = partial(within, _MODERATE)
-    own = partial(_shuffled, values) if values.size > 1 and (values != values.flat[0]).any() else moderate
-    if style is Style.OWN:
-        return [own]
-    if style is Style.EDGE:
-        return [partial(within, 2), own]
-    bold = [whole, partial(within, 100 * _MODERATE)] if style is Style.LARGE else []
-    return [*bold, moderate, own]
-
-
 def _position_ways(values: Any, style: Style, extents: frozenset[int]) -> list[_Way]:
-    """Return positions within what the caller's values and the extents of the arrays say. Negative ones are marks and
-    stay.
+    """Return positions within what the caller's values and the extents of the arrays say. A negative value is a mark
+    and stays. Where negative ones differ, the integers are numbers, and any up to the caller's largest will do.
     """
     import numpy as np
 
     kept = values < 0
+    if values.size and np.unique(values[kept]).size > _MARKS:
+        most = int(np.abs(values).max())
+        low = max(-most, int(values.min()))
+        return [
+            lambda generator: generator.integers(low, most, values.shape, endpoint=True),
+            partial(_shuffled, values),
+        ]
     if kept.all():
         return []
     if style is Style.EDGE and kept.any():
@@ -334,7 +305,7 @@ def _position_ways(values: Any, style: Style, extents: frozenset[int]) -> list[_
     random: list[_Way] = [partial(below, top) for top in tops]
     if style is Style.EDGE:
         return [partial(below, 1), partial(below, 2), *random]
-    if style is Style.OWN:
+    if style is Style.FAR:
         return [*own, *ragged, *random]
     return [*ragged, *own, *random] if style is Style.LARGE else [*random, *ragged, *own]
 
@@ -357,15 +328,15 @@ def _other_shares(values: Any, generator: Any) -> Any:
     return _shuffled(found, generator)
 
 
-def _as_used(way: _Way, use: Use, generator: Any) -> Any:
-    """Return the positions of a way; distinct or sorted if the default needs them so."""
+def _kept(way: _Way, generator: Any, *, distinct: bool, ordered: bool) -> Any:
+    """Return the positions of a way; distinct or sorted if they have to be."""
     import numpy as np
 
     values = way(generator)
-    if use.distinct and np.unique(values).size < values.size:
+    if distinct and np.unique(values).size < values.size:
         top = max(int(values.max()) + 1, values.size)
         values = generator.permutation(top)[: values.size].reshape(values.shape)
-    return np.sort(values, axis=0) if use.ordered and values.ndim else values
+    return np.sort(values, axis=0) if ordered else values
 
 
 def _shuffled(values: Any, generator: Any) -> Any:
@@ -410,7 +381,8 @@ class Variations:
     Args:
         arrays: of the caller, or what stands for them.
         fixed: for each, whether it has to stay as it is.
-        uses: of each.
+        distinct: positions that differ stay different.
+        ordered: positions that are sorted stay sorted.
         usable: whether the default can be trusted on these arrays.
         run: calls a function where arrays may be made: not in a trace.
         seed: of the random values.
@@ -421,7 +393,8 @@ class Variations:
         arrays: Sequence[Any],
         *,
         fixed: Sequence[bool],
-        uses: Sequence[Use],
+        distinct: bool,
+        ordered: bool,
         usable: Callable[[Sequence[Any]], bool],
         run: Callable[[Callable[[], Any]], Any],
         seed: int,
@@ -429,8 +402,8 @@ class Variations:
         extents = frozenset(size for array in arrays for size in array.shape if size > 1)
         self._arrays = list(arrays)
         self._varied = [
-            None if stays else VariedArray(array, use, extents)
-            for array, stays, use in zip(arrays, fixed, uses, strict=True)
+            None if stays else VariedArray(array, extents, distinct, ordered)
+            for array, stays in zip(arrays, fixed, strict=True)
         ]
         self._usable = usable
         self._run = run
