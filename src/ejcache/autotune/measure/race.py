@@ -1,8 +1,11 @@
-"""Times candidates in turns until it is clear which one wins.
+"""Times candidates in turns until it is clear enough which one wins.
 
 Candidates are timed in turns, so that other load on the machine affects all of them alike, and two candidates are
 compared round by round. The comparison is Wilcoxon's signed-rank test of the logarithms of the ratios. It assumes that
 noise is as likely to slow one of the two as the other, and no other shape of it (Lehmann, Nonparametrics, 2006, 3.2).
+
+A race ends when the winner is surely within two per cent of the best candidate, or when it has taken as long as twenty
+runs of each candidate. Only while the noise of a busy machine may hide a candidate that saves much, it goes on.
 """
 
 from __future__ import annotations
@@ -11,10 +14,9 @@ import itertools
 import math
 from enum import Enum
 from functools import cache
-from statistics import fmean, median, variance
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from ejcache.autotune.measure.tuning_run import HOPELESS
 from ejcache.autotune.records.record import quantile
 
 if TYPE_CHECKING:
@@ -29,23 +31,29 @@ _DROPPED: Final = 0.05
 """The chance that a candidate which saves enough is dropped. The default stays then, so this may be larger."""
 
 _LAST_DROPPED: Final = 0.25
-"""The same when all rounds are over and the candidate does not seem to save half of that."""
+"""The same when the race is over and the candidate does not seem to save half of that."""
 
-_SUSPICION: Final = 0.1
 _EXACT: Final = 25
 """Up to so many samples the distribution of the test is counted, and beyond it is nearly normal."""
 
-_COUNTED: Final = 200
 _OBVIOUS: Final = 1.5
 _OBVIOUS_ROUNDS: Final = 4
-_SLOW: Final = 1.3
-"""A run is slow if it takes so many times the median of its candidate's samples."""
 
-_LOOKS: Final = (4, 8, 12, 18, 27, 40, 60, 90, 135, 200)
+_LOOKS: Final = (1, 2, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150, 200)
 """Rounds after which the samples are judged, so that a clear case ends early."""
 
-_EQUAL: Final = 0.005
-"""Candidates whose times differ by less than this share are equally good."""
+_EQUAL: Final = 0.02
+"""A winner may be slower than the best candidate by this share."""
+
+_RUNS: Final = 20
+"""A race takes as long as so many runs of each candidate."""
+
+_MOST_RUNS: Final = 80
+"""On a busy machine it takes up to so many, while a candidate may save twice what a winner must."""
+
+_HOPELESS: Final = 2.0
+_HOPELESS_RUNS: Final = 4
+"""A candidate is dropped that was never faster than so many times the best one's fastest run."""
 
 _MANY: Final = 8
 _FAR: Final = 1.1
@@ -94,48 +102,6 @@ def saves_little(saved: Sequence[float], *, min_gain: float) -> bool:
     return little and _chance([whole - ratio for ratio in ratios]) < _LAST_DROPPED
 
 
-def compare(
-    candidate: Sequence[float],
-    reference: Sequence[float],
-    *,
-    runs: tuple[Sequence[float], Sequence[float]],
-    min_gain: float,
-) -> GainDecision:
-    """Return `decide`, which also counts slow runs: a candidate that is slow more often is judged by the mean of all
-    runs.
-
-    Args:
-        candidate: one sample for each round, the best of the round's runs.
-        reference: the same of the default.
-        runs: all runs of the candidate and of the default.
-        min_gain: a share of the default's time.
-    """
-    if min(len(candidate), len(reference)) >= _OBVIOUS_ROUNDS:
-        if max(runs[0]) * _OBVIOUS < min(runs[1]):
-            return GainDecision.BETTER
-        if min(candidate) > _OBVIOUS * max(reference):
-            return GainDecision.NOT_BETTER
-    found = decide(gains(candidate, reference), min_gain=min_gain)
-    if found is not GainDecision.NOT_BETTER and slow_more_often(*runs):
-        return _decide_by_means(*runs, min_gain=min_gain)
-    if found is GainDecision.BETTER and slow_more_often(*runs, level=_SUSPICION) and mean_gain(*runs) < 0:
-        # More runs will tell whether this is chance.
-        return GainDecision.OPEN
-    return found
-
-
-def slow_more_often(ours: Sequence[float], theirs: Sequence[float], *, level: float = _LEVEL) -> bool:
-    """True if one candidate has significantly more slow runs than the other."""
-    # Their own medians: a candidate is not slow because the other one is faster.
-    slow = [sum(run > _SLOW * median(runs) for run in runs) for runs in (ours, theirs)]
-    return slow[0] > slow[1] and _tail(sum(slow), slow[0], len(ours) / (len(ours) + len(theirs))) < level
-
-
-def mean_gain(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return the share of the mean time that is saved."""
-    return 1.0 - fmean(ours) / fmean(theirs)
-
-
 def faster(one: Sequence[float], other: Sequence[float], *, by: float = 0.0) -> float:
     """Compute the chance of these samples, one for each round, if `one` is not faster than `other` by this share."""
     margin = -math.log(1.0 - by)
@@ -159,7 +125,7 @@ def _chance(differences: Sequence[float]) -> float:
     if count <= _EXACT:
         return _rank_sums(count)[ranks]
     mean, deviation = count * (count + 1) / 4, math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
-    return _beyond((ranks - 0.5 - mean) / deviation)
+    return 0.5 * math.erfc((ranks - 0.5 - mean) / deviation / math.sqrt(2))
 
 
 @cache
@@ -172,26 +138,6 @@ def _rank_sums(count: int) -> list[float]:
             for total in range(len(ways) + rank)
         ]
     return [chance / 2**count for chance in itertools.accumulate(reversed(ways))][::-1]
-
-
-def _tail(count: int, least: int, share: float) -> float:
-    """Return the chance of at least `least` of `count` events, each of this chance."""
-    if count > _COUNTED:
-        return _beyond((least - 0.5 - count * share) / math.sqrt(count * share * (1 - share)))
-    return sum(math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(least, count + 1))
-
-
-def _beyond(deviations: float) -> float:
-    """Return the chance that a normal variable is so many standard deviations above its mean."""
-    return 0.5 * math.erfc(deviations / math.sqrt(2))
-
-
-def _decide_by_means(ours: Sequence[float], theirs: Sequence[float], *, min_gain: float) -> GainDecision:
-    error = math.sqrt(variance(ours) / len(ours) + variance(theirs) / len(theirs)) or 1e-12
-    saved, mean = mean_gain(ours, theirs), fmean(theirs)
-    if saved >= min_gain and _beyond((saved - min_gain / 2) * mean / error) < _LEVEL:
-        return GainDecision.BETTER
-    return GainDecision.NOT_BETTER if _beyond((min_gain - saved) * mean / error) < _LEVEL else GainDecision.OPEN
 
 
 class Race:
@@ -211,11 +157,10 @@ class Race:
     def __init__(self, tuning: TuningRun, trials: Sequence[Trial], reference: Trial | None) -> None:
         self.tuning = tuning
         self.reference = reference if reference is not None and reference.ready else None
-        best = min((min(trial.warm) for trial in trials if trial.ready), default=0.0)
-        self.alive = [
-            trial for trial in trials if trial.ready and (trial is self.reference or min(trial.warm) <= HOPELESS * best)
-        ]
-        self._fastest = best
+        self.alive = [trial for trial in trials if trial.ready]
+        self._fastest = min((min(trial.warm) for trial in self.alive), default=0.0)
+        self._sum = sum(min(trial.warm) for trial in self.alive)
+        self._spent = 0.0
         self.rounds = 0
         self.better: list[Trial] = []
         self.unsure = ""
@@ -230,6 +175,8 @@ class Race:
                     return
             if self._decided():
                 return
+            if self._spent >= _RUNS * self._sum and not self._may_go_on():
+                break
         self._end_open()
 
     @property
@@ -242,8 +189,6 @@ class Race:
         reference = self.reference
         if reference is None or not (trial.samples and reference.samples):
             return 0.0
-        if slow_more_often(trial.runs, reference.runs):
-            return mean_gain(trial.runs, reference.runs)
         return median(gains(trial.samples, reference.samples))
 
     def _round(self) -> bool:
@@ -253,7 +198,7 @@ class Race:
         for trial in list(self.alive):
             if self.tuning.ended:
                 return False
-            self.tuning.sample(trial, like=self._fastest)
+            self._spent += self.tuning.sample(trial, like=self._fastest) * min(trial.warm)
             if not trial.ready:
                 self.alive.remove(trial)
                 if trial is self.reference:
@@ -261,18 +206,30 @@ class Race:
         self.rounds += 1
         return bool(self.alive)
 
+    def _may_go_on(self) -> bool:
+        """True if a candidate may still save much: those that save little are not worth more runs."""
+        reference = self.reference
+        if reference is None or self._spent >= _MOST_RUNS * self._sum:
+            return False
+        much = 2 * self.tuning.tuner.min_gain
+        return any(faster(reference.samples, trial.samples, by=-much) >= _DROPPED for trial in self.rivals)
+
     def _decision(self, trial: Trial) -> GainDecision:
         reference = self.reference
         if reference is None:
             return GainDecision.BETTER
-        return compare(
-            trial.samples,
-            reference.samples,
-            runs=(trial.runs, reference.runs),
-            min_gain=self.tuning.tuner.min_gain,
-        )
+        if self.rounds >= _OBVIOUS_ROUNDS:
+            if max(trial.runs) * _OBVIOUS < min(reference.runs):
+                return GainDecision.BETTER
+            if min(trial.samples) > _OBVIOUS * max(reference.samples):
+                return GainDecision.NOT_BETTER
+        return decide(gains(trial.samples, reference.samples), min_gain=self.tuning.tuner.min_gain)
 
     def _decided(self) -> bool:
+        best = min(min(trial.warm + trial.runs) for trial in self.alive)
+        self._drop([trial for trial in self.rivals if _is_hopeless(trial, best)])
+        if self.rounds < _OBVIOUS_ROUNDS:
+            return not self.rivals
         decisions = {id(trial): self._decision(trial) for trial in self.rivals}
         self._drop([trial for trial in self.rivals if decisions[id(trial)] is GainDecision.NOT_BETTER])
         rivals = self.rivals
@@ -284,13 +241,12 @@ class Race:
         if self.reference is None and self.rounds < _FEWEST_ROUNDS:
             return False
         if better and all(trial is leader or _equal(trial, leader) for trial in self.rivals):
-            winners = [trial for trial in self.rivals if decisions[id(trial)] is GainDecision.BETTER]
-            self.better = _least_memory_first(_best_first(winners))
+            self.better = _best_first([t for t in self.rivals if decisions[id(t)] is GainDecision.BETTER])
             return True
         return False
 
     def _beaten(self, trial: Trial, leader: Trial, rivals: int) -> bool:
-        if self.rounds >= _FEWEST_ROUNDS and _is_faster(leader, trial):
+        if self.rounds >= _FEWEST_ROUNDS and faster(leader.samples, trial.samples) < _LEVEL:
             return True
         if rivals > _MANY and min(trial.samples) > _FAR * min(leader.samples):
             return True
@@ -300,18 +256,16 @@ class Race:
         self.alive = [trial for trial in self.alive if not any(trial is dropped for dropped in trials)]
 
     def _end_open(self) -> None:
-        """End all rounds."""
+        """End without a clear result."""
         rivals = self.rivals
-        winners = [trial for trial in rivals if self._decision(trial) is GainDecision.BETTER]
-        self.better = _least_memory_first(_best_first(winners))
+        self.better = _best_first([trial for trial in rivals if self._decision(trial) is GainDecision.BETTER])
         reference = self.reference
         if reference is None:
             return
         gain = self.tuning.tuner.min_gain
         rivals = [each for each in rivals if not saves_little(gains(each.samples, reference.samples), min_gain=gain)]
         if rivals and not self.better:
-            share = 100 * self.tuning.tuner.min_gain
-            self.unsure = f"after {self.rounds} rounds it is open whether a candidate saves {share:g} %"
+            self.unsure = f"after {self.rounds} rounds it is open whether a candidate saves {100 * gain:g} %"
 
     def _end_early(self) -> None:
         """Time is over. A candidate that was far faster in each of the few runs wins, although that is not sure."""
@@ -327,6 +281,11 @@ class Race:
         self.better = _best_first([t for t in rivals if t in far or self._decision(t) is GainDecision.BETTER])
 
 
+def _is_hopeless(trial: Trial, best: float) -> bool:
+    runs = trial.warm + trial.runs
+    return len(runs) >= _HOPELESS_RUNS and min(runs) > _HOPELESS * best
+
+
 def _far_faster(trial: Trial, reference: Trial) -> bool:
     return len(trial.runs) > 1 and max(trial.runs) < (1 - _CLEAR_GAIN) * min(reference.runs)
 
@@ -338,39 +297,13 @@ def _best_first(trials: Sequence[Trial]) -> list[Trial]:
     return [leader, *_best_first([trial for trial in trials if trial is not leader])]
 
 
-def _least_memory_first(trials: list[Trial]) -> list[Trial]:
-    """Put the candidate first that needs the least memory of those that are as fast as the first one."""
-    alike = [
-        trial
-        for trial in trials
-        if trial is trials[0] or (_equal(trials[0], trial) and not slow_more_often(trial.runs, trials[0].runs))
-    ]
-    if any(trial.memory_bytes is None for trial in alike):
-        return trials
-    thrifty = min(alike, key=lambda trial: trial.memory_bytes or 0, default=None)
-    return sorted(trials, key=lambda trial: trial is not thrifty)
-
-
 def _leader(trials: Sequence[Trial]) -> Trial:
     """Return the fastest candidate, by comparing rounds."""
     leader, *others = sorted(trials, key=lambda trial: median(trial.samples))
     for trial in others:
-        if _prefers(trial, leader):
+        if faster(trial.samples, leader.samples) < 1 - faster(trial.samples, leader.samples):
             leader = trial
     return leader
-
-
-def _prefers(one: Trial, other: Trial) -> bool:
-    if slow_more_often(one.runs, other.runs) or slow_more_often(other.runs, one.runs):
-        return mean_gain(one.runs, other.runs) > 0
-    return faster(one.samples, other.samples) < 1 - faster(one.samples, other.samples)
-
-
-def _is_faster(one: Trial, other: Trial) -> bool:
-    """True if this is significant."""
-    if slow_more_often(one.runs, other.runs):
-        return False
-    return faster(one.samples, other.samples) < _LEVEL
 
 
 def _equal(trial: Trial, leader: Trial) -> bool:

@@ -15,7 +15,7 @@ import contextvars
 import queue
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -175,9 +175,6 @@ def _spans(value: Any) -> bool:
 
 _ERROR_LENGTH = 300
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
-_PROGRAMS = ("jit_core", "jit_both")
-"""The names of the programs that `_lowered` makes."""
-
 _MEMORY_WORDS = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "OUT_OF_MEMORY", "Unable to allocate")
 
 
@@ -268,10 +265,6 @@ class Trial:
         """Raise `DifferentResultError` if the results have another tree, shape or data type than the reference's."""
         if reference.outputs and self.outputs != reference.outputs:
             raise DifferentResultError(f"its results are {self.outputs}, and the default's are {reference.outputs}")
-
-    def again(self) -> Trial:
-        """Return the same candidate, compiled and warm, without samples."""
-        return replace(self, samples=[], runs=[])
 
     def candidate(self) -> Candidate:
         """Return the result for the record."""
@@ -480,10 +473,3 @@ def run_once(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
         out = compiled(*arrays)
     jax.block_until_ready(out)
     return (time.perf_counter() - started) / repeats
-
-
-def run_on_device(trial: Trial, arrays: Sequence[Any], repeats: int) -> float:
-    """Time a run as `run_once` does, but without what Python and the dispatch take; raises `NoDeviceTimeError`."""
-    from ejcache.jax_integration.seam.autotune.device_time import device_seconds
-
-    return device_seconds(lambda: run_once(trial, arrays, repeats), modules=_PROGRAMS) / repeats

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.log import Progress
 from ejcache.autotune.measure.device import device_of, provenance
@@ -36,7 +36,6 @@ from ejcache.autotune.records.record import (
 )
 from ejcache.autotune.workers import tries_candidate
 from ejcache.errors import UsageError
-from ejcache.jax_integration.seam.autotune.device_time import has_pgle_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,10 +47,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
-Timer = Literal["wall", "device"]
-"""What a tuner reads times from."""
-
-TUNER_VERSION: Final = 2
+TUNER_VERSION: Final = 3
 """Changes with how candidates are measured and compared, so that a record says how much its times are worth."""
 
 _FEW: Final = 8
@@ -59,8 +55,8 @@ _MOST: Final = 1_000
 """At most so many configurations of a large space are measured. A search ends before, when it stops to improve."""
 
 _FINALISTS: Final = 6
-_CONFIRMED: Final = 3
-"""At most so many candidates race against the default a second time."""
+_COMPARED: Final = 3
+"""At most so many candidates that won the race are compared again: the first one that is right is the winner."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,6 @@ class Tuner:
         rounds: the most samples of each candidate; clear cases end earlier.
         sample_seconds: how long the executions of one sample take. A sample is the shorter of two such runs.
         min_gain: the share of the default's time that a winner must save.
-        confirm: a winner must win a second race against the default alone.
         timeout: seconds for compiling a candidate, and for one sample.
         budget: seconds for running candidates, the warm-up included. The run that exceeds it is the last one, but
             for those that compare the winner's results once more.
@@ -89,9 +84,6 @@ class Tuner:
             False or raises for a difference.
         check_inputs: a function of the call's arguments and `key=`, a key of `jax.random`, that returns lists of
             arguments of the same shapes, on which candidates are compared as on the caller's own.
-        timer: `wall`, or `device` for the time during which operations ran on the device, from the profiler's trace. It
-            does not contain the dispatch, which hides the differences between kernels of a few microseconds. If there
-            is no such trace, the record says why, and the times are those of the wall clock.
         exhaustive: up to so many candidates are all measured. Of more, a search measures as many, or half as many where
             there are records of the operation, and then more until it has stopped to improve, or until a budget ends.
             Their axes are the names that all of them have.
@@ -101,7 +93,6 @@ class Tuner:
     rounds: int = 300
     sample_seconds: float = 0.001
     min_gain: float = 0.03
-    confirm: bool = True
     timeout: float = 120.0
     budget: float = 60.0
     compile_budget: float = 600.0
@@ -113,11 +104,8 @@ class Tuner:
     check: Check = True
     check_inputs: Callable[..., Any] | None = None
     exhaustive: int = 64
-    timer: Timer = "wall"
 
     def __post_init__(self) -> None:
-        if self.timer not in get_args(Timer):
-            raise UsageError(f"timer is {self.timer!r}, and not one of {', '.join(get_args(Timer))}")
         check_setting(self.check)
 
     def tune(
@@ -226,6 +214,8 @@ def _source(tuning: TuningRun, winner: Trial | None, known: Record | None) -> So
     """Say PGLE only if a profile was taken: where the profiler is not available, its trace is empty."""
     if not tuning.pgle or winner is None:
         return Source.TUNED
+    from ejcache.jax_integration.seam.autotune.tracing import has_pgle_profile
+
     if winner.known is not None:
         return Source.PGLE if known is not None and known.source is Source.PGLE else Source.TUNED
     return Source.PGLE if has_pgle_profile(winner.jaxpr) else Source.TUNED
@@ -369,7 +359,6 @@ class _Contest:
                 "warmup": tuner.warmup,
                 "seed": tuner.seed,
                 "tolerance": "a function" if callable(tuner.check) else tuner.check,
-                "timer": tuning.timer,
                 "tuner": TUNER_VERSION,
                 SPACE: space_digest(t.stored for t in self.trials) if self.space is None else self.space.space.digest,
                 "measured": sum(trial.known is None and trial.tried for trial in self.trials),
@@ -387,8 +376,6 @@ class _Contest:
         winner, evidence = self._winner(race)
         if winner is None:
             evidence["failed"] = True
-        if self.tuning.no_device_time:
-            evidence["timer"] = f"wall: {self.tuning.no_device_time}"
         for reason in self.tuning.doubts():
             evidence["unsure"] = "; ".join(filter(None, (evidence.get("unsure"), reason)))
         untried = sum(not trial.tried for trial in self.trials)
@@ -496,7 +483,7 @@ class _Contest:
         working = sorted((trial for trial in self.trials if trial.works), key=lambda trial: trial.seconds)
         if not working:
             return None, {}
-        evidence: dict[str, Any] = {"rounds": race.rounds, "gain": 0.0, "confirmed": False}
+        evidence: dict[str, Any] = {"rounds": race.rounds, "gain": 0.0}
         if race.unsure:
             evidence["unsure"] = race.unsure
         if self.default is None or not self.default.works:
@@ -510,22 +497,7 @@ class _Contest:
             gain = 1.0 - working[0].seconds / self.default.seconds
             won = gain >= self.tuning.tuner.min_gain
             return (working[0], evidence | {"gain": round(gain, 4)}) if won else (self.default, evidence)
-        for rival in race.better[:_CONFIRMED]:
-            again = self._confirmed(rival, race.gain(rival))
-            if again is not None and self.tuning.still_right(rival):
-                return rival, evidence | again
+        for rival in race.better[:_COMPARED]:
+            if self.tuning.still_right(rival):
+                return rival, evidence | {"gain": round(race.gain(rival), 4)}
         return self.default, evidence
-
-    def _confirmed(self, rival: Trial, gain: float) -> dict[str, Any] | None:
-        """Return evidence for the record, or None if the rival loses the second race."""
-        if not self.tuning.tuner.confirm:
-            return {"gain": round(gain, 4), "confirmed": False}
-        assert self.default is not None  # noqa: S101 (for the type checker)
-        challenger, default = rival.again(), self.default.again()
-        race = Race(self.tuning, [challenger, default], default)
-        race.run()
-        rival.status, rival.error, rival.transient = challenger.status, challenger.error, challenger.transient
-        if self.tuning.ended and rival.ready:
-            # The first race was won, and there is no time for a second one.
-            return {"gain": round(gain, 4), "confirmed": False, "unsure": self.tuning.ended}
-        return {"gain": round(race.gain(challenger), 4), "confirmed": True} if race.better else None

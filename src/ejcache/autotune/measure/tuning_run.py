@@ -19,14 +19,12 @@ from ejcache.autotune.measure.trial import (
     compile_with_gradient,
     error_line,
     first_run,
-    run_on_device,
     run_once,
 )
 from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import Status
 from ejcache.autotune.workers import screened
 from ejcache.errors import UsageError
-from ejcache.jax_integration.seam.autotune.device_time import NoDeviceTimeError
 
 if TYPE_CHECKING:
     import threading
@@ -40,11 +38,7 @@ if TYPE_CHECKING:
     _Computed = list[Results]
 
 
-HOPELESS: Final = 2.0
-"""A candidate that takes so many times the best one's time in each run of the warm-up is not timed further."""
-
 _SCREENED: Final = {Status.TIMEOUT: "time-out", Status.CRASHED: "crash", Status.FAILED: "run"}
-_SECOND_CHANCES: Final = 6
 _CHECK_SHARE: Final = 0.25
 """All candidates together may take this share of the budget to be compared on varied inputs, before one has won."""
 
@@ -89,9 +83,7 @@ class TuningRun:
         expected: what a candidate must compute, on the inputs and on each of the varied ones: the results of the
             default once it has run, or of most candidates once they have been compared with each other.
         reference_failed: why the default is not what the candidates were compared with; empty if it is.
-        timer: `wall`, or `device` while the profiler can be used.
         no_gradient: why the gradients of a differentiated call were not compared; empty if they were, or need not be.
-        no_device_time: why the times are not those of the device, although the tuner asks for that.
     """
 
     def __init__(
@@ -113,8 +105,6 @@ class TuningRun:
         self.expected: _Computed | None = None
         self.reference_failed = ""
         self.no_gradient = ""
-        self.timer = "wall" if self.pgle else str(tuner.timer)
-        self.no_device_time = "PGLE uses the profiler" if self.timer != tuner.timer else ""
         self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)
         self._compiling = 0.0
         self._compile_deadline = math.inf
@@ -125,8 +115,6 @@ class TuningRun:
         self._default: Trial | None = None
         self._build: Callable[[Any], Callable[..., Any]] | None = None
         self._gradients: list[tuple[Sequence[Any], Results]] | None = None
-        self._timed = False
-        self._profiler_lost = ""
 
     def close(self) -> None:
         """Let the thread end, and release the arrays."""
@@ -155,8 +143,6 @@ class TuningRun:
         """The reason why nothing more may run, or an empty text."""
         if self.hung:
             return "a candidate that took too long still runs on the device"
-        if self._profiler_lost:
-            return f"the times of the device ended: {self._profiler_lost}"
         return f"the budget of {self.tuner.budget:g} s ended" if self.spent >= self.tuner.budget else ""
 
     def out_of_compile_time(self) -> bool:
@@ -201,11 +187,6 @@ class TuningRun:
                 self._warm_up(trial, reference)
             if trial.status is not Status.OK:
                 self.progress.candidate(trial.stored, None, trial.error)
-        best = min((min(trial.warm) for trial in trials if trial.ready), default=0.0)
-        for trial in trials:
-            # The first runs of a candidate can be slow once, so one run is not enough to drop it.
-            while trial.ready and trial is not reference and self._has_second_chance(trial, best):
-                self._run_warm(trial)
 
     def settle(self) -> None:
         """Have those candidates fail, if no default has run, that compute something else than most of them do."""
@@ -285,42 +266,21 @@ class TuningRun:
         """Return seconds of one execution; raises what the candidate raises, and `TookTooLongError`."""
         return float(self._run(trial, partial(run_once, trial, self.arrays, repeats)))
 
-    def _sampled(self, trial: Trial, repeats: int) -> float:
-        """Return `timed`, on the clock that `timer` names."""
-        if self.timer == "device":
-            try:
-                seconds = float(self._run(trial, partial(run_on_device, trial, self.arrays, repeats)))
-            except NoDeviceTimeError as exc:
-                if self._timed:
-                    # Times of the two clocks cannot be compared.
-                    raise
-                self.timer, self.no_device_time = "wall", str(exc)
-            else:
-                self._timed = True
-                return seconds
-        return self.timed(trial, repeats)
-
-    def sample(self, trial: Trial, *, like: float) -> None:
-        """Add a sample.
+    def sample(self, trial: Trial, *, like: float) -> int:
+        """Add a sample, and return how many executions it took.
 
         Args:
             trial: the candidate.
             like: seconds of an execution that decide how many a sample has. They must be the same for all candidates
                 that are compared: the fewer executions wait for one result, the longer each seems to take.
         """
-        repeats = self.repeats(like)
+        # A disturbance makes a run longer, never shorter, so the shorter of two runs is the better sample.
+        count = 2 if like < _SINGLE_SECONDS else 1
         with trial.failures(running=True):
-            try:
-                runs = [self._sampled(trial, repeats)]
-                if like < _SINGLE_SECONDS:
-                    # A disturbance makes a run longer, never shorter, so the shorter of two runs is the better sample.
-                    runs.append(self._sampled(trial, repeats))
-            except NoDeviceTimeError as exc:
-                # Another trace began. This is not the candidate's failure.
-                self._profiler_lost = str(exc)
-                return
+            runs = [self.timed(trial, self.repeats(like)) for _ in range(count)]
             trial.runs += runs
             trial.samples.append(min(runs))
+        return count
 
     def _warm_up(self, trial: Trial, reference: Trial | None) -> None:
         with trial.failures(running=True):
@@ -401,11 +361,6 @@ class TuningRun:
                     trials.append(trial)
                     return
         self._alike.append((computed, [trial]))
-
-    def _has_second_chance(self, trial: Trial, best: float) -> bool:
-        slow = min(trial.warm) > HOPELESS * best
-        little = sum(trial.warm) < LONG_SHARE * self.tuner.budget
-        return slow and little and len(trial.warm) < _SECOND_CHANCES and not self.ended
 
     def _run_warm(self, trial: Trial) -> None:
         with trial.failures(running=True):

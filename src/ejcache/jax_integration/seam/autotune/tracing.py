@@ -131,3 +131,14 @@ def set_locally(settings: dict[str, Any]) -> None:
     """Change these settings in this thread for as long as it runs."""
     for name, value in settings.items():
         jax_config.config_states.get(name, getattr(jax_config, name, None)).set_local(value)
+
+
+def has_pgle_profile(jaxpr: Any) -> bool:
+    """True if PGLE has compiled this jaxpr again with a profile that names operations; an empty one is none.
+
+    Read for this: jax 0.10.2 and 0.12.0.1, `_pjit_call_impl_python` in `pjit.py`. False if JAX has changed there.
+    """
+    from jax._src import pjit
+
+    profiler = getattr(pjit, "_pgle_profiler_dict", {}).get(jaxpr)
+    return bool(getattr(profiler, "collected_fdo", None))
