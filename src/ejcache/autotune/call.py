@@ -13,7 +13,6 @@ from ejcache.autotune.call_documents import UnrecordableError, encode_value
 from ejcache.autotune.call_key import MAPPED, Describer
 from ejcache.autotune.measure.device import device_and_environment
 from ejcache.autotune.measure.inputs import split_arguments, untraced
-from ejcache.autotune.measure.tuner import attempt
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import (
     NO_CONFIGURATION,
@@ -160,11 +159,6 @@ class Call(abc.ABC):
         again.args, again.kwargs = untraced(self.args, self.kwargs)
         return again
 
-    def attempt(self, stored: Any) -> None:
-        """Make the call once with this configuration, a JSON value."""
-        build = self.build(self.restored(stored, Source.PINNED))
-        attempt(build, self.args, self.kwargs, tuner=self.tuner(), names=self.names, axes=self.axes)
-
     def measured(self, known: Record | None = None) -> Record:
         """Measure the candidates against the default. If all fail, the record does not work.
 
@@ -186,7 +180,6 @@ class Call(abc.ABC):
                 names=self.names,
                 axes=self.axes,
                 differentiated=self.differentiated,
-                call=self.described() if tuner.isolate else None,
                 starts=self._starts,
                 history=lambda: self._history(known),
                 keep=self._keep,

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.autotune.records.json_values import canonical_json, json_or_repr
 from ejcache.autotune.records.record import Record, RecordKey, Source, differences
-from ejcache.autotune.workers import tries_candidate
 from ejcache.errors import EjcacheError, SettingError
 from ejcache.settings.resolve import settings_in_use
 
@@ -57,13 +56,11 @@ class TuningPolicy:
 
     Attributes:
         on_miss: `autotune` measures the candidates, `heuristics` uses the operation's own guess, `error` fails.
-        nearest: before guessing, use the configuration of the most similar call that was measured.
         forward_only: measure without the gradient, even if an operation asks for it.
         fixed: the operation decides `on_miss`, and the environment does not change it.
     """
 
     on_miss: OnMiss = "autotune"
-    nearest: bool = False
     forward_only: bool = False
     fixed: bool = False
 
@@ -74,8 +71,6 @@ _overlays: Final[ContextVar[tuple[dict[str, Any], ...]]] = ContextVar("ejcache_a
 
 def current_policy(own: TuningPolicy | None = None) -> TuningPolicy:
     """Return the operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`.
-
-    A process that only tries a candidate for another one measures nothing else.
     """
     policy = own or TuningPolicy()
     from_environment = settings_in_use().autotune_policy
@@ -83,13 +78,11 @@ def current_policy(own: TuningPolicy | None = None) -> TuningPolicy:
         policy = replace(policy, on_miss=from_environment)
     for name, value in _overrides.get():
         policy = replace(policy, **{name: value})
-    return replace(policy, on_miss="heuristics") if tries_candidate() else policy
+    return policy
 
 
 @contextlib.contextmanager
-def policy_override(
-    *, on_miss: OnMiss | None = None, nearest: bool | None = None, forward_only: bool | None = None
-) -> Iterator[None]:
+def policy_override(*, on_miss: OnMiss | None = None, forward_only: bool | None = None) -> Iterator[None]:
     """Change the policy of all operations in this block; arguments that are None change nothing.
 
     Raises:
@@ -97,7 +90,7 @@ def policy_override(
     """
     if on_miss is not None and on_miss not in get_args(OnMiss):
         raise SettingError("on_miss", on_miss, ", ".join(get_args(OnMiss)))
-    given = {"on_miss": on_miss, "nearest": nearest, "forward_only": forward_only}
+    given = {"on_miss": on_miss, "forward_only": forward_only}
     changes = tuple((name, value) for name, value in given.items() if value is not None)
     token = _overrides.set((*_overrides.get(), *changes))
     try:

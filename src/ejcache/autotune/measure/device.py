@@ -38,24 +38,6 @@ def device_of(leaves: Iterable[Any]) -> Any:
     return jax.local_devices(backend=configured)[0] if isinstance(configured, str) else configured
 
 
-def local_devices() -> tuple[str, list[int]]:
-    """Return the platform, `gpu` for any GPU, and the numbers by which its driver knows the devices of this process."""
-    import jax
-
-    devices = jax.local_devices()
-    gpu = devices[0].platform in {"gpu", "cuda", "rocm"}
-    numbers = [getattr(device, "local_hardware_id", None) for device in devices]
-    known = [device.id if number is None else int(number) for device, number in zip(devices, numbers, strict=True)]
-    return ("gpu" if gpu else str(devices[0].platform)), known
-
-
-def measure_on(index: int) -> None:
-    """Make a device, by its index among the devices of this process, JAX's default device."""
-    import jax
-
-    jax.config.update("jax_default_device", jax.local_devices()[index])
-
-
 def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """Return the kind of device that the call runs on, and the environment part of its key."""
     import jax

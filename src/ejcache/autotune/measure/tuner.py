@@ -34,7 +34,6 @@ from ejcache.autotune.records.record import (
     fastest_first,
     space_digest,
 )
-from ejcache.autotune.workers import tries_candidate
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ class Tuner:
         gradient: time the function with its gradient.
         seed: of the random inputs and of the order within each round.
         initialisers: how to make inputs, by argument name; see `Inputs.concrete`.
-        isolate: first try each candidate in a process of its own, so that a crash ends only that process.
         check: how the results of a candidate are compared with those of the default. True: within the tolerance of
             their data type, which grows if an input is coarser. A number: within this share of their size, integers
             too. "rounded": as True, but few integers may differ by one, as those that come from rounding do. False:
@@ -100,7 +98,6 @@ class Tuner:
     gradient: bool = False
     seed: int = 0
     initialisers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    isolate: bool = False
     check: Check = True
     check_inputs: Callable[..., Any] | None = None
     exhaustive: int = 64
@@ -121,7 +118,6 @@ class Tuner:
         names: Sequence[str] = (),
         axes: tuple[MappedAxis, ...] | None = None,
         differentiated: bool | None = None,
-        call: dict[str, Any] | None = None,
         starts: Callable[[], Mapping[str, CandidateOrigin]] = dict,
         history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]] = tuple,
         space: CallSpace | None = None,
@@ -140,7 +136,6 @@ class Tuner:
             names: of the positional arguments.
             axes: over which `jax.vmap` maps the call; None to look for them in tracers.
             differentiated: the winner's gradient has to be right, too; None to look at the tracers.
-            call: the call as `call_documents` records it; needed for `isolate`.
             starts: returns configurations, canonical JSON, that many candidates begin with, and why.
             history: returns the times in records of the operation, and the origin of candidates from there.
             space: what the search may measure beside the candidates.
@@ -151,10 +146,8 @@ class Tuner:
 
         Raises:
             SpansProcessesError: the call runs on devices of other processes.
-            UsageError: there are no candidates, one still runs on the device, or this process only tries one.
+            UsageError: there are no candidates, or one still runs on the device.
         """
-        if tries_candidate():
-            raise UsageError('this process only tries a candidate: put the program behind `if __name__ == "__main__":`')
         inputs = split_arguments(args, kwargs, names, axes, differentiated=differentiated)
         refuse_spanning(inputs.leaves, name=key.operation)
         trials = [*_trials(candidates, default), *_measured_before(space, known, default)]
@@ -164,7 +157,7 @@ class Tuner:
             _recall(trials, known, tuning.journal.crashed)
             likely = starts() if space is not None or len(trials) > _FEW else {}
             _put_first(trials, likely)
-            return _Contest(tuning, trials, build, call, likely, history, space).record(key, known, keep)
+            return _Contest(tuning, trials, build, likely, history, space).record(key, known, keep)
         finally:
             progress.close()
             tuning.close()
@@ -219,27 +212,6 @@ def _source(tuning: TuningRun, winner: Trial | None, known: Record | None) -> So
     if winner.known is not None:
         return Source.PGLE if known is not None and known.source is Source.PGLE else Source.TUNED
     return Source.PGLE if has_pgle_profile(winner.jaxpr) else Source.TUNED
-
-
-def attempt(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    tuner: Tuner,
-    names: Sequence[str] = (),
-    axes: tuple[MappedAxis, ...] | None = None,
-) -> None:
-    """Make the call once, on the inputs that `tuner` makes for it; its exceptions pass."""
-    import jax
-
-    inputs = split_arguments(args, kwargs, names, axes)
-    arrays = inputs.concrete(seed=tuner.seed, initialisers=tuner.initialisers)
-
-    def core(*leaves: Any) -> Any:
-        return inputs.call(function, leaves)
-
-    jax.block_until_ready(jax.jit(core)(*arrays))
 
 
 def _trials(candidates: Iterable[Any], default: Any) -> list[Trial]:
@@ -306,7 +278,6 @@ class _Contest:
         tuning: TuningRun,
         trials: list[Trial],
         build: Callable[[Any], Callable[..., Any]],
-        call: dict[str, Any] | None,
         likely: Mapping[str, CandidateOrigin],
         history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]],
         space: CallSpace | None,
@@ -317,7 +288,6 @@ class _Contest:
         self.tuning = tuning
         self.trials = trials
         self.build = build
-        self.call = call
         self.searched = 0
         self.before: Record | None = None
         self.keep_part: Callable[[], None] = lambda: None
@@ -397,7 +367,7 @@ class _Contest:
             finalists = self._search(fresh, reference)
         else:
             finalists = fresh
-            self._compile_and_warm(fresh, reference)
+            self.tuning.compile_and_warm(fresh, self.build, reference)
             self.tuning.settle()
         race = Race(self.tuning, finalists, reference)
         race.run()
@@ -405,11 +375,6 @@ class _Contest:
             if trial.ready:
                 self.tuning.progress.candidate(trial.stored, trial.seconds)
         return race
-
-    def _compile_and_warm(self, trials: list[Trial], reference: Trial | None) -> None:
-        if self.tuning.tuner.isolate and trials:
-            self.tuning.screen(trials, self.call)
-        self.tuning.compile_and_warm(trials, self.build, reference)
 
     def _search(self, fresh: list[Trial], reference: Trial | None) -> list[Trial]:
         """Measure some of many candidates, and return the best of them and the default."""
@@ -438,7 +403,7 @@ class _Contest:
                 trial.origin = origins.get(text, trial.origin)
             # A search that goes on asks for what it asked for before, and is told what it was told then.
             new = [trial for trial in batch.values() if trial.known is None]
-            self._compile_and_warm(new, reference)
+            self.tuning.compile_and_warm(new, self.build, reference)
             for trial in new:
                 if trial.ready and not self.tuning.ended:
                     like = like or min(trial.warm)
@@ -455,7 +420,7 @@ class _Contest:
             # A race compares times of one process.
             for trial in again:
                 trial.known = None
-            self._compile_and_warm(again, reference)
+            self.tuning.compile_and_warm(again, self.build, reference)
         best = [trial for trial in leaders if trial.ready]
         finalists = [*best, *([] if reference is None or reference in best else [reference])]
         for trial in finalists:

@@ -23,7 +23,6 @@ from ejcache.autotune.measure.trial import (
 )
 from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import Status
-from ejcache.autotune.workers import screened
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     _Computed = list[Results]
 
 
-_SCREENED: Final = {Status.TIMEOUT: "time-out", Status.CRASHED: "crash", Status.FAILED: "run"}
 _CHECK_SHARE: Final = 0.25
 """All candidates together may take this share of the budget to be compared on varied inputs, before one has won."""
 
@@ -154,17 +152,6 @@ class TuningRun:
         """The number of candidates that may compile at the same time."""
         # If a process ended while several candidates compiled, each is now compiled alone, so that one can be named.
         return 1 if self.journal.suspicious else int(self.tuner.workers)
-
-    def screen(self, trials: list[Trial], call: dict[str, Any] | None) -> None:
-        """Try each candidate in a process of its own; those that fail there are not tried here."""
-        if call is None:
-            # The caller asked for protection from crashes. Trying the candidates in this process would not give it.
-            raise UsageError("this operation cannot be called in a process of its own")
-        for index, trial in enumerate(trials):
-            self.progress.step("isolated", index, len(trials))
-            trial.status, trial.error = screened(call, trial.stored, timeout=self.tuner.timeout)
-            trial.transient = trial.status is Status.TIMEOUT
-            trial.reason = _SCREENED.get(trial.status, "")
 
     def compile_and_warm(
         self, trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], reference: Trial | None = None
