@@ -461,7 +461,7 @@ PROGRAM = """
 import jax.numpy as jnp
 from ejcache.autotune import Tuner, autotuned, record
 
-@autotuned(configs=[{"n": 1}, {"n": 2}], name="recorded", tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="recorded", tuner=Tuner(rounds=8, sample_seconds=0.0005))
 def op(x, scale=1.0, *, n):
     return x * n * scale
 
@@ -510,7 +510,7 @@ from ejcache.autotune import Tuner, autotuned
 
 class Mode: ...
 
-@autotuned(configs=[{"n": 1}, {"n": 2}], tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005), gradient=True)
+@autotuned(configs=[{"n": 1}, {"n": 2}], tuner=Tuner(rounds=8, sample_seconds=0.0005), gradient=True)
 def op(x, mode=Mode, *, n):
     return x * n
 

@@ -168,7 +168,7 @@ PROGRAM = textwrap.dedent("""
     if {install}:
         import ejcache.autotune.ejkernel as drop_in
         from ejcache.autotune import Tuner
-        assert drop_in.install(tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005)) == 0
+        assert drop_in.install(tuner=Tuner(rounds=8, sample_seconds=0.0005)) == 0
     import jax, jax.numpy as jnp, numpy as np
     import ejkernel.modules.operations as o
     if not {install}:
@@ -236,7 +236,7 @@ POOLING = """
     import contextlib, json, sys
     import ejcache.autotune.ejkernel as drop_in
     from ejcache.autotune import Tuner, default_chooser, forward_only
-    drop_in.install(tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+    drop_in.install(tuner=Tuner(rounds=8, sample_seconds=0.0005))
     import jax.numpy as jnp
     from ejkernel.modules.operations.pooling import mean_pooling
     for mode in sys.argv[1:]:

@@ -44,7 +44,7 @@ def ends(x):
     signal.pause()  # another thread may get the signal
 
 @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="hostile", store=store,
-           tuner=Tuner(confirm=False, workers=1, warmup=2))
+           tuner=Tuner(workers=1, warmup=2))
 def op(x, *, n):
     if n == 2 and way == "trace":
         tried("ran")
@@ -83,7 +83,7 @@ def seen(x):
 def slowly(x):
     return x + 0 * jax.lax.fori_loop(0, 300_000, lambda _, y: jnp.sin(y) + 1, x)
 
-@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="preempted", store=store, tuner=Tuner(confirm=False, workers=1))
+@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="preempted", store=store, tuner=Tuner(workers=1))
 def op(x, *, n):
     if n == 3:
         raise RuntimeError("no such block")

@@ -12,7 +12,7 @@ from soak_turns import some
 from ejcache.autotune import Tuner, autotuned
 from ejcache.autotune.records.record import Status
 
-QUICK = Tuner(rounds=8, confirm=False, min_gain=0.001)
+QUICK = Tuner(rounds=8, min_gain=0.001)
 SIZE = 24
 
 

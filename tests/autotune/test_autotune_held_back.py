@@ -272,7 +272,7 @@ def slow(function):
 
 def wins(right, other, args, **options):
     build = {"default": slow(right), "other": other}.__getitem__
-    tuner = Tuner(rounds=8, confirm=False, min_gain=0.001, **options)
+    tuner = Tuner(rounds=8, min_gain=0.001, **options)
     record = tuner.tune(build, args, {}, key=key(), candidates=["other"], default="default")
     return record.configuration == "other"
 

@@ -14,7 +14,7 @@ from ejcache.autotune.measure.integer_uses import Use
 from ejcache.autotune.measure.variation import Style, VariedArray, perturbed
 from ejcache.autotune.records.record import Status
 
-QUICK = Tuner(rounds=4, confirm=False, min_gain=0.5)
+QUICK = Tuner(rounds=4, min_gain=0.5)
 N, D = 32, 16
 # Of NumPy: what JAX makes is compiled, and this is made whenever tests are collected.
 NORMAL = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)

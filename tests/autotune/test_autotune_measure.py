@@ -277,7 +277,7 @@ def test_gradients_are_compared():
         return x * 2
 
     wrong.defvjp(lambda x: (x * 2, None), lambda _, g: (g * 3,))
-    tuner = Tuner(gradient=True, confirm=False, sample_seconds=0.0005)
+    tuner = Tuner(gradient=True, sample_seconds=0.0005)
     results = {1: lambda x: x * 2, 2: wrong, 3: lambda x: x[:4] * 2}
     record = tuned(lambda x, n: results[n](x), [1, 2, 3], jnp.ones(8), tuner=tuner)
     assert statuses(record) == {1: Status.OK, 2: Status.FAILED, 3: Status.FAILED}
@@ -314,7 +314,7 @@ OPERATION = """
 import os, signal, time
 from ejcache.autotune import autotuned, Tuner
 
-@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}], name="isolated", tuner=Tuner(isolate=True, confirm=False))
+@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}], name="isolated", tuner=Tuner(isolate=True))
 def op(x, *, n):
     if n == 2:
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -397,7 +397,7 @@ if len(open(os.environ["STARTED"]).readlines()) > 9:
     sys.exit("processes without bound")
 
 @autotuned(configs=[{"n": 1}, {"n": 2}], name="unguarded", store=AutotuneStore(os.environ["PLACE"], seeds=()),
-           tuner=Tuner(isolate=True, confirm=False, rounds=4))
+           tuner=Tuner(isolate=True, rounds=4))
 def op(x, *, n):
     return x + 0 * n
 

@@ -100,7 +100,7 @@ def test_who_replaces_a_record_knowingly_succeeds(tmp_path, ahead):
     """`tune` measures again and its result stays, although the record was made by a host whose clock was ahead."""
     store = AutotuneStore(str(tmp_path), seeds=())
 
-    @autotuned(configs=[{"n": 1}, {"n": 2}], name="replaced", store=store, tuner=Tuner(rounds=4, confirm=False))
+    @autotuned(configs=[{"n": 1}, {"n": 2}], name="replaced", store=store, tuner=Tuner(rounds=4))
     def op(x, *, n):
         return x + 0 * n
 
@@ -155,7 +155,7 @@ from ejcache.autotune.records.record import encode_record
 store = AutotuneStore(place, seeds=())
 
 @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="shared", store=store,
-           tuner=Tuner(confirm=False, rounds=40, min_gain=0.9, budget=1e-9 if unsure else 60.0))
+           tuner=Tuner(rounds=40, min_gain=0.9, budget=1e-9 if unsure else 60.0))
 def op(x, *, n):
     return x + 0 * n
 

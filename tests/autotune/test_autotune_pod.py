@@ -214,11 +214,11 @@ RANK = textwrap.dedent("""
     from ejcache.autotune import chooser_for
     store = AutotuneStore(f"{place}/{rank}")
 
-    @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="op", store=store, tuner=Tuner(rounds=8, confirm=False))
+    @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="op", store=store, tuner=Tuner(rounds=8))
     def op(x, *, n):
         return x * n
 
-    @autotuned(configs=[{"n": 1}, {"n": 2}], name="other", store=store, tuner=Tuner(rounds=8, confirm=False))
+    @autotuned(configs=[{"n": 1}, {"n": 2}], name="other", store=store, tuner=Tuner(rounds=8))
     def other(x, *, n):
         return x * n
 
@@ -268,7 +268,7 @@ everywhere, here = Mesh(np.array(jax.devices()), ("d",)), Mesh(np.array(jax.loca
 
 def tuned(name):
     return autotuned(configs=[{"c": 1}, {"c": 2}], name=name, heuristic={"c": 2}, store=store,
-                     tuner=Tuner(rounds=8, confirm=False))
+                     tuner=Tuner(rounds=8))
 
 def summed(x, c, mesh):
     return jax.shard_map(lambda y: jax.lax.psum(y * c, "d"), mesh=mesh, in_specs=P("d"), out_specs=P())(x)

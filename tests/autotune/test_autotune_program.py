@@ -15,7 +15,7 @@ from ejcache.autotune import AutotuneStore, Source, TunedRecords, Tuner, TuningP
 from ejcache.autotune.records.record import encode_record
 from ejcache.errors import EntryCorruptError, UsageError
 
-QUICK = Tuner(sample_seconds=0.0005, rounds=8, confirm=False, budget=600.0)
+QUICK = Tuner(sample_seconds=0.0005, rounds=8, budget=600.0)
 
 
 def scaled(store, name="scale", **options):
@@ -208,7 +208,7 @@ import jax, jax.numpy as jnp
 from ejcache.autotune import Tuner, autotuned
 import neighbour
 
-@autotuned(configs=[{"n": 1}], name="own", tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+@autotuned(configs=[{"n": 1}], name="own", tuner=Tuner(rounds=8, sample_seconds=0.0005))
 def own(x, *, n):
     return x * n
 
@@ -223,7 +223,7 @@ import os, sys
 import jax
 from ejcache.autotune import Tuner, autotuned
 
-@autotuned(configs=[{"n": 1}], name="neighbour", tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+@autotuned(configs=[{"n": 1}], name="neighbour", tuner=Tuner(rounds=8, sample_seconds=0.0005))
 def op(x, *, n):
     if x.shape == (666,) and not isinstance(x, jax.core.Tracer):
         raise ValueError
@@ -278,7 +278,7 @@ def meet(shape, dtype, generator):
         time.sleep(0.01)
     return generator.standard_normal(shape)
 
-@autotuned(configs=[{"n": 1}], name="meeting", tuner=Tuner(rounds=8, confirm=False), initialisers={"x": meet})
+@autotuned(configs=[{"n": 1}], name="meeting", tuner=Tuner(rounds=8), initialisers={"x": meet})
 def op(x, *, n):
     return x + n
 
@@ -310,7 +310,7 @@ from ejcache.autotune import Tuner, autotuned
 def end():
     os._exit(9)
 
-@autotuned(configs=[{"n": 1}, {"n": 2}], name="ending", tuner=Tuner(rounds=8, confirm=False))
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="ending", tuner=Tuner(rounds=8))
 def op(x, *, n):
     if n == 2:
         end()
@@ -354,7 +354,7 @@ def endless(x):
     # The device waits, and the other processes have the processor.
     return jax.pure_callback(lambda y: (time.sleep(3600), y)[1], jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-@autotuned(configs=[{"n": 1}, {"n": 2}], name="hanging", tuner=Tuner(rounds=8, confirm=False, timeout=4))
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="hanging", tuner=Tuner(rounds=8, timeout=4))
 def op(x, *, n):
     return x if n == 1 else endless(x)
 

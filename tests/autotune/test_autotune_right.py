@@ -16,7 +16,7 @@ from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.records.record import Status
 from ejcache.errors import UsageError
 
-QUICK = Tuner(rounds=8, confirm=False, min_gain=0.001)
+QUICK = Tuner(rounds=8, min_gain=0.001)
 SIZE = 256
 
 
@@ -121,7 +121,7 @@ def test_an_argument_that_an_initialiser_makes_is_not_varied():
         return jnp.where(x > 0, x, -x)
 
     build = {"default": both, "candidate": lambda x: x}.__getitem__
-    tuner = Tuner(rounds=4, confirm=False, initialisers={"argument 0": lambda shape, dtype, _: jnp.ones(shape, dtype)})
+    tuner = Tuner(rounds=4, initialisers={"argument 0": lambda shape, dtype, _: jnp.ones(shape, dtype)})
     record = tuner.tune(build, (jnp.ones(SIZE),), {}, key=key(), candidates=["candidate"], default="default")
     assert record.candidate("candidate").status is Status.OK
 

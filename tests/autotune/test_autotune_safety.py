@@ -26,7 +26,7 @@ class Options:
 def helper(x):
     return x
 
-@autotuned(configs=[{"n": 1}], name="safe", tuner=Tuner(rounds=8, confirm=False, sample_seconds=0.0005))
+@autotuned(configs=[{"n": 1}], name="safe", tuner=Tuner(rounds=8, sample_seconds=0.0005))
 def op(x, option=None, *, n):
     return x * n
 """

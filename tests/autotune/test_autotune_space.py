@@ -173,7 +173,7 @@ blocks = Space(
     default={"block": 2, "inner": {"fast": False}},
     constraints=[lambda config, x: x.shape[0] % config["block"] == 0],
 )
-quick = Tuner(sample_seconds=0.0005, rounds=8, confirm=False)
+quick = Tuner(sample_seconds=0.0005, rounds=8)
 
 @autotuned(configs=blocks, name="space", tuner=quick)
 def in_blocks(x, *, block, inner):
@@ -219,7 +219,7 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path):
     """Ten times: what was measured is not measured again, but for the default and those that race at the end."""
     store = AutotuneStore(str(tmp_path), seeds=(), refresh_seconds=0.0)
     built, kills = [], []
-    tuner = Tuner(exhaustive=48, sample_seconds=1e-4, confirm=False, rounds=4)
+    tuner = Tuner(exhaustive=48, sample_seconds=1e-4, rounds=4)
     axes = {"a": range(1, 12), "b": range(1, 12)}
 
     class KilledError(BaseException):
@@ -269,7 +269,7 @@ def test_a_search_that_is_killed_gives_the_record_of_one_that_is_not(tmp_path, m
 
     def tuned(place, end_after):
         store = AutotuneStore(str(tmp_path / place), seeds=(), refresh_seconds=0.0)
-        op = autotuned(configs=space, name="op", store=store, tuner=Tuner(exhaustive=32, confirm=False, rounds=8))(
+        op = autotuned(configs=space, name="op", store=store, tuner=Tuner(exhaustive=32, rounds=8))(
             lambda x, *, a, b, c: x
         )
         planted = autotune_simulation.Machine(seconds)

@@ -167,7 +167,7 @@ def test_a_searched_space_is_not_measured_again(tmp_path):
             configs=[{"a": a, "b": b} for a in range(20) for b in range(20)],
             name="wide",
             store=store,
-            tuner=Tuner(exhaustive=6, sample_seconds=0.0001, confirm=False),
+            tuner=Tuner(exhaustive=6, sample_seconds=0.0001),
             **options,
         )
         def wide(x, *, a, b):

@@ -63,7 +63,7 @@ logger.addHandler(Waits())
 store = AutotuneStore(sys.argv[1], seeds=(), refresh_seconds=0.0)
 built = set()
 
-quick = Tuner(sample_seconds=0.0005, rounds=8, confirm=False)
+quick = Tuner(sample_seconds=0.0005, rounds=8)
 
 @autotuned(configs=[{"n": 1}, {"n": 2}], name="op", store=store, tuner=quick)
 def op(x, *, n):
@@ -113,7 +113,7 @@ def meanwhile(place, other):
 
 def test_who_has_waited_long_enough_measures(tmp_path):
     """A process that is stopped holds nobody up for longer than measuring may take."""
-    quick = Tuner(sample_seconds=0.0005, confirm=False, rounds=8, budget=0.05, compile_budget=0.05)
+    quick = Tuner(sample_seconds=0.0005, rounds=8, budget=0.05, compile_budget=0.05)
     assert meanwhile(tmp_path, operation(tmp_path, tuner=quick)) == 1
 
 

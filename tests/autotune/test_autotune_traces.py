@@ -11,7 +11,7 @@ from ejcache.autotune import Source, Tuner, TuningPolicy, autotuned, record, req
 from ejcache.autotune.choice import ConfigurationMissingError
 from ejcache.autotune.chooser import chooser_for
 
-QUICK = Tuner(rounds=4, sample_seconds=0.0002, confirm=False)
+QUICK = Tuner(rounds=4, sample_seconds=0.0002)
 X, W = jnp.ones((4, 8)), jnp.ones((8, 3))
 
 
@@ -32,7 +32,7 @@ def sources(store, name="product"):
 
 def test_eval_shape_measures_nothing(store):
     """`jax.eval_shape` uses a stored configuration or the guess, and a later `jit` of the same function measures."""
-    op = product(store, tuner=Tuner(rounds=4, sample_seconds=0.0002, confirm=False, check=False))
+    op = product(store, tuner=Tuner(rounds=4, sample_seconds=0.0002, check=False))
     inner = jax.jit(op)
 
     def model(x, w):

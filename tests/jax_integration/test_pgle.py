@@ -427,7 +427,7 @@ def test_tuned_records_say_that_they_were_measured_with_a_profile(flags, source,
         configs=[{"steps": 30}, {"steps": 2}],
         name="walk",
         store=store,
-        tuner=Tuner(sample_seconds=0.0005, confirm=False),
+        tuner=Tuner(sample_seconds=0.0005),
     )
     def walk(x, *, steps):
         return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jax.numpy.tanh(y @ x), x)

@@ -16,7 +16,7 @@ if MODE == "install":
     import ejcache
     from ejcache.autotune import Tuner
 
-    ejcache.autotune.ejkernel.install(tuner=Tuner(rounds=4, confirm=False, sample_seconds=0.0002))
+    ejcache.autotune.ejkernel.install(tuner=Tuner(rounds=4, sample_seconds=0.0002))
 
 import ejkernel.modules.operations as o
 import jax

@@ -7,7 +7,7 @@ import time
 from ejcache.autotune import Tuner
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 
-QUICK = Tuner(sample_seconds=0.0005, confirm=False)
+QUICK = Tuner(sample_seconds=0.0005)
 ENVIRONMENT = {"platform": "cpu", "jaxlib": "0.10"}
 
 

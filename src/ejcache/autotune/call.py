@@ -19,9 +19,10 @@ from ejcache.autotune.records.record import (
     CandidateOrigin,
     RecordKey,
     Source,
+    is_similar,
     origin_of,
-    with_agreement,
 )
+from ejcache.autotune.records.store import only_sizes_differ
 from ejcache.errors import EjcacheError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 _SIMILAR: Final = 3
 _MOST_RECORDS: Final = 200
-_DIFFERENTIATED: Final = "gradient"
+DIFFERENTIATED: Final = "gradient"
 """The part of a call whose gradient counts. The configuration of its key may have been compared without that."""
 
 _being_measured: Final[ContextVar[frozenset[str]]] = ContextVar("ejcache_autotune_being_measured", default=frozenset())
@@ -135,7 +136,7 @@ class Call(abc.ABC):
         # Looked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
         leaves = split_arguments(self.args, self.kwargs, self.names)
         self.differentiated = leaves.differentiated and not gradient
-        self.part = _DIFFERENTIATED if self.differentiated else ""
+        self.part = DIFFERENTIATED if self.differentiated else ""
         self.axes, mapped = leaves.axes, leaves.mapped()
         if mapped:
             call[MAPPED] = mapped
@@ -186,7 +187,7 @@ class Call(abc.ABC):
             )
         finally:
             _being_measured.reset(token)
-        return with_agreement(record, self.part, agrees=True) if self.part and record.works else record
+        return record.with_gradient(agrees=True) if self.differentiated and record.works else record
 
     def agrees(self, stored: Any) -> bool:
         """True if a configuration, a JSON value, computes for this call what the default computes."""
@@ -212,7 +213,8 @@ class Call(abc.ABC):
         """
         own = [found for found in self.store().find_all(self.key) if found.source is Source.PINNED]
         starts = {canonical_json(item.record.configuration): CandidateOrigin.USER for item in own}
-        likely = [item for item in self.store().near(self.key) if item.source in {Source.SIMILAR, Source.NEAREST}]
+        near, key = self.store().near(self.key), self.key
+        likely = [item for item in near if is_similar(key, item.record.key) or only_sizes_differ(key, item.record.key)]
         for item in likely[:_SIMILAR]:
             if item.record.works:
                 starts.setdefault(canonical_json(item.record.configuration), origin_of(self.key, item.record))

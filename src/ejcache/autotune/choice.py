@@ -70,8 +70,7 @@ _overlays: Final[ContextVar[tuple[dict[str, Any], ...]]] = ContextVar("ejcache_a
 
 
 def current_policy(own: TuningPolicy | None = None) -> TuningPolicy:
-    """Return the operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`.
-    """
+    """Return the operation's `own` policy, changed by `EJCACHE_AUTOTUNE_POLICY` and then by each `policy_override`."""
     policy = own or TuningPolicy()
     from_environment = settings_in_use().autotune_policy
     if from_environment is not None and not policy.fixed:

@@ -1,10 +1,9 @@
 """Which configuration a call runs with.
 
-    override > overlay > memory > pinned > measured under PGLE > tuned > imported > shipped seed
-             > similar > nearest shape (only if asked) > heuristic > error
+    override > overlay > memory > pinned > tuned > imported > similar > heuristic > error
 
-The links below the seed are used only where the policy forbids tuning or tuning failed, but for a similar record that a
-package ships: who installs the package measures nothing.
+What stands below "imported" is used only where the policy forbids tuning or tuning failed, but for a similar record
+that a package ships: who installs the package measures nothing.
 
 `Chooser.choose` is the page to read: what decides before anything is looked up, and then the sources, in the order in
 which they stand below it.
@@ -21,13 +20,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
+from ejcache.autotune.call import DIFFERENTIATED
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event, current_policy, overlaid
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.one_of_a_host import one_of_a_host
 from ejcache.autotune.pod import POD, PodAgreement
 from ejcache.autotune.recording import collected, note, recording
-from ejcache.autotune.records.json_values import ConfigurationError, to_json
-from ejcache.autotune.records.record import CODE, Record, Source, agreement, differences, with_agreement
+from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
+from ejcache.autotune.records.record import CODE, Record, Source, differences
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.no_compile_blocks import is_forbidden, refuse_tuning
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 _KEPT_EVENTS: Final = 1000
 _REMEMBERED_KEYS: Final = 10_000
 _FEW_NUMBERS: Final = 3
-_MEASURED: Final = frozenset({Source.PGLE, Source.TUNED})
 
 
 @dataclass(eq=False)
@@ -124,6 +123,7 @@ class Chooser:
         self._generation = store.generation
         self._keys: OrderedDict[str, _KeyState] = OrderedDict()
         self._measured: dict[str, deque[RecordKey]] = {}
+        self._compared: dict[tuple[str, str, str], bool] = {}
         self._lock = threading.RLock()
 
     def choose(self, call: Call) -> Choice:
@@ -179,7 +179,7 @@ class Chooser:
 
     @property
     def _not_measured_here(self) -> tuple[_ChoiceSource, ...]:
-        return (self._similar, self._nearest, self._guessed)
+        return (self._similar, self._guessed)
 
     # The sources, strongest first. Each returns None if it has no configuration, and the last one always has one.
 
@@ -192,7 +192,7 @@ class Chooser:
 
     def _shipped(self, asked: _Asked) -> Choice | None:
         """Return a record of a package, of the call on a like device: who installs it measures nothing."""
-        return self._of_near(asked, Source.SIMILAR, shipped=True)
+        return self._of_similar(asked, shipped=True)
 
     def _measured_now(self, asked: _Asked) -> Choice | None:
         """Return a measurement; none where the policy forbids it, or if it fails.
@@ -207,11 +207,7 @@ class Chooser:
 
     def _similar(self, asked: _Asked) -> Choice | None:
         """Return a record of the call on a like device, with other cores or versions."""
-        return self._of_near(asked, Source.SIMILAR)
-
-    def _nearest(self, asked: _Asked) -> Choice | None:
-        """Return a record of a call of other sizes, if the policy asks for that."""
-        return self._of_near(asked, Source.NEAREST) if asked.policy.nearest else None
+        return self._of_similar(asked, shipped=False)
 
     def _guessed(self, asked: _Asked) -> Choice:
         """Return the operation's own guess."""
@@ -222,7 +218,7 @@ class Chooser:
     # What the sources ask.
 
     def _of_record(self, asked: _Asked, found: Found) -> Choice | None:
-        call, record, measured = asked.call, found.record, found.source in _MEASURED
+        call, record, measured = asked.call, found.record, found.source is Source.TUNED
         failed = measured and record.failed
         choice = self._usable(call, found) if record.works or not measured else None
         again = self._is_measured_again(asked, found, choice)
@@ -241,7 +237,7 @@ class Chooser:
 
     def _is_measured_again(self, asked: _Asked, found: Found, choice: Choice | None) -> bool:
         """True if a record is of no use, or has no end, and may be measured again."""
-        measured, failed = found.source in _MEASURED, found.record.failed and found.source in _MEASURED
+        measured, failed = found.source is Source.TUNED, found.record.failed and found.source is Source.TUNED
         if not asked.may_measure or (choice is not None and is_forbidden()):
             return False
         if asked.call.shares_key and measured and not failed:
@@ -254,31 +250,34 @@ class Chooser:
     def _if_right(self, asked: _Asked, found: Found, choice: Choice) -> Choice:
         """Return the choice of a record of several calls, or the guess if it, or its gradient, is wrong for this one.
 
-        Where measuring is allowed, it is compared with the default first, once.
+        Where measuring is allowed, it is compared with the default first: a gradient once, and the call of a key that
+        other calls share once in a process.
         """
         call, record = asked.call, found.record
-        right = agreement(record, call.part)
+        place = (call.key.digest, call.part, canonical_json(record.configuration))
+        right = self._compared.get(place, record.gradient_agrees if call.part == DIFFERENTIATED else None)
         if right is None and asked.may_measure and not is_forbidden():
             try:
-                right = call.agrees(record.configuration)
-                self.store.publish(with_agreement(record, call.part, agrees=right))
+                right = self._compared[place] = call.agrees(record.configuration)
+                if call.part == DIFFERENTIATED:
+                    self.store.publish(record.with_gradient(agrees=right))
             except Exception as exc:
                 # The program can run with its own guess.
                 self._report(f"comparing {call.key.operation}", "%s could not be compared: %s", call.key, repr(exc))
                 right = False
         return self._guess(call) if right is False and call.may_guess else choice
 
-    def _of_near(self, asked: _Asked, source: Source, *, shipped: bool = False) -> Choice | None:
-        """Choose by the nearest record of this source; with `shipped`, of a package's."""
-        for found in self.store.near(asked.call.key, same_call=source is Source.SIMILAR):
-            usable = found.source is source and found.record.works and (found.shipped or not shipped)
+    def _of_similar(self, asked: _Asked, *, shipped: bool) -> Choice | None:
+        """Choose by a record of this call from elsewhere; with `shipped`, by a package's."""
+        for found in self.store.near(asked.call.key, same_call=True):
+            usable = found.source is Source.SIMILAR and found.record.works and (found.shipped or not shipped)
             if usable and (choice := self._usable(asked.call, found)) is not None:
                 return choice
         return None
 
     def _found(self, call: Call) -> list[Found]:
         found = self.store.find_all(call.key)
-        if all(item.source.rank > Source.IMPORTED.rank for item in found) and (legacy := call.legacy()) is not None:
+        if all(item.shipped for item in found) and (legacy := call.legacy()) is not None:
             return [legacy, *found]
         return found
 
@@ -296,7 +295,7 @@ class Chooser:
     def _measured_meanwhile(self, call: Call, known: Record | None) -> Choice | None:
         for found in self.store.look_again(call.key):
             is_new = known is None or found.record.created > known.created
-            if found.source in _MEASURED and found.record.works and not found.record.interrupted and is_new:
+            if found.source is Source.TUNED and found.record.works and not found.record.interrupted and is_new:
                 return self._usable(call, found)
         return None
 
@@ -319,6 +318,7 @@ class Chooser:
             state.failed = True
             self._report_failure(key, record)
             return None
+        self._compared[key.digest, call.part, canonical_json(record.configuration)] = True
         self.emit("tuned", key)
         self._warn_of_numbers(key)
         return Choice(configuration, record.source, key, "memory", record)
@@ -372,7 +372,7 @@ class Chooser:
     def _keep(self, state: _KeyState, choice: Choice, policy: TuningPolicy) -> None:
         state.choice, state.policy = choice, policy
         shipped = choice.source is Source.SIMILAR and policy.on_miss == "autotune"
-        if choice.source.rank <= Source.SEED.rank or choice.layer == POD or shipped:
+        if choice.source.rank <= Source.IMPORTED.rank or choice.layer == POD or shipped:
             state.until = math.inf
         else:
             # A guess is kept for a while only: another process may publish a better configuration.
@@ -446,7 +446,7 @@ def _evaluates_shapes() -> bool:
 
 def _has_new_candidates(call: Call, found: Found) -> bool:
     record = found.record
-    if found.source not in _MEASURED or not record.candidates:
+    if found.source is not Source.TUNED or not record.candidates:
         return False
     now = time.time()
     if record.interrupted or any(candidate.expired(now) for candidate in record.candidates):

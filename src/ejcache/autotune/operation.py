@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,12 +21,14 @@ from ejcache.autotune.call_key import Describer, code_digest, fingerprint
 from ejcache.autotune.choice import altered, current_policy, labelled
 from ejcache.autotune.chooser import chooser_for, default_chooser
 from ejcache.autotune.ejkernel_variables import label_of_calls
+from ejcache.autotune.log import warn_once
 from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.space import Space
+from ejcache.autotune.measure.trial import error_line
 from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, module_name, to_json
-from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source
+from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source, Status
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
@@ -184,6 +187,7 @@ class _RememberedCall:
     """The configuration for one fingerprint, and how long it counts."""
 
     configuration: Any
+    record: Record | None
     chooser: Chooser
     generation: int
     until: float
@@ -282,16 +286,16 @@ class Autotuned(Generic[P, R]):
         if call is not None:
             held = self._calls.get(call)
             if held is not None and held.counts(chooser):
-                return self._run(held.configuration, args, kwargs)
+                return self._run_or_other(held.configuration, held.record, args, kwargs)
         generation = chooser.store.generation
         choice = chooser.choose(self.bound(args, kwargs))
         if call is not None:
-            firm = choice.source.rank <= Source.SEED.rank
+            firm = choice.source.rank <= Source.IMPORTED.rank
             until = math.inf if firm else time.monotonic() + _GUESS_SECONDS
             if len(self._calls) >= _REMEMBERED_CALLS:
                 self._calls.clear()
-            self._calls[call] = _RememberedCall(choice.configuration, chooser, generation, until)
-        return self._run(choice.configuration, args, kwargs)
+            self._calls[call] = _RememberedCall(choice.configuration, choice.record, chooser, generation, until)
+        return self._run_or_other(choice.configuration, choice.record, args, kwargs)
 
     def choose(self, *args: Any, **kwargs: Any) -> Choice:
         """Return the configuration for a call with these arguments, and the reason for it. Arrays may be stand-ins.
@@ -343,6 +347,33 @@ class Autotuned(Generic[P, R]):
             raise ConfigurationError(f"{canonical_json(stored)} is not an object with arguments of {self.name}")
         if unknown := sorted(set(stored) - self.config_names):
             raise ConfigurationError(f"the configurations of {self.name} have no {', '.join(unknown)}")
+
+    def _run_or_other(
+        self, configuration: Any, record: Record | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> R:
+        """Run a configuration, or the best of the others if this one was measured and works only under `jax.jit`."""
+        try:
+            return self._run(configuration, args, kwargs)
+        except Exception as exc:
+            if record is None or record.source is not Source.TUNED or not _is_eager():
+                raise
+            call = self.bound(args, kwargs)
+            for other in record.candidates:
+                if other.status is Status.OK and other.digest != canonical_json(record.configuration):
+                    # One error may concern the call and not the configuration. Then each of the others raises, too.
+                    with contextlib.suppress(Exception):
+                        found = self._run(call.restored(other.configuration, Source.TUNED), args, kwargs)
+                        warn_once(
+                            f"eager {self.name} {record.configuration}",
+                            "the configuration %s of %s works only under jax.jit, so this call without jax.jit runs "
+                            "with %s, the best of the others: %s",
+                            canonical_json(record.configuration),
+                            self.name,
+                            other.digest,
+                            error_line(exc),
+                        )
+                        return found
+            raise
 
     def _run(self, configuration: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> R:
         """Return `invoke`, with a label in profiles if `EJKERNEL_OPS_STAMP` asks for one."""
@@ -468,6 +499,13 @@ def autotuned(function: Callable[..., Any] | None = None, *, configs: Configs, *
         return Autotuned(decorated, held, name=name, version=version, options=options)
 
     return decorate if function is None else decorate(function)
+
+
+def _is_eager() -> bool:
+    """True if nothing traces in this thread."""
+    from ejcache.jax_integration.seam.autotune.tracing import traces_nothing
+
+    return traces_nothing()
 
 
 @dataclass(frozen=True, slots=True)

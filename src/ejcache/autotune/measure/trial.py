@@ -174,6 +174,7 @@ def _spans(value: Any) -> bool:
 
 
 _ERROR_LENGTH = 300
+_TRACEBACK = "Traceback (most recent call last):"
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
 _MEMORY_WORDS = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "OUT_OF_MEMORY", "Unable to allocate")
 
@@ -295,9 +296,17 @@ def _reason(exc: BaseException, *, running: bool, lacks_memory: bool) -> str:
 
 
 def error_line(exc: BaseException) -> str:
-    """Return the type and the first line of an exception, for a record."""
+    """Return the type and the first line of an exception, for a record.
+
+    XLA puts the traceback of a host callback behind a first line that says nothing of its cause: then it is the last
+    line of that.
+    """
     lines = str(exc).strip().splitlines()
-    return f"{type(exc).__name__}: {lines[0] if lines else ''}"[:_ERROR_LENGTH]
+    said = lines[0] if lines else ""
+    if said.endswith(_TRACEBACK):
+        causes = [line for line in lines[1:] if line[:1].strip() and not line.startswith("At:")]
+        said = f"{said.removesuffix(_TRACEBACK)} {causes[-1]}" if causes else said
+    return f"{type(exc).__name__}: {said}"[:_ERROR_LENGTH]
 
 
 def compile_trials(

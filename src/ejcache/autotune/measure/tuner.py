@@ -26,6 +26,7 @@ from ejcache.autotune.records.record import (
     INTERRUPTED,
     NO_CONFIGURATION,
     SPACE,
+    WITH_PROFILE,
     Candidate,
     CandidateOrigin,
     Record,
@@ -152,7 +153,7 @@ class Tuner:
         refuse_spanning(inputs.leaves, name=key.operation)
         trials = [*_trials(candidates, default), *_measured_before(space, known, default)]
         progress = Progress(key.operation)
-        tuning = TuningRun(self, inputs, progress, digest=key.digest, candidates=[trial.stored for trial in trials])
+        tuning = TuningRun(self, inputs, progress, digest=key.digest, count=len(trials))
         try:
             _recall(trials, known, tuning.journal.crashed)
             likely = starts() if space is not None or len(trials) > _FEW else {}
@@ -194,7 +195,7 @@ class Tuner:
         if len(trials) == 1:
             return True
         progress = Progress(operation)
-        tuning = TuningRun(self, inputs, progress, candidates=[trial.stored for trial in trials])
+        tuning = TuningRun(self, inputs, progress, count=len(trials))
         try:
             tuning.compile_and_warm(trials, build, trials[0])
             return trials[1].ready and tuning.still_right(trials[1])
@@ -203,15 +204,15 @@ class Tuner:
             tuning.close()
 
 
-def _source(tuning: TuningRun, winner: Trial | None, known: Record | None) -> Source:
-    """Say PGLE only if a profile was taken: where the profiler is not available, its trace is empty."""
+def _has_profile(tuning: TuningRun, winner: Trial | None, known: Record | None) -> bool:
+    """True if PGLE took a profile of the winner: where the profiler is not available, its trace is empty."""
     if not tuning.pgle or winner is None:
-        return Source.TUNED
+        return False
     from ejcache.jax_integration.seam.autotune.tracing import has_pgle_profile
 
     if winner.known is not None:
-        return Source.PGLE if known is not None and known.source is Source.PGLE else Source.TUNED
-    return Source.PGLE if has_pgle_profile(winner.jaxpr) else Source.TUNED
+        return known is not None and known.with_profile
+    return has_pgle_profile(winner.jaxpr)
 
 
 def _trials(candidates: Iterable[Any], default: Any) -> list[Trial]:
@@ -320,7 +321,7 @@ class _Contest:
         return Record(
             key=key,
             configuration=None if winner is None else winner.stored,
-            source=_source(tuning, winner, known),
+            source=Source.TUNED,
             default=None if self.default is None else self.default.stored,
             candidates=fastest_first(trial.candidate() for trial in self.trials if trial.tried),
             measurement={
@@ -331,6 +332,7 @@ class _Contest:
                 "tolerance": "a function" if callable(tuner.check) else tuner.check,
                 "tuner": TUNER_VERSION,
                 SPACE: space_digest(t.stored for t in self.trials) if self.space is None else self.space.space.digest,
+                **({WITH_PROFILE: True} if _has_profile(tuning, winner, known) else {}),
                 "measured": sum(trial.known is None and trial.tried for trial in self.trials),
                 **evidence,
                 "seconds": round(time.monotonic() - started, 3),
@@ -441,7 +443,6 @@ class _Contest:
             by_text[text] = Trial(stored, stored)
             self.trials.append(by_text[text])
             fresh.append(by_text[text])
-            self.tuning.journal.add(stored)
         return by_text[text]
 
     def _winner(self, race: Race) -> tuple[Trial | None, dict[str, Any]]:

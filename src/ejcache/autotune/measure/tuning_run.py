@@ -64,7 +64,7 @@ class TuningRun:
         inputs: of the call.
         progress: the display.
         digest: of the key; without one there is no crash journal.
-        candidates: the configurations, JSON values.
+        count: of candidates.
 
     Raises:
         DeviceBusyError: an earlier candidate still runs on the device.
@@ -84,9 +84,7 @@ class TuningRun:
         no_gradient: why the gradients of a differentiated call were not compared; empty if they were, or need not be.
     """
 
-    def __init__(
-        self, tuner: Any, inputs: Inputs, progress: Progress, *, digest: str = "", candidates: Sequence[Any] = ()
-    ) -> None:
+    def __init__(self, tuner: Any, inputs: Inputs, progress: Progress, *, digest: str = "", count: int = 1) -> None:
         import jax
 
         if any(not done.is_set() for done in _left_running):
@@ -94,7 +92,7 @@ class TuningRun:
         self.tuner = tuner
         self.inputs = inputs
         self.progress = progress
-        self.journal = CandidateJournal(digest, candidates)
+        self.journal = CandidateJournal(digest)
         self.thread = WorkerThread()
         self.gradient: bool | None = None
         self.profiled = int(jax.config.jax_pgle_profiling_runs) if jax.config.jax_enable_pgle else 0
@@ -106,7 +104,7 @@ class TuningRun:
         self.order = random.Random(tuner.seed)  # noqa: S311 (not a secret)
         self._compiling = 0.0
         self._compile_deadline = math.inf
-        self._count = max(1, len(candidates))
+        self._count = max(1, count)
         self._arrays: list[Any] | None = None
         self.varied = VariedInputs(self)
         self._alike: list[tuple[_Computed, list[Trial]]] = []

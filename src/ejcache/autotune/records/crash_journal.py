@@ -1,26 +1,28 @@
-r"""The crash journal: which candidate a process compiles or runs now, in case that ends the process.
+r"""The crash journal: which candidates a process compiles or runs now, in case one of them ends the process.
 
 There is one small file for each key that is being tuned, in the user's state directory on this host:
 
-    journal   := JSON of {"candidates": [text, …], "crashed": {text: reason, …}, "suspected": {text: suspicion, …}}
-                 · "\n" · one state byte per candidate
-    suspicion := [how often, when last (seconds since the epoch)]
-    state     := "." idle | "c" compiling | "r" running
+    journal := JSON of {candidate: [how many deaths, when the last, how sure], …} · "\n"
+             · JSON of [state, candidate, …] · "\n" · what Python wrote when a signal ended the process
 
-A text is the canonical JSON of a configuration. The process that tunes holds the lock of the file, which the kernel
-releases however the process ends, and removes the file when the tuning has ended. So a file that is not locked was left
-by a process that died, and its state bytes name the candidate. Setting a byte costs one system call of microseconds.
+A candidate is the canonical JSON of a configuration; the state is `compiled` or `ran`. The process that tunes holds the
+lock of the file, which the kernel releases however the process ends, and removes the file when the tuning has ended. So
+a file that is not locked was left by a process that died, and its second line names the candidates.
 
-A process may also die for another reason: a job is preempted, a host runs out of memory. So the candidate is suspected
-after the first death, and blamed after the second one, if a day at most lies between them.
+A process may die for another reason: a job is preempted, a host runs out of memory. So a death is the candidate's fault
+if the signal is one that code causes, which Python's `faulthandler` writes into the file, or if it is the third within
+a day. Where the process handles these signals itself, nothing is changed, and three deaths are needed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
+import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.records.json_values import canonical_json, parse_json
@@ -29,15 +31,15 @@ from ejcache.util.files import make_private
 from ejcache.util.locks import locked_descriptors, try_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_APPEND
 _MAX_BYTES: Final = 8 * 2**20
-_IDLE, _COMPILING, _RUNNING = b".", b"c", b"r"
-_BLAMED: Final = 2
-_SUSPECTED_SECONDS: Final = 86400.0
+_BLAMED: Final = 3
+_DAY: Final = 86400.0
+_BY_SIGNAL: Final = b"Fatal Python error: "
+_OF_CODE: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
 class CandidateJournal:
@@ -47,43 +49,40 @@ class CandidateJournal:
 
     Args:
         digest: of the key; without one there is no file.
-        candidates: the configurations, JSON values.
 
     Attributes:
         crashed: the reason for each candidate, by canonical JSON, that ended a process.
         suspicious: a process ended while it compiled or ran one or several candidates.
     """
 
-    def __init__(self, digest: str, candidates: Sequence[Any]) -> None:
+    def __init__(self, digest: str) -> None:
         self.crashed: dict[str, str] = {}
-        self._suspected: dict[str, tuple[int, float]] = {}
         self.suspicious = False
-        self._places: dict[str, int] = {}
+        self._deaths: dict[str, list[float]] = {}
+        self._active: list[str] = []
+        self._header = b""
         self._path: Path | None = None
         self._fd: int | None = None
-        if not digest:
-            return
-        try:
-            self._open(state_directory() / "tuning" / digest, [canonical_json(item) for item in candidates])
-        except (OSError, ValueError):
-            self.close()
+        self._watches = False
+        if digest:
+            try:
+                self._open(state_directory() / "tuning" / digest)
+            except (OSError, ValueError):
+                self.close()
 
     def compiling(self, candidate: Any) -> contextlib.AbstractContextManager[None]:
-        """Return the candidate is compiled in this block."""
-        return self._marked(candidate, _COMPILING)
+        """Return a block in which the candidate is compiled."""
+        return self._marked(candidate, "compiled")
 
     def running(self, candidate: Any) -> contextlib.AbstractContextManager[None]:
-        """Return the candidate runs in this block."""
-        return self._marked(candidate, _RUNNING)
-
-    def add(self, candidate: Any) -> None:
-        """Have this candidate in the file; none may be compiled or run meanwhile."""
-        if self._fd is not None:
-            with contextlib.suppress(OSError):
-                self._write([*self._places, canonical_json(candidate)])
+        """Return a block in which the candidate runs."""
+        return self._marked(candidate, "ran")
 
     def close(self) -> None:
         """Remove the file: the results of the tuning are known."""
+        if self._watches:
+            self._watches = False
+            faulthandler.disable()
         fd, self._fd = self._fd, None
         if fd is None:
             return
@@ -92,7 +91,7 @@ class CandidateJournal:
                 self._path.unlink(missing_ok=True)
         locked_descriptors.unlock(fd)
 
-    def _open(self, path: Path, texts: list[str]) -> None:
+    def _open(self, path: Path) -> None:
         make_private(path.parent)
         fd = os.open(path, _FLAGS, 0o600)
         if not try_lock(fd):
@@ -101,55 +100,62 @@ class CandidateJournal:
         locked_descriptors.add(fd)
         self._fd = fd
         self._learn(os.pread(fd, _MAX_BYTES, 0))
-        self._write(texts)
+        self._header = json.dumps(self._deaths).encode() + b"\n"
+        self._write("")
         self._path = path
+        if not faulthandler.is_enabled() and not _handles_signals():
+            faulthandler.enable(fd, all_threads=False)
+            self._watches = True
 
-    def _write(self, texts: list[str]) -> None:
+    def _write(self, state: str) -> None:
         assert self._fd is not None  # noqa: S101 (for the type checker)
-        body = {"candidates": texts, "crashed": self.crashed, "suspected": self._suspected}
-        header = json.dumps(body).encode() + b"\n"
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, header + _IDLE * len(texts), 0)
-        self._places = {text: len(header) + number for number, text in enumerate(texts)}
+        os.write(self._fd, self._header + json.dumps([state, *self._active]).encode() + b"\n")
 
     def _learn(self, left: bytes) -> None:
-        """Note which candidates may have ended the process that left this file."""
+        """Count the death of the process that left this file."""
+        header, _, rest = left.partition(b"\n")
+        running, _, said = rest.partition(b"\n")
         now = time.time()
-        header, _, states = left.partition(b"\n")
         try:
-            body = parse_json(header, max_size=_MAX_BYTES)
-            texts = [str(text) for text in body["candidates"]]
-            crashed = {str(text): str(reason) for text, reason in body["crashed"].items()}
-            suspected = {str(text): (int(count), float(last)) for text, (count, last) in body["suspected"].items()}
-        except (AttributeError, KeyError, TypeError, ValueError):
+            deaths = parse_json(header, max_size=_MAX_BYTES).items()
+            self._deaths = {str(text): [int(many), float(last), int(sure)] for text, (many, last, sure) in deaths}
+            state, *active = map(str, parse_json(running, max_size=_MAX_BYTES))
+        except (AttributeError, TypeError, ValueError):
             return
-        self.crashed = crashed
-        # A suspicion from the future may be of any age.
-        self._suspected = {text: held for text, held in suspected.items() if 0 <= now - held[1] <= _SUSPECTED_SECONDS}
-        for state, what in ((_RUNNING, "ran"), (_COMPILING, "compiled")):
-            active = [text for text, byte in zip(texts, states, strict=False) if byte == state[0]]
-            self.suspicious = bool(active)
-            if len(active) == 1:
-                count = self._suspected.get(active[0], (0, now))[0] + 1
-                self._suspected[active[0]] = count, now
-                if count >= _BLAMED:
-                    self.crashed[active[0]] = f"{count} processes that {what} it ended"
-            if active:
-                return
+        # A death from the future may be of any age.
+        self._deaths = {text: held for text, held in self._deaths.items() if 0 <= now - held[1] <= _DAY}
+        self.suspicious = bool(active)
+        if len(active) == 1:
+            many, _, sure = self._deaths.get(active[0], (0, now, 0))
+            self._deaths[active[0]] = [many + 1, now, max(sure, int(_BY_SIGNAL in said))]
+        for text, (many, _, sure) in self._deaths.items():
+            if sure or many >= _BLAMED:
+                how = "a signal that code causes" if sure else f"{many:.0f} times within a day"
+                self.crashed[text] = f"the process that {state or 'ran'} it ended: {how}"
 
     @contextlib.contextmanager
-    def _marked(self, candidate: Any, state: bytes) -> Iterator[None]:
-        place = self._places.get(canonical_json(candidate)) if self._fd is not None else None
-        if place is None:
-            yield
-            return
-        self._set(place, state)
+    def _marked(self, candidate: Any, state: str) -> Iterator[None]:
+        text = canonical_json(candidate)
+        self._active.append(text)
+        self._note(state)
         try:
             yield
         finally:
-            self._set(place, _IDLE)
+            self._active.remove(text)
+            self._note(state)
 
-    def _set(self, place: int, state: bytes) -> None:
+    def _note(self, state: str) -> None:
         if self._fd is not None:
             with contextlib.suppress(OSError):
-                os.pwrite(self._fd, state, place)
+                self._write(state)
+
+
+def _handles_signals() -> bool:
+    """True if this process handles a signal that code causes, or if the system does not say."""
+    try:
+        status = Path("/proc/self/status").read_text(errors="replace")
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    except (OSError, ValueError, IndexError):
+        return True
+    return any(caught & 1 << number - 1 for number in _OF_CODE)

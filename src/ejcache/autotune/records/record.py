@@ -177,20 +177,17 @@ RETRY_SECONDS: Final = 86_400.0
 SPACE: Final = "space"
 """Where the measurement of a record has the digest of the configurations among which it chose."""
 
-_SPACES: Final = "spaces"
-"""The same for all records that were merged, as a list."""
+WITH_PROFILE: Final = "pgle"
+"""Where the measurement of a record says that the winner was compiled with a profile of PGLE. It then goes first."""
+
+_GRADIENT: Final = "gradient_agrees"
+"""Where the measurement of a record says whether the gradient of the chosen configuration is that of the default."""
 
 INTERRUPTED: Final = "interrupted"
 """Where the measurement of a record says that it had no end."""
 
-_MOST_SPACES: Final = 16
-_MOST_AGREEMENTS: Final = 1_000
-
 _BEFORE_PIN: Final = "before_pin"
 """Where the measurement of a pinned record has the configuration that was chosen before, and its source."""
-
-_AGREES: Final = "agrees"
-"""For which calls of a key that several share the chosen configuration was compared with the default: right or not."""
 
 NO_CONFIGURATION: Final = object()
 """Says that no configuration was given. None can be a configuration."""
@@ -205,18 +202,12 @@ class Source(StrEnum):
     """An active `overlay` gave it. Never stored."""
     PINNED = "pinned"
     """A person fixed it (`ejcache tuned pin`)."""
-    PGLE = "pgle"
-    """Measured in a program that was compiled with its profile."""
     TUNED = "tuned"
     """Measured."""
     IMPORTED = "imported"
-    """From a file of ejkernel, which does not say how the configuration was found."""
-    SEED = "seed"
-    """From a read-only layer that was shipped with a program."""
+    """Measured by others: it comes from a package, a read-only place or a file of ejkernel."""
     SIMILAR = "similar"
     """Measured for this call on such a device, with other cores or another version of jaxlib or the toolkit."""
-    NEAREST = "nearest"
-    """Measured for a similar call; used only if the policy allows it."""
     HEURISTIC = "heuristic"
     """The operation's own guess. Never stored."""
 
@@ -232,7 +223,7 @@ class Source(StrEnum):
 
 
 _RANKS: Final = {source: rank for rank, source in enumerate(Source)}
-_STORABLE: Final = frozenset({Source.PINNED, Source.PGLE, Source.TUNED, Source.IMPORTED})
+_STORABLE: Final = frozenset({Source.PINNED, Source.TUNED, Source.IMPORTED})
 
 
 class Status(StrEnum):
@@ -333,7 +324,7 @@ class Record:
     Attributes:
         key: of the call.
         configuration: the chosen one, a JSON value.
-        source: PINNED, PGLE, TUNED or IMPORTED.
+        source: PINNED, TUNED or IMPORTED.
         default: the configuration that the operation would have used, or None.
         candidates: all that were tried, fastest first, failures last.
         measurement: how they were measured.
@@ -375,6 +366,20 @@ class Record:
         """Why another measurement may choose another configuration; empty if this is not likely."""
         return "" if self.source is Source.PINNED else str(self.measurement.get("unsure", ""))
 
+    @property
+    def with_profile(self) -> bool:
+        """True if it was measured under PGLE, with a profile."""
+        return bool(self.measurement.get(WITH_PROFILE))
+
+    @property
+    def gradient_agrees(self) -> bool | None:
+        """Whether the gradient of the chosen configuration is right; None if nobody compared it."""
+        return None if (found := self.measurement.get(_GRADIENT)) is None else bool(found)
+
+    def with_gradient(self, *, agrees: bool) -> Record:
+        """Return the record, which says whether the gradient of its configuration is right."""
+        return replace(self, measurement={**self.measurement, _GRADIENT: agrees})
+
     def failures(self) -> str:
         """Return the first three failures, for a message."""
         failed = [item for item in self.candidates if item.status is not Status.OK]
@@ -387,34 +392,13 @@ class Record:
         return same and not self.candidates and self.source is held.source
 
     def covers(self, stored: Iterable[Any]) -> bool:
-        """True if exactly these configurations (JSON values) were measured together, in this or a merged record."""
-        return space_digest(stored) in _spaces(self)
+        """True if exactly these configurations (JSON values) were measured together, to the end."""
+        return not self.interrupted and space_digest(stored) == self.measurement.get(SPACE)
 
     def candidate(self, configuration: Any) -> Candidate | None:
         """Return the candidate with this configuration (a JSON value), or None."""
         wanted = canonical_json(configuration)
         return next((candidate for candidate in self.candidates if candidate.digest == wanted), None)
-
-
-def agreement(record: Record, part: str) -> bool | None:
-    """True if the chosen configuration is right for one of the calls that share the key; None if nobody compared."""
-    return _agreements(record).get(_agreement_name(record, part))
-
-
-def with_agreement(record: Record, part: str, *, agrees: bool) -> Record:
-    """Return the record, which says whether its configuration is right for one of the calls that share the key."""
-    known = _agreements(record) | {_agreement_name(record, part): agrees}
-    return replace(record, measurement={**record.measurement, _AGREES: known})
-
-
-def _agreement_name(record: Record, part: str) -> str:
-    digest = hashlib.sha256(canonical_json(record.configuration).encode()).hexdigest()
-    return f"{part}-{digest[:16]}"
-
-
-def _agreements(record: Record) -> dict[str, bool]:
-    held = record.measurement.get(_AGREES)
-    return {str(part): bool(agrees) for part, agrees in held.items()} if isinstance(held, dict) else {}
 
 
 def merged(one: Record, other: Record) -> Record:
@@ -435,13 +419,9 @@ def merged(one: Record, other: Record) -> Record:
         held = candidates.setdefault(candidate.digest, candidate)
         candidates[candidate.digest] = max(held, candidate, key=_candidate_precedence)
     measurement = winner.measurement
-    if (spaces := _spaces(one) | _spaces(other)) > {measurement.get(SPACE)} - {None}:
-        measurement = {**measurement, _SPACES: sorted(spaces)[:_MOST_SPACES]}
-    if agreements := _agreements(loser):
-        known = _agreements(winner)
+    if loser.gradient_agrees is not None and loser.configuration == winner.configuration:
         # What was found to be wrong stays wrong.
-        agreements = known | {name: agrees and known.get(name, True) for name, agrees in agreements.items()}
-        measurement = {**measurement, _AGREES: dict(sorted(agreements.items())[:_MOST_AGREEMENTS])}
+        measurement = {**measurement, _GRADIENT: loser.gradient_agrees and winner.gradient_agrees is not False}
     return replace(winner, candidates=fastest_first(candidates.values()), measurement=measurement)
 
 
@@ -468,24 +448,17 @@ def _after(date: float, now: float) -> float:
     return max(now, later) if math.isfinite(later) else now
 
 
-def _precedence(record: Record) -> tuple[bool, int, bool, bool, float, str]:
-    choice = replace(record, candidates=(), measurement={**record.measurement, _SPACES: [], _AGREES: {}})
+def _precedence(record: Record) -> tuple[bool, int, bool, bool, bool, float, str]:
+    choice = replace(record, candidates=(), measurement={**record.measurement, _GRADIENT: None})
     text = canonical_json(_body(choice))
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     ended = not record.interrupted
-    return not record.failed, -record.source.rank, ended, not record.unsure, record.created, digest
+    sure = not record.unsure
+    return not record.failed, -record.source.rank, record.with_profile, ended, sure, record.created, digest
 
 
 def _candidate_precedence(candidate: Candidate) -> tuple[bool, float, str]:
     return not candidate.transient, candidate.measured, canonical_json(_candidate_body(candidate))
-
-
-def _spaces(record: Record) -> set[str]:
-    others = record.measurement.get(_SPACES)
-    # What was not measured to its end has to be measured again, also if another record of the call has an end.
-    own = None if record.interrupted else record.measurement.get(SPACE)
-    spaces = [own, *(others if isinstance(others, list) else ())]
-    return {space for space in spaces if isinstance(space, str)}
 
 
 def pinned(record: Record, configuration: Any, *, now: float) -> Record:

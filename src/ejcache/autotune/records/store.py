@@ -214,6 +214,13 @@ class RecordLayer:
             self.counters["errors"] += 1
         return False
 
+    def _failure(self, exc: Exception) -> str:
+        """Say what the failure of this layer means for the program."""
+        url = self.documents.url
+        if isinstance(exc, StoreReadOnlyError):
+            return f"tuned configurations cannot be kept in {url}, so each start measures them again: {exc}"
+        return f"tuned configurations in {url} cannot be used, so a start may measure them again: {exc}"
+
     def _guarded(self, action: Callable[[], Any]) -> Any:
         """Return the result of `action`; None if the storage fails or its circuit breaker is open."""
         try:
@@ -224,7 +231,7 @@ class RecordLayer:
             self.counters["errors"] += 1
             if isinstance(exc, StoreReadOnlyError):
                 self.writable = False
-            warn_once(f"{self.documents.url} failed", "the autotune layer %s failed: %s", self.name, exc)
+            warn_once(f"{self.documents.url} failed", "%s", self._failure(exc))
         return None
 
 
@@ -241,7 +248,7 @@ class Found:
     Attributes:
         record: the record.
         layer: the name of the layer, or `memory`.
-        source: the record's source; SEED for each record that a package ships or that a read-only place has.
+        source: the record's source; IMPORTED for each record that a package ships or that a read-only place has.
         shipped: a package ships the record, or a read-only place has it.
     """
 
@@ -325,7 +332,7 @@ class AutotuneStore:
         if held is not None and (held.found or time.monotonic() < held.due):
             return held.found
         found = _found_in(self.layers, key)
-        if all(item.source.rank >= Source.SEED.rank for item in found):
+        if all(item.shipped for item in found):
             # Only now, because finding the packages takes some time.
             found += _found_in(self._package_layers(), key)
         # The sort is stable: of equally strong records, that of the first layer comes first.
@@ -405,8 +412,8 @@ class AutotuneStore:
     def near(self, key: RecordKey, *, same_call: bool = False) -> list[Found]:
         """Return records of the operation under other keys; those that differ least come first, then the newest.
 
-        A record of the same call that says what is probably best here, see `is_similar`, has the source SIMILAR; one of
-        a call that differs in the sizes of arrays alone, NEAREST; any other one its own.
+        A record of the same call that says what is probably best here, see `is_similar`, has the source SIMILAR; any
+        other one its own.
 
         Args:
             key: of the call.
@@ -421,9 +428,8 @@ class AutotuneStore:
             other = item.record.key
             if other == key or (same_call and other.call_digest != key.call_digest):
                 continue
-            distance, sizes_only = _distance(key, other)
-            source = Source.SIMILAR if is_similar(key, other) else Source.NEAREST if sizes_only else item.source
-            found.append((distance, -item.record.created, replace(item, source=source)))
+            source = Source.SIMILAR if is_similar(key, other) else item.source
+            found.append((_distance(key, other), -item.record.created, replace(item, source=source)))
         return [item for _, _, item in sorted(found, key=lambda each: each[:2])]
 
     def stats(self) -> dict[str, int]:
@@ -495,15 +501,18 @@ def _found_in(layers: Sequence[RecordLayer], key: RecordKey) -> list[Found]:
 
 
 def _found(layer: RecordLayer, record: Record) -> Found:
-    return Found(record, layer.name, Source.SEED if layer.seeds else record.source, layer.seeds)
+    return Found(record, layer.name, Source.IMPORTED if layer.seeds else record.source, layer.seeds)
 
 
-def _distance(one: RecordKey, other: RecordKey) -> tuple[float, bool]:
-    """Return doublings between the sizes of arrays, plus a hundred for each other difference; whether there is no such
-    one.
-    """
+def only_sizes_differ(one: RecordKey, other: RecordKey) -> bool:
+    """True if two keys are of calls with arrays of other sizes, and of nothing else that differs."""
+    return all(_doublings(here, there) is not None for here, there in differences(one, other).values())
+
+
+def _distance(one: RecordKey, other: RecordKey) -> float:
+    """Return doublings between the sizes of arrays, plus a hundred for each other difference."""
     doublings = [_doublings(here, there) for here, there in differences(one, other).values()]
-    return sum(100.0 if doubled is None else doubled for doubled in doublings), None not in doublings
+    return sum(100.0 if doubled is None else doubled for doubled in doublings)
 
 
 def _doublings(here: Any, there: Any) -> float | None:
@@ -517,9 +526,9 @@ def _doublings(here: Any, there: Any) -> float | None:
     return sum(abs(math.log2(a / b)) for a, b in zip(*sizes, strict=True))
 
 
-def _strength(item: Found) -> tuple[int, bool]:
+def _strength(item: Found) -> tuple[int, bool, bool]:
     """Return less for a stronger record."""
-    return item.source.rank, bool(item.record.unsure)
+    return item.source.rank, not item.record.with_profile, bool(item.record.unsure)
 
 
 def _opened(place: str | Documents, *, read_only: bool) -> Documents:

@@ -200,7 +200,7 @@ def verify(
 @app.command(
     short_help="Measure the calls that a program makes, or recorded.",
     epilog=examples(
-        "tuned tune --spread train.py --steps 1",
+        "tuned tune train.py --steps 1",
         "tuned tune --module train.py",
         "tuned tune --calls gs://my-bucket/recorded",
     ),
@@ -223,9 +223,6 @@ def tune(
     module: Annotated[
         list[str] | None, option("--module", "NAME", "A module or .py file that has operations and that you trust.")
     ] = None,
-    spread: Annotated[
-        bool, flag("--spread", "Measure on all devices of this host at once, in a process for each.")
-    ] = False,
     seconds: Annotated[str | None, option("--seconds", "N", "End PROGRAM after so many seconds.")] = None,
     as_json: Json = False,
 ) -> int:
@@ -247,7 +244,7 @@ def tune(
     from ejcache.cli.tuned.tune import tune_calls
 
     return tune_calls(
-        program, recorded, directory, name=name, force=force, unsure=unsure, limit=limit, module=module, spread=spread,
+        program, recorded, directory, name=name, force=force, unsure=unsure, limit=limit, module=module,
         seconds=seconds, as_json=as_json,
     )  # fmt: skip
 

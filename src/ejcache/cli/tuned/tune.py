@@ -12,8 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.autotune.call_documents import RecordedNames
 from ejcache.autotune.recording import recorded_calls
-from ejcache.autotune.replay import DevicePool
+from ejcache.autotune.replay import replay
 from ejcache.autotune.tuned_call import TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory
@@ -45,14 +46,12 @@ def tune_calls(
     unsure: bool,
     limit: str | None,
     module: list[str] | None,
-    spread: bool,
     seconds: str | None,
     as_json: bool,
 ) -> int:
     """Measure calls, as `ejcache tuned tune` says."""
     _refuse_unused(program, recorded, module, seconds)
     modules = None if program else module or ()
-    pool = DevicePool(directory, modules, sys.path, force=force, unsure=unsure or bool(program))
     status = 0
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(open_autotune(directory, write=True))
@@ -61,7 +60,9 @@ def tune_calls(
             status = _run_recorded(program, recorded, directory, seconds=seconds, quiet=as_json)
         place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
         calls = list(islice(_calls(place, name), count(limit, option="--limit")))
-        done = _shown(pool.tune(calls) if spread else pool.tune_here(calls, store), len(calls), as_json=as_json)
+        names, again = RecordedNames(modules), unsure or bool(program)
+        results = (replay(call, store, names, force=force, unsure=again) for call in calls)
+        done = _shown(results, len(calls), as_json=as_json)
         nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
         _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
     return int(bool(status) or any(item.outcome is TuningOutcome.FAILED for item in done))

@@ -91,6 +91,11 @@ def mapped_axes(values: Iterable[Any]) -> tuple[MappedAxis, ...]:
     return tuple(reversed(axes))
 
 
+def traces_nothing() -> bool:
+    """True if no function is traced in this thread."""
+    return bool(core.trace_ctx.is_top_level())
+
+
 def is_differentiated(values: Iterable[Any]) -> bool:
     """True if one of the values is being differentiated, as far as its tracers show.
 
