@@ -454,7 +454,7 @@ def test_push_makes_seeds(place, tmp_path):
     assert run("push", seeds, "--dir", place, "--name", "matmul", "-n", "--json").json["planned_records"] == 2
     assert not seeds.exists()
     assert run("push", seeds, "--dir", place, "--name", "matmul", "--json").json["new"] == 2
-    assert AutotuneStore(str(tmp_path / "user"), seeds=[str(seeds)]).find(key()).source is Source.SEED
+    assert AutotuneStore(str(tmp_path / "user"), seeds=[str(seeds)]).find(key()).source is Source.IMPORTED
 
 
 PROGRAM = """

@@ -397,19 +397,6 @@ def test_require_says_what_is_nearest(store):
         walk(X)
 
 
-def test_nearest_only_if_asked(store):
-    """The configuration of the most similar call is used where the policy says so, and nowhere else."""
-    walk = slow_or_quick(store)
-    walk.tune(X)
-    small = X[:32, :32]
-    with policy_override(on_miss="heuristics"):
-        assert walk.choose(small).source is Source.HEURISTIC
-        with policy_override(nearest=True):
-            assert walk.choose(small).source is Source.NEAREST
-            assert walk.choose(small).configuration == {"steps": 4}
-    assert len(list(store.records())) == 1
-
-
 def test_records_of_another_toolchain_are_used_where_nothing_may_be_measured(store):
     """After an upgrade the old record serves a program that does not tune, and is measured again in one that does."""
     walk = slow_or_quick(store)

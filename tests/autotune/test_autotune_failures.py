@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
 import time
 
+import jax
 import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
@@ -95,22 +97,32 @@ print(record.configuration, sorted((c.configuration["n"], c.status.value) for c 
 """
 
 
-@pytest.mark.parametrize(("way", "status"), [("trace", 7), ("segfault", -11)])
-def test_a_candidate_that_ends_the_process_is_tried_twice(run_forked, tmp_path, way, status):
-    """Two starts end with the candidate; later starts know it, do not try it again, and are right."""
+@pytest.mark.parametrize(("way", "status", "deaths"), [("trace", 7, 3), ("segfault", -11, 1)])
+def test_a_candidate_that_ends_the_process_is_not_tried_again(run_python, tmp_path, way, status, deaths):
+    """A signal that code causes is enough, and else the third death. Later starts know it and are right."""
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
+    for _ in range(deaths):
+        assert run_python(PROGRAM, *arguments, check=False).returncode == status
     for _ in range(2):
-        assert run_forked(PROGRAM, *arguments, check=False).returncode == status
-    for _ in range(2):
-        done = run_forked(PROGRAM, *arguments)
+        done = run_python(PROGRAM, *arguments)
         assert "result 4.0" in done.stdout
         assert "(2, 'crashed')" in done.stdout
-    assert (tmp_path / "tried").read_text().count("ran") == 2
+    assert (tmp_path / "tried").read_text().count("ran") == deaths
+
+
+def test_a_process_that_handles_signals_itself_keeps_its_handlers(run_python, tmp_path):
+    """Python's own handlers write where the program wants them to; two deaths blame nobody then, and the third does."""
+    arguments = [str(tmp_path / "store"), "segfault", str(tmp_path / "tried")]
+    for _ in range(3):
+        done = run_python(PROGRAM, *arguments, check=False, env={"PYTHONFAULTHANDLER": "1"})
+        assert (done.returncode, "Fatal Python error: Segmentation fault" in done.stderr) == (-11, True)
+    assert "(2, 'crashed')" in run_python(PROGRAM, *arguments).stdout
 
 
 def test_a_process_that_is_ended_from_outside_blames_no_candidate(run_forked, tmp_path):
-    """A healthy candidate during whose run the job is preempted is tried again by the next process, and wins."""
-    assert run_forked(PREEMPTED, str(tmp_path / "store"), "first", check=False).returncode == -signal.SIGKILL
+    """A healthy candidate during whose run the job is preempted twice is tried again by the next process, and wins."""
+    for _ in range(2):
+        assert run_forked(PREEMPTED, str(tmp_path / "store"), "first", check=False).returncode == -signal.SIGKILL
     done = run_forked(PREEMPTED, str(tmp_path / "store"), "second")
     assert done.stdout == "{'n': 2} [(1, 'ok'), (2, 'ok'), (3, 'failed')]\n"
 
@@ -195,33 +207,82 @@ def test_a_lack_of_memory_while_running_is_transient(monkeypatch):
 
 def test_the_journal_names_who_was_running(clean_environment):
     """A journal that is left unlocked names the candidate; one that is locked belongs to a living process."""
-    journal = CandidateJournal("digest", [1, 2, 3])
+    journal = CandidateJournal("digest")
     with journal.running(2):
-        assert CandidateJournal("digest", [1, 2, 3]).crashed == {}
+        assert CandidateJournal("digest").crashed == {}
         (path,) = (clean_environment / ".cache/ejcache/state/tuning").iterdir()
         left = path.read_bytes()
     journal.close()
     assert not path.exists()
-    path.write_bytes(left)
-    found = CandidateJournal("digest", [1, 2, 3])
-    assert found.crashed == {}
-    with found.running(2):
-        left = path.read_bytes()
-    found.close()
-    path.write_bytes(left)
-    found = CandidateJournal("digest", [1, 2, 3])
-    assert found.crashed == {"2": "2 processes that ran it ended"}
-    with found.compiling(1), found.compiling(3):
-        left = path.read_bytes()
-    found.close()
-    path.write_bytes(left)
+
+    def found_after(left, block):
+        """What the next process finds, and what it leaves if it dies in this block."""
+        path.write_bytes(left)
+        found = CandidateJournal("digest")
+        with block(found):
+            left = path.read_bytes()
+        found.close()
+        return found, left
+
+    def runs(found):
+        return found.running(2)
+
+    for _ in range(2):
+        found, left = found_after(left, runs)
+        assert found.crashed == {}
+    found, _ = found_after(left, runs)
+    assert found.crashed == {"2": "the process that ran it ended: 3 times within a day"}
+    one = left.replace(b"[2,", b"[0,")
+    said = b"Fatal Python error: Segmentation fault\n\nCurrent thread"
+    found, left = found_after(one + said, lambda found: found.compiling(1))
+    assert found.crashed == {"2": "the process that ran it ended: a signal that code causes"}
     # One of two ended the process. Which one is not known yet, so they are compiled one after the other.
-    both = CandidateJournal("digest", [1, 2, 3])
-    assert both.crashed == {"2": "2 processes that ran it ended"}
-    assert both.suspicious
-    both.close()
-    for damaged in (b"", b"\0" * 100, b"[]\nrr", json.dumps({"candidates": 1, "crashed": []}).encode()):
-        path.write_bytes(damaged)
-        again = CandidateJournal("digest", [1])
-        assert again.crashed == {}
-        again.close()
+    with contextlib.ExitStack() as stack:
+        left = left.replace(b'["compiled", "1"]', b'["compiled", "1", "3"]')
+        both, _ = found_after(left, lambda found: stack)
+    assert (set(both.crashed), both.suspicious) == ({"2"}, True)
+    for damaged in (b"", b"\0" * 100, b"[]\nrr", json.dumps({"1": 1}).encode(), b'{"1": [1]}\n["ran"]\n'):
+        assert found_after(damaged, runs)[0].crashed == {}
+
+
+def test_a_candidate_that_works_only_under_jit(tmp_path, caplog):
+    """It is chosen, and a call without jit says so and runs with the best of the others."""
+
+    @autotuned(
+        configs=[{"n": 0}, {"n": 1}, {"n": 2}],
+        name="only jitted",
+        store=AutotuneStore(str(tmp_path), seeds=()),
+        tuner=QUICK,
+    )
+    def op(x, *, n):
+        if n == 2 and not isinstance(x, jax.core.Tracer):
+            raise RuntimeError("17 TB are needed")
+        return x + 0 * jax.lax.fori_loop(0, (2 - n) * 200_000, lambda _, y: jnp.sin(y) + 1, x)
+
+    x = jnp.ones(4)
+    assert op.tune(x).configuration == {"n": 2}
+    for _ in range(2):
+        assert op(x).sum() == 4
+    (said,) = [each for each in caplog.messages if "works only under jax.jit" in each]
+    assert '{"n":2} of only jitted' in said
+    assert '{"n":1}, the best of the others: RuntimeError: 17 TB are needed' in said
+    assert jax.jit(op)(x).sum() == 4
+    with pytest.raises(TypeError, match="not a valid JAX type"):
+        op("no array")
+
+
+def test_an_error_in_a_host_callback_is_recorded_with_its_cause(tmp_path):
+    """And not as the first line of a traceback alone."""
+
+    def lacks(_):
+        raise MemoryError("4 TB are needed")
+
+    @autotuned(
+        configs=[{"n": 0}, {"n": 1}], name="calls back", store=AutotuneStore(str(tmp_path), seeds=()), tuner=QUICK
+    )
+    def op(x, *, n):
+        return jax.pure_callback(lacks, x, x) if n else x
+
+    failed = op.tune(jnp.ones(4)).candidate({"n": 1})
+    assert "MemoryError: 4 TB are needed" in failed.error
+    assert failed.reason == "resources"

@@ -7,7 +7,6 @@ import random
 import sys
 import threading
 import types
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,9 @@ import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import Terminal
 from helpers import traced_memory
-from soak_turns import some
 
 import ejcache
-from ejcache.autotune import AutotuneStore, Tuner, autotuned
+from ejcache.autotune import Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
 from ejcache.autotune.log import Progress, show_progress
 from ejcache.autotune.measure import checked_inputs, device
@@ -27,9 +25,7 @@ from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.race import GainDecision, decide, gains, hopeless
 from ejcache.autotune.measure.results import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
-from ejcache.autotune.records.record import Source, Status, Timing, quantile
-from ejcache.autotune.replay import tunable
-from ejcache.autotune.workers import screened
+from ejcache.autotune.records.record import Status, Timing, quantile
 from ejcache.errors import EntryCorruptError, UsageError
 
 
@@ -54,17 +50,15 @@ def decided(candidate, reference, *, min_gain=0.03, looks=(8, 15, 25, 40, 60)):
 
 
 def test_a_real_difference_wins_on_a_noisy_machine():
-    """30 % faster is found in nearly all of 200 simulated races, 1 % in none that is confirmed."""
+    """30 % faster is found in nearly all of 200 simulated races, 1 % in hardly any of 1000."""
     wins = sum(
         decided(noisy(0.7, 60, seed=2 * i), noisy(1.0, 60, seed=2 * i + 1)) is GainDecision.BETTER for i in range(200)
     )
     assert wins >= 190
     false = sum(
-        decided(noisy(0.99, 60, seed=4 * i), noisy(1.0, 60, seed=4 * i + 1)) is GainDecision.BETTER
-        and decided(noisy(0.99, 60, seed=4 * i + 2), noisy(1.0, 60, seed=4 * i + 3)) is GainDecision.BETTER
-        for i in range(1000)
+        decided(noisy(0.99, 60, seed=4 * i), noisy(1.0, 60, seed=4 * i + 1)) is GainDecision.BETTER for i in range(1000)
     )
-    assert false == 0
+    assert false <= 15
 
 
 def test_too_few_samples_decide_nothing():
@@ -310,135 +304,6 @@ def test_candidates_are_compiled_through_the_cache(tmp_path):
         ejcache.disable()
 
 
-OPERATION = """
-import os, signal, time
-from ejcache.autotune import autotuned, Tuner
-
-@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}], name="isolated", tuner=Tuner(isolate=True))
-def op(x, *, n):
-    if n == 2:
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if n == 3:
-        raise RuntimeError("no such block")
-    if n == 4:
-        os._exit(3)
-    return x * n
-"""
-
-
-INITIALISED = """
-import jax, numpy as np
-from ejcache.autotune import autotuned
-
-def checked(pages):
-    if (np.asarray(pages) != 77).any():
-        raise ValueError("no such page")
-    return np.asarray(pages)
-
-@autotuned(configs=[{"n": 1}], name="initialised", initialisers={"pages": lambda shape, dtype, _: np.full(shape, 77)})
-def op(x, pages, *, n):
-    return x.sum() * n + jax.pure_callback(checked, jax.ShapeDtypeStruct(pages.shape, pages.dtype), pages)
-"""
-
-
-@pytest.fixture
-def operation(tmp_path, monkeypatch):
-    """A module with an operation some of whose candidates end the process that tries them."""
-    (tmp_path / "isolated_operation.py").write_text(OPERATION)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("EJKERNEL_PERSISTENT_CACHE_DIR", str(tmp_path / "store"))
-    import isolated_operation
-
-    yield isolated_operation.op
-    import sys
-
-    del sys.modules["isolated_operation"]
-
-
-def test_a_candidate_that_crashes_ends_only_its_own_process(operation):
-    """Tried in a process of its own first, a candidate that crashes is recorded and this process lives."""
-    record = operation.tune(np.ones(4, np.float32))
-    found = {c.configuration["n"]: (c.status.value, c.error) for c in record.candidates}
-    assert found == {
-        1: ("ok", ""),
-        2: ("crashed", "it ended its process with SIGSEGV"),
-        3: ("failed", "RuntimeError: no such block"),
-        4: ("crashed", "it ended its process with status 3: it wrote no error"),
-    }
-    assert record.configuration == {"n": 1}
-
-
-HANGING = """
-import threading
-from ejcache.autotune import autotuned
-
-@autotuned(configs=[{"n": 1}], name="isolated", version="1")
-def op(*, n):
-    threading.Event().wait()
-"""
-
-
-def test_a_candidate_that_hangs_in_its_own_process_is_killed(operation):
-    """The process of a candidate that takes too long is ended."""
-    Path(sys.modules["isolated_operation"].__file__).write_text(HANGING)
-    call = {"how": {"kind": "autotuned", "object": "isolated_operation:op"}, "args": [], "kwargs": {}}
-    status, error = screened(call, {"n": 1}, timeout=0.01)
-    assert status is Status.TIMEOUT
-    assert "0.01 s" in error
-
-
-UNGUARDED = """
-import os, sys, jax.numpy as jnp
-from ejcache.autotune import AutotuneStore, Tuner, autotuned, policy_override
-
-with open(os.environ["STARTED"], "a") as file:
-    file.write("started" + chr(10))
-if len(open(os.environ["STARTED"]).readlines()) > 9:
-    sys.exit("processes without bound")
-
-@autotuned(configs=[{"n": 1}, {"n": 2}], name="unguarded", store=AutotuneStore(os.environ["PLACE"], seeds=()),
-           tuner=Tuner(isolate=True, rounds=4))
-def op(x, *, n):
-    return x + 0 * n
-
-with policy_override(on_miss="autotune"):
-    HOW
-"""
-
-
-@pytest.mark.parametrize(("how", "wins"), some([("op(jnp.ones(4))", True), ("op.tune(jnp.ones(4))", False)], every=2))
-def test_a_program_without_a_guard_starts_one_process_for_each_candidate(run_forked, tmp_path, how, wins):
-    """Such a process imports the program and measures nothing itself; an explicit measurement there is one error."""
-    (tmp_path / "program.py").write_text(UNGUARDED.replace("HOW", how))
-    environment = {"STARTED": str(tmp_path / "started"), "PLACE": str(tmp_path / "place")}
-    done = run_forked(tmp_path / "program.py", env=environment, check=wins)
-    started = (tmp_path / "started").read_text().count("started")
-    records = list(AutotuneStore(str(tmp_path / "place"), seeds=()).records())
-    if wins:
-        assert (started, [item.record.works for item in records]) == (3, [True])
-    else:
-        assert (started, records) == (2, [])
-        assert 'belongs behind `if __name__ == "__main__":`' in done.stderr
-
-
-def test_initialisers_reach_a_process_of_its_own(tmp_path, monkeypatch):
-    """As another process makes a recorded call, its positional arguments are made as here, by their names."""
-    (tmp_path / "initialised_operation.py").write_text(INITIALISED)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    call = {
-        "how": {"kind": "autotuned", "object": "initialised_operation:op"},
-        "args": [encode_value(np.ones(4, np.float32)), encode_value(np.ones(2, np.int32))],
-        "kwargs": {},
-    }
-    tunable(call, RecordedNames(None)).attempt({"n": 1})
-
-
-def test_isolation_needs_a_call_that_can_be_made_elsewhere():
-    """A local function cannot be tried in another process, and is then not tried here either."""
-    with pytest.raises(UsageError):
-        tuned(lambda x, n: x, [1], jnp.ones(4), tuner=Tuner(isolate=True))
-
-
 def test_values_are_recorded_and_made_again():
     """Arrays become stand-ins; data types, enumerations, functions and containers come back as they were."""
     values = [
@@ -541,7 +406,7 @@ def test_the_rank_of_pgle_needs_a_profile():
     jax.config.update("jax_enable_pgle", True)
     jax.config.update("jax_pgle_profiling_runs", 1)
 
-    assert tuned(lambda x, n: x + 0 * n, [1, 2], jnp.ones(8)).source is Source.TUNED
+    assert not tuned(lambda x, n: x + 0 * n, [1, 2], jnp.ones(8)).with_profile
 
 
 def test_a_large_result_is_compared_in_pieces():

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from ejcache.autotune import AutotuneStore, Candidate, Record, Source, Tuner, autotuned
 from ejcache.autotune.records.record import (
     RETRY_SECONDS,
+    WITH_PROFILE,
     Status,
     Timing,
     dated_after,
@@ -36,6 +37,8 @@ from ejcache.stores.documents import open_documents
 MONTH = 30 * 86_400.0
 SURE, UNSURE, FAILED = {"space": "a"}, {"space": "b", "unsure": "the budget ended"}, {"space": "c", "failed": True}
 
+PROFILED = {"space": "a", WITH_PROFILE: True}
+WRONG, RIGHT = ({"gradients": {'{"block":1}': right}} for right in (False, True))
 PART = {"space": "d", "interrupted": True, "unsure": "the search has not ended"}
 
 
@@ -56,9 +59,9 @@ records = st.builds(
     Record,
     key=st.just(key()),
     configuration=st.builds(lambda block: {"block": block}, st.integers(1, 3)),
-    source=st.sampled_from([Source.PINNED, Source.PGLE, Source.TUNED, Source.IMPORTED]),
+    source=st.sampled_from([Source.PINNED, Source.TUNED, Source.IMPORTED]),
     candidates=st.lists(candidates, max_size=3, unique_by=lambda item: item.digest).map(tuple),
-    measurement=st.sampled_from([{}, SURE, UNSURE, FAILED, PART]),
+    measurement=st.sampled_from([{}, SURE, UNSURE, FAILED, PART, PROFILED, WRONG, RIGHT]),
     created=st.sampled_from([0.0, 1.0, MONTH]),
 )
 

@@ -39,11 +39,15 @@ def site(tmp_path, monkeypatch):
 
 
 def test_a_package_ships_records(site, tmp_path):
-    """A package's records are found without an import of the package, and each count as a seed."""
+    """A package's records are found without an import of the package, and each count as imported."""
     site("kernels", "kernels.tuned", record(block=32))
     store = AutotuneStore(str(tmp_path / "user"))
     found = store.find(key())
-    assert (found.source, found.layer, found.record.configuration) == (Source.SEED, "package kernels", {"block": 32})
+    assert (found.source, found.layer, found.record.configuration) == (
+        Source.IMPORTED,
+        "package kernels",
+        {"block": 32},
+    )
     assert "kernels" not in sys.modules
     assert [item.layer for item in store.records()] == ["package kernels"]
     assert store.stats()["broken_packages"] == 0

@@ -11,7 +11,7 @@ import pytest
 from cli_helpers import ejcache
 
 from ejcache import autotune
-from ejcache.autotune import AutotuneStore, Source, TunedRecords, Tuner, TuningPolicy, autotuned
+from ejcache.autotune import Source, TunedRecords, Tuner, TuningPolicy, autotuned
 from ejcache.autotune.records.record import encode_record
 from ejcache.errors import EntryCorruptError, UsageError
 
@@ -264,129 +264,14 @@ def test_a_program_is_run_and_what_it_calls_is_tuned(run_forked, tmp_path, progr
     assert "ended with status 3" in err
 
 
-MEETING = """
-import os, pathlib, sys, time
-import jax, jax.numpy as jnp
-from ejcache.autotune import Tuner, autotuned
-
-def meet(shape, dtype, generator):
-    # Each of two devices waits until the other one measures, too.
-    place = pathlib.Path(os.environ["MEETING"])
-    (place / str(jax.config.jax_default_device.id)).touch()
-    deadline = time.monotonic() + 100
-    while len(list(place.iterdir())) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return generator.standard_normal(shape)
-
-@autotuned(configs=[{"n": 1}], name="meeting", tuner=Tuner(rounds=8), initialisers={"x": meet})
-def op(x, *, n):
-    return x + n
-
-if __name__ == "__main__":
-    for size in 4, 8, 16:
-        jax.jit(op)(jnp.ones(size))
-"""
-
-
-@pytest.mark.soak
-def test_calls_are_spread_over_the_devices_of_a_host(run_forked, tmp_path):
-    """One process for each device measures; each call is measured once."""
-    (tmp_path / "meeting").mkdir()
-    (tmp_path / "train.py").write_text(MEETING)
-    env = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "MEETING": str(tmp_path / "meeting")}
-    status, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py", env=env)
-    assert (status, said["tuned"], said["failures"]) == (0, 3, 0), err
-    assert len(list((tmp_path / "meeting").iterdir())) == 2
-    records = [found.record for found in AutotuneStore(str(tmp_path / "place")).records()]
-    assert len(records) == 3
-    assert len({record.provenance["pid"] for record in records}) == 2
-
-
-ENDING = """
-import os
-import jax, jax.numpy as jnp
-from ejcache.autotune import Tuner, autotuned
-
-def end():
-    os._exit(9)
-
-@autotuned(configs=[{"n": 1}, {"n": 2}], name="ending", tuner=Tuner(rounds=8))
-def op(x, *, n):
-    if n == 2:
-        end()
-    return x + n
-
-@autotuned(configs=[{"n": 1}], name="always", tuner=Tuner(rounds=8), initialisers={"x": lambda *_: end()})
-def always(x, *, n):
-    return x + n
-
-if __name__ == "__main__":
-    import sys
-    jax.jit(globals()[sys.argv[1]])(jnp.ones(4))
-"""
-
-
-@pytest.mark.soak
-def test_a_candidate_that_ends_its_process_does_not_end_the_others(run_forked, tmp_path):
-    """A new process measures the rest of the call."""
-    (tmp_path / "train.py").write_text(ENDING)
-    status, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py", "op")
-    assert (status, said["tuned"], said["failures"]) == (0, 1, 0), err
-    found = AutotuneStore(str(tmp_path / "place")).records(operation="ending")
-    assert [[c.status.value for c in item.record.candidates] for item in found] == [["ok", "crashed"]]
-
-
-@pytest.mark.soak
-def test_a_call_that_ends_each_process_is_a_failure_with_its_reason(run_forked, tmp_path):
-    """Whatever it is that ends them: the process of the next call is a new one."""
-    (tmp_path / "train.py").write_text(ENDING)
-    status, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py", "always")
-    assert (status, said["tuned"], said["failures"]) == (1, 0, 1), err
-    assert "ended with exit status 9" in said["tuned_calls"][0]["problem"]
-
-
-HANGING = """
-import time
-import jax, jax.numpy as jnp
-from ejcache.autotune import Tuner, autotuned
-
-def endless(x):
-    # The device waits, and the other processes have the processor.
-    return jax.pure_callback(lambda y: (time.sleep(3600), y)[1], jax.ShapeDtypeStruct(x.shape, x.dtype), x)
-
-@autotuned(configs=[{"n": 1}, {"n": 2}], name="hanging", tuner=Tuner(rounds=8, timeout=4))
-def op(x, *, n):
-    return x if n == 1 else endless(x)
-
-if __name__ == "__main__":
-    for size in 4, 8:
-        jax.jit(op)(jnp.ones(size))
-"""
-
-
-@pytest.mark.soak
-def test_a_candidate_that_never_ends_does_not_keep_other_calls_from_being_measured(run_forked, tmp_path):
-    """The device is busy in that process for good, so a new process measures the next call, and the command ends."""
-    (tmp_path / "train.py").write_text(HANGING)
-    _, said, err = run_command(run_forked, tmp_path, "--spread", tmp_path / "train.py")
-    assert len(said["tuned_calls"]) == 2, err
-    assert not [call for call in said["tuned_calls"] if "still runs" in call["problem"]]
-    found = AutotuneStore(str(tmp_path / "place"), seeds=()).records()
-    processes = [item.record.provenance["pid"] for item in found]
-    assert len(set(processes)) == len(processes)
-
-
 def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(tmp_path):
-    """With and without --spread, a wrong --module is a usage error."""
+    """A wrong --module is a usage error."""
     calls = tmp_path / "autotune-recorded" / "own"
     calls.mkdir(parents=True)
     body = {"ejcache": "autotune call", "schema": 1, "operation": "own", "args": [], "kwargs": {}}
     (calls / "a.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "x:op"}}))
-    for options in ([], ["--spread"]):
-        said = ejcache(
-            "tuned", "tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--module", "no_such_module", *options
-        )
-        assert (said.status, "no_such_module cannot be imported" in said.err) == (2, True), said.err
+    said = ejcache("tuned", "tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--module", "no_such_module")
+    assert (said.status, "no_such_module cannot be imported" in said.err) == (2, True), said.err
 
 
 @pytest.mark.parametrize("options", [["--module", "x"], ["--calls", "."]])

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ejcache.autotune.call_documents import decode_call, encode_call
 from ejcache.autotune.records.json_values import ConfigurationError, from_json, to_json
 from ejcache.autotune.records.record import (
+    WITH_PROFILE,
     RecordKey,
     Source,
     Status,
@@ -133,7 +134,7 @@ def test_numbers_that_are_none_are_corrupt(field, value):
         decode_record(text.encode())
 
 
-@pytest.mark.parametrize("source", [Source.OVERRIDE, Source.OVERLAY, Source.SEED, Source.HEURISTIC, Source.NEAREST])
+@pytest.mark.parametrize("source", [Source.OVERRIDE, Source.OVERLAY, Source.SIMILAR, Source.HEURISTIC])
 def test_guesses_and_overrides_are_never_stored(source):
     """Only what was measured, imported or pinned has a document."""
     with pytest.raises(ValueError, match="never stored"):
@@ -158,17 +159,17 @@ def test_merging_keeps_the_stronger_choice_and_all_evidence():
         (8, 0.003),
     ]
     assert merged(new, old).configuration == {"block": 4}
-    for stronger in (Source.PINNED, Source.PGLE):
-        kept = merged(dataclasses.replace(old, source=stronger), new)
-        assert (kept.configuration, kept.source, len(kept.candidates)) == ({"block": 16}, stronger, 3)
+    kept = merged(dataclasses.replace(old, source=Source.PINNED), new)
+    assert (kept.configuration, kept.source, len(kept.candidates)) == ({"block": 16}, Source.PINNED, 3)
+    profiled = dataclasses.replace(old, measurement={**old.measurement, WITH_PROFILE: True})
+    assert merged(profiled, new).configuration == {"block": 16}
     assert merged(old, dataclasses.replace(new, source=Source.IMPORTED)).configuration == {"block": 16}
 
 
 def test_sources_rank_as_the_chain_says():
-    """Override, overlay, pinned, PGLE, tuned, imported, seed, similar, nearest, heuristic."""
+    """With what this process remembers, and the error, they are nine."""
     assert [s.value for s in sorted(Source, key=lambda s: s.rank)] == [
-        "override", "overlay", "pinned", "pgle", "tuned", "imported", "seed", "similar",
-        "nearest", "heuristic",
+        "override", "overlay", "pinned", "tuned", "imported", "similar", "heuristic",
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import logging
@@ -17,7 +18,7 @@ from forking import Forked
 from helpers import SUPPORT, local_documents
 from soak_turns import some
 
-from ejcache.autotune.records.record import Source, encode_record
+from ejcache.autotune.records.record import WITH_PROFILE, Source, encode_record
 from ejcache.autotune.records.store import QUARANTINE, AutotuneStore, default_store, set_default_store
 from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.errors import StoreReadOnlyError, UsageError
@@ -73,12 +74,14 @@ def test_layers(tmp_path):
 
     assert [(f.layer, f.source, f.record.configuration["block"]) for f in store().find_all(key())] == [
         ("shared", Source.TUNED, 2),
-        ("seeds", Source.SEED, 3),
+        ("seeds", Source.IMPORTED, 3),
     ]
     AutotuneStore(user).publish(record(block=1))
     assert store().find(key()).layer == "user"
-    AutotuneStore(shared).publish(record(block=2, source=Source.PGLE))
-    assert (store().find(key()).layer, store().find(key()).source) == ("shared", Source.PGLE)
+    profiled = record(block=2)
+    measurement = {**profiled.measurement, WITH_PROFILE: True}
+    AutotuneStore(shared).publish(dataclasses.replace(profiled, measurement=measurement))
+    assert (store().find(key()).layer, store().find(key()).record.with_profile) == ("shared", True)
 
 
 def test_publication_writes_every_writable_layer_and_no_seed(tmp_path):
@@ -333,7 +336,7 @@ def test_records_of_a_call_lie_together(tmp_path):
     assert len({(tmp_path / f.record.key.path).parent for f in here}) == 1
     # What differs least comes first: the size of an array, then one part of the environment, then two.
     everything = [(f.record.configuration["block"], f.source) for f in store.near(key())]
-    assert everything[0] == (7, Source.NEAREST)
+    assert everything[0] == (7, Source.TUNED)
     assert everything[-1] == (4, Source.SIMILAR)
     assert set(everything[1:]) == set(sources.items())
     assert [f.record.configuration for f in store.records(operation="matmul", device="NVIDIA H200")] == [{"block": 6}]

@@ -98,7 +98,6 @@ LOSING = """
 MOMENTS = 20
 COMMANDS = {
     "tune": ["tuned", "tune", "--force", "--dir", "tuned", "prog.py"],
-    "spread": ["tuned", "tune", "--force", "--spread", "--dir", "tuned", "prog.py"],
     "warm": ["warm", "prog.py:step", *(f"--shapes=f32[{n},{n}]" for n in range(8, 16)), "-j", "2"],
     "push": ["push", "copied.tar"],
     "verify": ["verify"],

@@ -180,8 +180,8 @@ SPACE: Final = "space"
 WITH_PROFILE: Final = "pgle"
 """Where the measurement of a record says that the winner was compiled with a profile of PGLE. It then goes first."""
 
-_GRADIENT: Final = "gradient_agrees"
-"""Where the measurement of a record says whether the gradient of the chosen configuration is that of the default."""
+_GRADIENTS: Final = "gradients"
+"""Where the measurement of a record says of chosen configurations whether their gradient is that of the default."""
 
 INTERRUPTED: Final = "interrupted"
 """Where the measurement of a record says that it had no end."""
@@ -374,11 +374,12 @@ class Record:
     @property
     def gradient_agrees(self) -> bool | None:
         """Whether the gradient of the chosen configuration is right; None if nobody compared it."""
-        return None if (found := self.measurement.get(_GRADIENT)) is None else bool(found)
+        return _gradients(self).get(canonical_json(self.configuration))
 
     def with_gradient(self, *, agrees: bool) -> Record:
         """Return the record, which says whether the gradient of its configuration is right."""
-        return replace(self, measurement={**self.measurement, _GRADIENT: agrees})
+        known = _gradients(self) | {canonical_json(self.configuration): agrees}
+        return replace(self, measurement={**self.measurement, _GRADIENTS: known})
 
     def failures(self) -> str:
         """Return the first three failures, for a message."""
@@ -401,6 +402,11 @@ class Record:
         return next((candidate for candidate in self.candidates if candidate.digest == wanted), None)
 
 
+def _gradients(record: Record) -> dict[str, bool]:
+    held = record.measurement.get(_GRADIENTS)
+    return {str(text): bool(agrees) for text, agrees in held.items()} if isinstance(held, dict) else {}
+
+
 def merged(one: Record, other: Record) -> Record:
     """Return the record of two measurements of one call: the choice that counts, and all candidates.
 
@@ -419,9 +425,11 @@ def merged(one: Record, other: Record) -> Record:
         held = candidates.setdefault(candidate.digest, candidate)
         candidates[candidate.digest] = max(held, candidate, key=_candidate_precedence)
     measurement = winner.measurement
-    if loser.gradient_agrees is not None and loser.configuration == winner.configuration:
+    if gradients := _gradients(loser):
+        known = _gradients(winner)
         # What was found to be wrong stays wrong.
-        measurement = {**measurement, _GRADIENT: loser.gradient_agrees and winner.gradient_agrees is not False}
+        found = known | {text: agrees and known.get(text, True) for text, agrees in gradients.items()}
+        measurement = {**measurement, _GRADIENTS: dict(sorted(found.items()))}
     return replace(winner, candidates=fastest_first(candidates.values()), measurement=measurement)
 
 
@@ -449,7 +457,7 @@ def _after(date: float, now: float) -> float:
 
 
 def _precedence(record: Record) -> tuple[bool, int, bool, bool, bool, float, str]:
-    choice = replace(record, candidates=(), measurement={**record.measurement, _GRADIENT: None})
+    choice = replace(record, candidates=(), measurement={**record.measurement, _GRADIENTS: {}})
     text = canonical_json(_body(choice))
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     ended = not record.interrupted
