@@ -20,7 +20,7 @@ import ejcache
 from ejcache.autotune import Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
 from ejcache.autotune.log import Progress, show_progress
-from ejcache.autotune.measure import checked_inputs, device
+from ejcache.autotune.measure import device
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.race import GainDecision, decide, gains, hopeless
 from ejcache.autotune.measure.results import DifferentResultError, Results, check_results, results_of
@@ -50,7 +50,7 @@ def decided(candidate, reference, *, min_gain=0.03, looks=(8, 15, 25, 40, 60)):
 
 
 def test_a_real_difference_wins_on_a_noisy_machine():
-    """30 % faster is found in nearly all of 200 simulated races, 1 % in hardly any of 1000."""
+    """30 % faster is found in nearly all of 200 simulated races; 1 % replaces the default in few of 1000."""
     wins = sum(
         decided(noisy(0.7, 60, seed=2 * i), noisy(1.0, 60, seed=2 * i + 1)) is GainDecision.BETTER for i in range(200)
     )
@@ -58,7 +58,7 @@ def test_a_real_difference_wins_on_a_noisy_machine():
     false = sum(
         decided(noisy(0.99, 60, seed=4 * i), noisy(1.0, 60, seed=4 * i + 1)) is GainDecision.BETTER for i in range(1000)
     )
-    assert false <= 15
+    assert false <= 40
 
 
 def test_too_few_samples_decide_nothing():
@@ -474,15 +474,3 @@ def test_the_state_of_a_gpu_is_that_of_the_one_that_ran(monkeypatch, broken):
     wanted = {"gpu": "not read: OSError: not permitted"} if broken else said
     assert {name: about.get(name) for name in {"gpu", *said} if name in about} == wanted
     assert nvml.users == 0
-
-
-def test_a_record_says_that_bounds_were_not_checked(monkeypatch):
-    """Where JAX has no rule for a primitive, and positions keep to the caller's values."""
-
-    def no_rule(closed, arrays):
-        raise NotImplementedError("no rule for this primitive")
-
-    monkeypatch.setattr(checked_inputs, "bounds_check", no_rule)
-    args = jnp.ones((8, 4)), jnp.arange(4)
-    record = QUICK.tune(lambda _: lambda x, at: x[at], args, {}, key=key(), candidates=[1, 2], default=1)
-    assert record.measurement["bounds"] == "not checked: NotImplementedError: no rule for this primitive"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _LEVEL: Final = 0.01
-_DROPPED: Final = 0.05
+_DROPPED: Final = 0.03
 """The chance that a candidate which saves enough is dropped. The default stays then, so this may be larger."""
 
 _LAST_DROPPED: Final = 0.25
@@ -39,7 +39,7 @@ _EXACT: Final = 25
 _OBVIOUS: Final = 1.5
 _OBVIOUS_ROUNDS: Final = 4
 
-_LOOKS: Final = (1, 2, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 85, 113, 150, 200)
+_LOOKS: Final = (1, 2, 4, 8, 12, 18, 27, 40, 60, 90, 135, 200)
 """Rounds after which the samples are judged, so that a clear case ends early."""
 
 _EQUAL: Final = 0.02
@@ -53,7 +53,10 @@ _MOST_RUNS: Final = 80
 
 _HOPELESS: Final = 2.0
 _HOPELESS_RUNS: Final = 4
-"""A candidate is dropped that was never faster than so many times the best one's fastest run."""
+"""A candidate is dropped whose so many runs all took so many times the best one's fastest run."""
+
+_FAR_BEHIND: Final = 4.0
+"""The same for the runs of the warm-up alone."""
 
 _MANY: Final = 8
 _FAR: Final = 1.1
@@ -79,7 +82,7 @@ def decide(saved: Sequence[float], *, min_gain: float) -> GainDecision:
     """Say whether the gains are large enough to replace the default.
 
     A candidate is better if the estimate of its gain reaches the minimum, and the one-sided 99 % confidence interval
-    lies above half of it. It is not better if the 95 % interval lies below the minimum.
+    lies above half of it. It is not better if the 97 % interval lies below the minimum.
 
     Args:
         saved: the result of `gains`.
@@ -157,8 +160,12 @@ class Race:
     def __init__(self, tuning: TuningRun, trials: Sequence[Trial], reference: Trial | None) -> None:
         self.tuning = tuning
         self.reference = reference if reference is not None and reference.ready else None
-        self.alive = [trial for trial in trials if trial.ready]
-        self._fastest = min((min(trial.warm) for trial in self.alive), default=0.0)
+        self._fastest = best = min((min(trial.warm) for trial in trials if trial.ready), default=0.0)
+        self.alive = [
+            trial
+            for trial in trials
+            if trial.ready and (trial is self.reference or min(trial.warm) <= _FAR_BEHIND * best)
+        ]
         self._sum = sum(min(trial.warm) for trial in self.alive)
         self._spent = 0.0
         self.rounds = 0
@@ -229,7 +236,7 @@ class Race:
         best = min(min(trial.warm + trial.runs) for trial in self.alive)
         self._drop([trial for trial in self.rivals if _is_hopeless(trial, best)])
         if self.rounds < _OBVIOUS_ROUNDS:
-            return not self.rivals
+            return False
         decisions = {id(trial): self._decision(trial) for trial in self.rivals}
         self._drop([trial for trial in self.rivals if decisions[id(trial)] is GainDecision.NOT_BETTER])
         rivals = self.rivals

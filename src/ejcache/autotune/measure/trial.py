@@ -176,7 +176,14 @@ def _spans(value: Any) -> bool:
 _ERROR_LENGTH = 300
 _TRACEBACK = "Traceback (most recent call last):"
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0001, 0.01
-_MEMORY_WORDS = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "OUT_OF_MEMORY", "Unable to allocate")
+_MEMORY_WORDS = (
+    "RESOURCE_EXHAUSTED",
+    "MemoryError",
+    "out of memory",
+    "Out of memory",
+    "OUT_OF_MEMORY",
+    "Unable to allocate",
+)
 
 
 @dataclass(eq=False)
