@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Timing
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
     from ejcache.autotune.replay import tune
-    from ejcache.autotune.tuned_call import TunedCall
-    from ejcache.autotune.tuned_records import TunedRecords
+    from ejcache.autotune.tuned_records import TunedCall, TunedRecords
 
 __all__ = [
     "AutotuneStore",
@@ -90,8 +89,7 @@ _MODULES: Final = {
     "records.record": ("Candidate", "Record", "RecordKey", "Source", "Timing"),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
     "replay": ("tune",),
-    "tuned_call": ("TunedCall",),
-    "tuned_records": ("TunedRecords",),
+    "tuned_records": ("TunedCall", "TunedRecords"),
     "measure.space": ("Space", "powers_of_two"),
 }
 

@@ -16,8 +16,7 @@ from ejcache.autotune.operation import Autotuned
 from ejcache.autotune.recording import collect
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Source
-from ejcache.autotune.tuned_call import TunedCall, TuningOutcome
-from ejcache.autotune.tuned_records import TunedRecords
+from ejcache.autotune.tuned_records import TunedCall, TunedRecords, TuningOutcome
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from ejcache.autotune.choice import overlay
 from ejcache.autotune.records.document_frame import decode_document, encode_document
 from ejcache.autotune.records.record import MAX_RECORD_BYTES, decode_record, encode_record
-from ejcache.autotune.tuned_call import TunedCall, TuningOutcome
 from ejcache.errors import EntryCorruptError
 from ejcache.util.files import read_regular
 from ejcache.util.new_files import write_atomically
@@ -31,6 +32,33 @@ if TYPE_CHECKING:
 KIND: Final = "autotune records"
 SCHEMA: Final = 1
 _MAX_BYTES: Final = 8 * MAX_RECORD_BYTES
+
+
+class TuningOutcome(StrEnum):
+    """The result of tuning a call."""
+
+    TUNED = "tuned"
+    ALREADY = "already tuned"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TunedCall:
+    """One call that was to be tuned.
+
+    Attributes:
+        path: of the document that recorded it, or of its record.
+        operation: its name.
+        outcome: the result.
+        record: of the call, if there is one.
+        problem: the reason for a failure.
+    """
+
+    path: str
+    operation: str
+    outcome: TuningOutcome
+    record: Record | None = None
+    problem: str = ""
 
 
 class TunedRecords(Sequence[TunedCall]):

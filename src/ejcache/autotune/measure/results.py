@@ -98,6 +98,12 @@ def results_of(value: Any, gradients: Any = ()) -> Results:
     return Results(jax.device_get(arrays), value)
 
 
+def same_bits(one: Results, other: Results) -> bool:
+    """True if two results are equal, bit by bit."""
+    pairs = zip(one.arrays, other.arrays, strict=True)
+    return all(ours.dtype == theirs.dtype and ours.tobytes() == theirs.tobytes() for ours, theirs in pairs)
+
+
 def has_nan(results: Results) -> bool:
     """True if a value is NaN."""
     import numpy as np

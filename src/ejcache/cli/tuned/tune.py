@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.call_documents import RecordedNames
 from ejcache.autotune.recording import recorded_calls
 from ejcache.autotune.replay import replay
-from ejcache.autotune.tuned_call import TuningOutcome
+from ejcache.autotune.tuned_records import TuningOutcome
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory
 from ejcache.cli.options import count, positive_seconds
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.autotune.recording import RecordedCall
-    from ejcache.autotune.tuned_call import TunedCall
+    from ejcache.autotune.tuned_records import TunedCall
     from ejcache.stores.documents import Documents
 
 
