@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.warm_start import warm
     from ejcache.journal.listeners import on_event
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
-    from ejcache.reuse.sources import code_digest
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.listing import EntryInfo
     from ejcache.stores.opening import open_store
+    from ejcache.values.code_files import code_digest
 
 if sys.platform == "win32":
     raise ImportError("ejcache does not support Windows: it needs the file locks of Linux or macOS (WSL has them)")
@@ -104,7 +104,7 @@ _MODULES: Final = {
     "jax_integration.no_compile_blocks": ("forbid_compile",),
     "jax_integration.warm_start": ("warm",),
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
-    "reuse.sources": ("code_digest",),
+    "values.code_files": ("code_digest",),
     "settings.table": ("Settings",),
     "stores.base": ("Store",),
     "stores.listing": ("EntryInfo",),

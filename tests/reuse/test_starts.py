@@ -191,12 +191,11 @@ def scaled(x):
 def make(k):
     @ejcache.ejit(reuse_lowering="the same")
     def step(x):
-        traced.append("phase")
+        traced.append("closure")
         return x * k
     return step
 
-warmup, main = make(2), make(3)
-said["phase"] = (main if change else warmup)(x)
+said["phase"] = make(3 if change else 2)(x)  # what the closure holds counts
 
 space = {"x": x}
 exec("def typed(x):\\n    traced.append('exec')\\n    return x + 1", {"traced": traced}, space)
@@ -266,37 +265,6 @@ def test_a_module_that_is_edited_before_the_first_call(start, change):
     assert (edited["traced"], values(edited)["edited"]) == ([2], [0.0, 2.0, 4.0, 6.0])
     assert "was modified after the process began" in edited["stderr"]
     assert start(CHANGE="")["said"] == {"edited": [0.0, 3.0, 6.0, 9.0]}
-
-
-LATE = """
-def make(k):
-    @ejcache.ejit(reuse_lowering="the same")
-    def step(x):
-        traced.append(k)
-        return x * k
-    return step
-
-step = make(4 if change else 2)
-said["first"] = step(x)
-if change:
-    said["second"] = make(3)(x)
-    said["again"] = step(x)
-"""
-
-
-@pytest.mark.soak
-def test_a_second_function_that_is_made_late(start):
-    """It is said loudly; the record is removed, what was reused is traced, and the name, code and word stay off."""
-    for _ in range(2):
-        start(LATE)
-    assert start()["traced"] == []
-    late = start(CHANGE="yes")
-    assert late["traced"] == [3, 4]
-    assert (values(late)["second"], values(late)["again"]) == ([0.0, 3.0, 6.0, 9.0], [0.0, 4.0, 8.0, 12.0])
-    assert "and one of them was reused before, so the word does not stand for all that it reads" in late["stderr"]
-    after = [start() for _ in range(3)]
-    assert [each["traced"] for each in after] == [[2]] * 3
-    assert "several functions of the name" in after[0]["stderr"]
 
 
 CHANCE = """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 
@@ -20,13 +20,11 @@ from ejcache.jax_integration.activate import compiler_in_use
 from ejcache.jax_integration.lowering.module_digest import digest_module, expected_digests
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
-from ejcache.jax_integration.seam.reuse.refusal import RefusedError
+from ejcache.jax_integration.seam.reuse.calls import RefusedError
 from ejcache.keys.side_keys import reuse_module_key, reuse_record_key
-from ejcache.reuse.call import call_texts
-from ejcache.reuse.functions import know
+from ejcache.reuse.call import call_data
+from ejcache.reuse.function import KnownFunction, place_of_call
 from ejcache.reuse.log import note
-from ejcache.reuse.namesakes import Namesake
-from ejcache.reuse.process import checks_one_in, distributions, is_drawn, machine, number, why_packages_changed
 from ejcache.reuse.records import (
     LARGEST_MODULE,
     ReuseRecord,
@@ -40,14 +38,16 @@ from ejcache.reuse.records import (
     write_module,
     write_record,
 )
+from ejcache.reuse.start import checks_one_in, is_drawn, machine, number
 from ejcache.reuse.trees import TreeCodec
-from ejcache.reuse.values import digest_of
 from ejcache.reuse.votes import vote_on
+from ejcache.reuse.warned import warnings_so_far
 from ejcache.reuse.word import Word
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
-from ejcache.util.tuples import NamedTuple
+from ejcache.values.distributions import distributions_digest, why_packages_changed
+from ejcache.values.whole import NotWholeError, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
-    from ejcache.reuse.functions import KnownFunction
     from ejcache.reuse.votes import Vote
     from ejcache.settings.table import Settings
 
@@ -81,7 +80,8 @@ def reusing_jit(fun: Any, wanted: Any, options: dict[str, Any]) -> Any:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
     _work_ahead()
-    return seam.reusing_function(jitted, ReusingCalls(jitted, fun, word).miss)
+    known = KnownFunction(fun, place_of_call())
+    return seam.reusing_function(jitted, ReusingCalls(jitted, known, word).miss)
 
 
 @functools.cache
@@ -91,7 +91,7 @@ def _work_ahead() -> Future[None]:
 
 
 def _make_ready() -> None:
-    distributions()
+    distributions_digest()
     lowering.make_context_ahead()
 
 
@@ -131,15 +131,14 @@ class ReusingCalls:
 
     Args:
         jitted: the function, as `jax.jit` made it.
-        fun: the function itself.
-        word: for all that it reads besides its arguments.
+        known: the function itself.
+        word: for all that it reads besides its arguments and what it holds.
     """
 
-    def __init__(self, jitted: Any, fun: Any, word: Word) -> None:
+    def __init__(self, jitted: Any, known: KnownFunction, word: Word) -> None:
         self._jitted = jitted
         self._word = word
-        self._known: KnownFunction = know(fun)
-        self._namesake = Namesake(self._known, fun, word)
+        self._known = known
         self._plain = seam.plain_miss(jitted)
         self._is_served = True  # False where JAX's dispatch never serves it, and asks at each call
         self._is_counted = False
@@ -199,22 +198,19 @@ class ReusingCalls:
         """Ask the word, and take the call apart; None if it is to be a plain call. Raises what the word raises."""
         try:
             word = self._word.ask()
+        except NotWholeError as exc:  # a file that it stands for was changed; an error of the user's is the user's
+            self._stay_plain(use, exc.reason)
+            return None
         except BaseException:
             vote.trace()
             raise
         try:
             call = seam.parse_call(self._jitted, args, kwargs)
-            reason = (
-                self._known.why_changed()
-                or why_packages_changed()
-                or vote.why_impossible
-                or seam.why_plain(call)
-                or self._namesake.why_trace(word)
-            )
+            reason = why_packages_changed() or vote.why_impossible or seam.why_plain(call)
             if not reason:
                 return self._question(use, vote, call, word)
             self._stay_plain(use, reason)
-        except RefusedError as exc:
+        except (RefusedError, NotWholeError) as exc:
             self._stay_plain(use, exc.reason)
         except Exception as exc:
             use.policy.report_failure("ask whether a program can be reused", exc, use.settings, program=self.name)
@@ -222,18 +218,18 @@ class ReusingCalls:
 
     def _question(self, use: _Use, vote: Vote, call: ParsedCall, word: str) -> _Question:
         backend = _backend_of(call)
-        texts = {
+        function = digest_of(self._known.data())
+        data = {
             "the word": word,
-            "the code of the function, or the source of its module": self._known.code,
-            **call_texts(call, lowering.DevicePlaces(backend)),
-            "an installed distribution": distributions(),
+            "the function, what it holds, or the file in which it was made": function,
+            **call_data(call, lowering.DevicePlaces(backend)),
+            "an installed distribution": distributions_digest(),
             "the devices, the ranks, or the versions of Python and JAX": machine(backend),
             "a setting of autotuning": [use.settings.autotune_policy, use.settings.autotune_dir],
         }
-        parts = {what: digest_of(text)[:16] for what, text in texts.items()}
-        about = [self.name, texts]
-        off = digest_of([self.name, self._known.code, word])
-        keys = [reuse_record_key(self.name, digest) for digest in (digest_of(about), off)]
+        parts = {what: digest_of(each)[:16] for what, each in data.items()}
+        off = digest_of([self.name, function, word])
+        keys = [reuse_record_key(self.name, digest) for digest in (digest_of([self.name, data]), off)]
         return _Question(keys[0], word, keys[1], parts, call, use, backend, vote)
 
     # -- the answers -------------------------------------------------------------------------------------------------
@@ -270,7 +266,6 @@ class ReusingCalls:
 
     def _note_reuse(self, question: _Question) -> None:
         self._is_slow = True
-        self._namesake.note_reuse(question.word, functools.partial(self._withdraw, question))
         self._say(question, "reused", "earlier starts with this word, code and call have traced it")
         if not self._is_counted:
             self._is_counted = True
@@ -280,13 +275,16 @@ class ReusingCalls:
         began = time.perf_counter()
         refused = ""
         lowered = None
+        warned = warnings_so_far()
         try:
             lowered = lowering.lower(self._jitted, args, kwargs)
         except RefusedError as exc:
             refused = exc.reason
         seconds = time.perf_counter() - began
         result = self._plain(*args, **kwargs)
-        if lowered is not None:
+        if lowered is not None and warnings_so_far() != warned:
+            refused = "its trace or its lowering warned, and a start without a trace would not"
+        elif lowered is not None:
             try:
                 refused = self._learn(question, lowered, result, seconds)
             except RefusedError as exc:
@@ -367,11 +365,6 @@ class ReusingCalls:
             remove_record(question.key, policy, settings)
         except StoreError as exc:
             policy.report_failure("remove a record of reuse", exc, settings, program=self.name)
-
-    def _withdraw(self, question: _Question, why: str) -> None:
-        """Turn off what was reused: its record may be of another function, and the next call is traced."""
-        self._turn_off(question, why)
-        self._jitted.clear_cache()
 
     def _stay_plain(self, use: _Use, why: str) -> None:
         """Remember, and say once in a process, why this function is traced although it has a word."""

@@ -20,7 +20,6 @@ that JAX knows as a node, or a named tuple; data is never anything that could be
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import itertools
 import json
@@ -28,10 +27,8 @@ from collections import OrderedDict, defaultdict
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.jax_integration.seam.reuse.calls import make_tree
-from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.reuse.values import MISSING, kind_name, name_of, named
-from ejcache.util.log import log
+from ejcache.jax_integration.seam.reuse.calls import RefusedError, make_tree
+from ejcache.values.whole import MISSING, NotWholeError, kind_name, name_of, named, whole_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,30 +70,6 @@ def _parts_of(value: Any, depth: int) -> Iterator[object]:
         yield from _parts_of(each, depth + 1)
 
 
-def _is_equal(one: Any, other: Any, depth: int = 0) -> bool:
-    """True if two objects are equal, and not only numbers that Python takes for equal, such as 1 and True."""
-    if one is other:
-        return True
-    if type(one) is not type(other) or depth > _DEEPEST_OBJECT:
-        return False
-    if isinstance(one, (float, complex)):
-        return repr(one) == repr(other)
-    if isinstance(one, (tuple, list)):
-        return len(one) == len(other) and all(_is_equal(*pair, depth + 1) for pair in zip(one, other, strict=True))
-    if type(one) is dict:
-        return one.keys() == other.keys() and all(_is_equal(one[key], other[key], depth + 1) for key in one)
-    if dataclasses.is_dataclass(one):
-        names = [field.name for field in dataclasses.fields(one)]
-        if not all(_is_equal(getattr(one, name, None), getattr(other, name, None), depth + 1) for name in names):
-            return False
-    try:
-        return bool(one == other)
-    except Exception as exc:
-        # An array, or a comparison of the user's that fails: then the call is traced, as for a value that differs.
-        log.debug("two objects of %s count as different, because they cannot be compared: %s", type(one).__name__, exc)
-        return False
-
-
 class TreeCodec:
     """Writes and reads the trees of the results of a call.
 
@@ -108,6 +81,7 @@ class TreeCodec:
         self._call = call
         self._numbers: dict[int, int] = {}
         self._by_class: dict[type, list[int]] = {}
+        self._digests: dict[int, str] = {}
 
     @functools.cached_property
     def _objects(self) -> list[Any]:
@@ -159,7 +133,7 @@ class TreeCodec:
         raise RefusedError(f"{where} holds {kind_name(value)}, which is in no argument")
 
     def _number_of(self, value: Any) -> int | None:
-        """Find the number of this object among those of the arguments, or of one that equals it; None without one."""
+        """Find the number of this object among those of the arguments, or of one that holds the same; None without."""
         if not self._numbers:
             for number, each in enumerate(self._objects):
                 if self._numbers.setdefault(id(each), number) == number:
@@ -167,8 +141,21 @@ class TreeCodec:
         found = self._numbers.get(id(value))
         if found is None:
             candidates = self._by_class.get(type(value), ())
-            found = next((number for number in candidates if _is_equal(self._objects[number], value)), None)
+            wanted = self._digest(value) if candidates else ""
+            found = next((number for number in candidates if wanted and self._digest_at(number) == wanted), None)
         return found
+
+    def _digest_at(self, number: int) -> str:
+        if number not in self._digests:
+            self._digests[number] = self._digest(self._objects[number])
+        return self._digests[number]
+
+    @staticmethod
+    def _digest(value: Any) -> str:
+        try:
+            return whole_digest(value, "an object")
+        except NotWholeError:
+            return ""
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""The user's word for all that a function reads besides its arguments: a value, or a function that returns one.
+"""The user's word for all that a function reads besides what is known of it: a value, or a function that returns one.
 
-Of a word only a digest is kept. What cannot be a part of one is an error that names its place.
+Of a word only a digest is kept. A part that cannot be compared is an error that names its place.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import jax
 import numpy as np
 
 from ejcache.errors import UsageError
-from ejcache.reuse.values import NotPlainError, ValuePlace, digest_of, plain_data
+from ejcache.values.whole import NotWholeError, whole_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_ACCEPTED: Final = (
-    "text, bytes, a number, an enumeration, a path, a dtype, or a tuple, list, set, dict or dataclass of these"
-)
+_ACCEPTED: Final = "a text, a number, a path, a tuple, list or dict of such, or a configuration that holds no more"
 
 
 class Word:
@@ -37,18 +35,25 @@ class Word:
     def __init__(self, value: Any) -> None:
         self._function: Callable[[], Any] | None = None
         self._digest = ""
+        self._changed: NotWholeError | None = None
         if _is_function(value):
             _check_parameters(value)
             self._function = value
-        else:
+            return
+        try:
             self._digest = _digest(value)
+        except NotWholeError as exc:
+            self._changed = exc
 
     def ask(self) -> str:
         """Return a digest of the word as it is now. Raises whatever the user's function raises.
 
         Raises:
             UsageError: the function returned what is no word.
+            NotWholeError: a file that the word stands for was changed after this process began.
         """
+        if self._changed is not None:
+            raise self._changed
         return self._digest if self._function is None else _digest(self._function())
 
 
@@ -86,8 +91,10 @@ def _digest(value: Any) -> str:
     is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
     root = type(value).__name__.lower() if is_dataclass else "word"
     try:
-        return digest_of(plain_data(value, ValuePlace.WORD, root))
-    except NotPlainError as exc:
+        return whole_digest(value, root)
+    except NotWholeError as exc:
+        if exc.is_changed_file:
+            raise
         raise UsageError(
             f"ejit: reuse_lowering: {exc.reason}, which cannot be compared: {_advice(exc.value)}"
         ) from None
@@ -99,7 +106,7 @@ def _advice(value: object) -> str:
         return "give a digest of it, hashlib.sha256(numpy.asarray(array).tobytes()).hexdigest(), or make it an argument"
     if isinstance(value, type) or (callable(value) and hasattr(value, "__name__")):
         return "give its name, and ejcache.code_digest(module) for its code"
-    if isinstance(value, (dict, list, tuple, set, str, int, float)):
-        kind = next(each for each in (dict, list, tuple, set, str, int, float) if isinstance(value, each))
-        return f"give {kind.__name__}(…) of it"
+    for kind in (dict, list, tuple, set, str, bytes, int, float):
+        if isinstance(value, kind):
+            return f"give {kind.__name__}(…) of it"
     return f"give what counts of it, as {_ACCEPTED}"

@@ -11,7 +11,7 @@ Read for this: jax 0.10.2 and 0.12.0.1, `pjit.py`, `config.py`, `core.py`, `mesh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 import numpy as np
@@ -24,8 +24,8 @@ from jax._src.lib import _jax, jax_jit, xla_client
 from jax._src.random import prng as jax_prng
 from jax.sharding import AbstractMesh, Mesh, Sharding
 
-from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.util.tuples import NamedTuple
+from ejcache.errors import EjcacheError
+from ejcache.jax_integration.seam.jitted_functions import jit_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +35,18 @@ _STATE: Final = (
     "shard_arg_fallback cache"
 )
 """What `__getstate__` of a jitted function has: all that its constructor takes."""
+
+
+class RefusedError(EjcacheError):
+    """What this call needs, or what its program is made of, cannot be written down.
+
+    Args:
+        reason: the end of a sentence, as in "it calls back into Python".
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def mismatches() -> list[str]:
@@ -114,8 +126,7 @@ class ParsedCall(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """Return the options that `jax.jit` was given, as JAX has them, without those about the function's source."""
-        fields = self.jitted._jit_info._asdict()
-        return {name: value for name, value in fields.items() if name not in {"fun_sourceinfo", "fun_signature"}}
+        return jit_options(self.jitted) or {}
 
 
 def parse_call(jitted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ParsedCall:

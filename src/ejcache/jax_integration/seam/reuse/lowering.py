@@ -32,7 +32,7 @@ import inspect
 import sys
 from collections import deque
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 import numpy as np
@@ -48,9 +48,7 @@ from jaxlib import lapack
 from jaxlib.mlir import ir
 
 from ejcache.jax_integration.lowering.walking import operations_in
-from ejcache.jax_integration.seam.reuse.calls import has_logical_devices, key_type, key_type_name
-from ejcache.jax_integration.seam.reuse.refusal import RefusedError
-from ejcache.util.tuples import NamedTuple
+from ejcache.jax_integration.seam.reuse.calls import RefusedError, has_logical_devices, key_type, key_type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,22 +1,23 @@
-"""The files of a function's source: what is in them, and whether they were changed after this process began.
+"""Files of Python source: what is in them, and whether they are what this process runs.
 
-A function was made from its file as it was when Python read it. Nobody can say what that was, but a file that is older
-than the process is still the same.
+A function runs as its file was when Python read it. Nobody can say what that was, but a file that is older than the
+process is still the same. So a file counts by its content only if neither its change time nor its modification time is
+younger than the process, looked at whenever it is digested.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import stat
 import sys
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from ejcache.errors import UsageError
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +68,8 @@ def is_younger_than_process(status: os.stat_result) -> bool:
     return status.st_mtime > began or (status.st_nlink == 1 and status.st_ctime > began)
 
 
-class SourceFile(NamedTuple):
-    """A file, as it was when the function was made.
+class CodeFile(NamedTuple):
+    """A file of source, as it was when it was read.
 
     Attributes:
         path: as Python has it.
@@ -82,6 +83,9 @@ class SourceFile(NamedTuple):
 
     def why_changed(self) -> str:
         """Say that the file may differ from what Python read, as the end of a sentence; empty if it cannot."""
+        unknown = why_unknown()
+        if unknown:
+            return unknown
         try:
             now = os.stat(self.path)  # noqa: PTH116
             is_same = _identity(now) == self.status and not is_younger_than_process(now) and not _has_moved(self.path)
@@ -90,16 +94,24 @@ class SourceFile(NamedTuple):
         return "" if is_same else f"{self.path} was modified after the process began"
 
 
-def read_source(path: str) -> SourceFile | None:
-    """Read a file of source; None if there is none."""
+_read: Final[dict[str, CodeFile]] = {}
+"""Each file is read once in a process; `why_changed` looks at it again whenever it counts."""
+
+
+def read_code_file(path: str) -> CodeFile | None:
+    """Return a file of source, which is read once in a process; None if there is none."""
+    known = _read.get(path)
+    if known is not None:
+        return known
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return None
-            return SourceFile(path, hashlib.sha256(file.read()).hexdigest(), _identity(status))
+            found = CodeFile(path, hashlib.sha256(file.read()).hexdigest(), _identity(status))
     except (OSError, ValueError):  # a name such as "<string>" or one with a zero byte
         return None
+    return _read.setdefault(path, found)
 
 
 def _has_moved(path: str) -> bool:
@@ -125,8 +137,27 @@ def _identity(status: os.stat_result) -> tuple[int, ...]:
 # -- for a word ------------------------------------------------------------------------------------------------------
 
 
+class ChangedCode(str):  # noqa: SLOT000 (it has an attribute)
+    """What `code_digest` returns of a file that this process may not run: a text that no other process has.
+
+    Attributes:
+        reason: which file it is, as the end of a sentence.
+    """
+
+    reason: str
+
+    def __new__(cls, reason: str) -> Self:
+        """Make one."""
+        made = super().__new__(cls, f"changed {secrets.token_hex(16)}")
+        made.reason = reason
+        return made
+
+
 def code_digest(*modules_or_paths: ModuleType | str | os.PathLike[str]) -> str:
     """Return a digest of Python source, for the word of `reuse_lowering`.
+
+    Each file is read once in a process. If a file was changed after the process began, the process may run what the
+    file was before: then the digest is one that no other process has, and functions with it in their words are traced.
 
     Args:
         modules_or_paths: modules, packages, `.py` files and directories. Of a package and of a directory every `.py`
@@ -143,15 +174,31 @@ def code_digest(*modules_or_paths: ModuleType | str | os.PathLike[str]) -> str:
             raise UsageError(f"code_digest: {each!r} has no Python source: {_WHAT_TO_GIVE}")
         found.update(b"%d\n" % len(files))
         for name, path in files:
-            try:
-                content = path.read_bytes()
-            except OSError as exc:
-                raise UsageError(f"code_digest: {path} cannot be read: {exc.strerror}") from exc
+            file = read_code_file(os.fspath(path))
+            if file is None:
+                raise UsageError(f"code_digest: {path} cannot be read")
+            changed = file.why_changed()
+            if changed:
+                return ChangedCode(changed)
             encoded = os.fsencode(name)
-            found.update(b"%d %d\n" % (len(encoded), len(content)) + encoded + content)
+            found.update(b"%d %s\n" % (len(encoded), file.digest.encode()) + encoded)
+        gone = _why_gone(places, {os.fspath(path) for _, path in files})
+        if gone:
+            return ChangedCode(gone)
     if not modules_or_paths:
         raise UsageError(f"code_digest: {_WHAT_TO_GIVE}")
     return found.hexdigest()
+
+
+def _why_gone(places: list[Path], files: set[str]) -> str:
+    """Say that a module which this process has imported from below these places has no file any more."""
+    for module in tuple(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if type(path) is not str or not path.endswith(".py") or path in files:
+            continue
+        if any(Path(path).is_relative_to(place) for place in places) and not Path(path).exists():
+            return f"{path} is gone"
+    return ""
 
 
 _WHAT_TO_GIVE: Final = "give modules, packages, .py files, or directories that have some"
