@@ -55,7 +55,7 @@ _BEGAN: Final = _began()
 
 def why_unknown() -> str:
     """Say why nobody knows what is younger than this process, as the end of a sentence; empty if it is known."""
-    return "" if _BEGAN is not None else "the process was forked before it made a function with a word"
+    return "" if _BEGAN is not None else "the process was forked before, and runs what its parent has read"
 
 
 def is_younger_than_process(status: os.stat_result) -> bool:
