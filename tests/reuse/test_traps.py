@@ -33,6 +33,9 @@ def step(name, use, **options):
     body.__qualname__ = body.__name__ = name
     return ejcache.ejit(body, reuse_lowering=("w", name), **options)
 
+def word(name, value, use):
+    said[name] = ejcache.ejit(lambda x: traced.append(name) or use(x), reuse_lowering=value)(x)
+
 def static(name, value, use):
     said[name] = step(name, use, static_argnums=1)(x, value)
 
@@ -60,7 +63,7 @@ static("class", Block, lambda x, block: x * block.k)
 class Holder:
     block: type
 static("class in a dataclass", Holder(Block), lambda x, holder: x * holder.block.k)
-said["class in a word"] = ejcache.ejit(lambda x: traced.append("class in a word") or x * Block.k, reuse_lowering=("w", Block))(x)
+word("class in a word", ("w", Block), lambda x: x * Block.k)
 
 # -- what a container or a dataclass holds besides
 @dataclasses.dataclass
@@ -68,22 +71,23 @@ class Config(dict):
     name: str = "c"
 config = Config()
 config["k"] = two
-said["dict in a word"] = ejcache.ejit(lambda x: traced.append("dict in a word") or x * config["k"], reuse_lowering=config)(x)
+word("dict in a word", config, lambda x: x * config["k"])
 @dataclasses.dataclass
 class More:
     size: int = 1
     def __post_init__(self):
         self.k = two
 more = More()
-said["attribute in a word"] = ejcache.ejit(lambda x: traced.append("attribute in a word") or x * more.k, reuse_lowering=more)(x)
+word("attribute in a word", more, lambda x: x * more.k)
 
 # -- functions as static arguments
 def made(k):
     def inner(x):
         return (x * k).sum()
     return inner
-for name, by in {"vmap": lambda f: jax.vmap(lambda x: f(x)), "grad": jax.grad, "checkpoint": jax.checkpoint, "jit": jax.jit}.items():
-    static(f"static {name}", by(made(two)), lambda x, f: f(x))
+for by in (jax.grad, jax.checkpoint, jax.jit):
+    static(f"static {by.__name__}", by(made(two)), lambda x, f: f(x))
+static("static vmap", jax.vmap(lambda x, k=two: x * k), lambda x, f: f(x))
 def wraps(inner):
     @functools.wraps(inner)
     def outer(x):
@@ -95,7 +99,8 @@ def rule(k):
     found.defjvp(lambda primals, tangents: (primals[0].sum(), tangents[0].sum() * k))
     return found
 static("static custom_jvp", rule(two), lambda x, f: jax.grad(f)(x))
-static("static argnums", jax.jit(lambda x, k: x * k, static_argnums=(1,) if changed else ()), lambda x, f: x * (2 + changed))
+numbers = (1,) if changed else ()
+static("static argnums", jax.jit(lambda x, k: x * k, static_argnums=numbers), lambda x, f: x * (2 + changed))
 static("static partial", functools.partial(made(two)), lambda x, f: f(x))
 
 # -- JAX's own types and objects in nodes of trees
@@ -145,7 +150,8 @@ class Trainer:
         return x * self.k
 said["method"] = ejcache.ejit(Trainer(two).step, reuse_lowering="w")(x)
 said["call"] = ejcache.ejit(Trainer(two), reuse_lowering="w")(x)
-said["partial"] = ejcache.ejit(functools.partial(lambda k, x: traced.append("partial") or x * k, two), reuse_lowering="w")(x)
+partial = functools.partial(lambda k, x: traced.append("partial") or x * k, two)
+said["partial"] = ejcache.ejit(partial, reuse_lowering="w")(x)
 
 # -- states of training, with another learning rate
 model = nn.Dense(2, use_bias=False)

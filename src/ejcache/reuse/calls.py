@@ -357,8 +357,8 @@ class ReusingCalls:
         self._say(question, "wrong", why)
         policy.warn(
             f"reuse:{question.off_key}",
-            f"{why}, so the word does not stand for all that it reads: it is traced until `ejcache prune --all`, or until it "
-            "has another word (docs/reuse.md)",
+            f"{why}, so the word does not stand for all that it reads: it is traced until `ejcache prune --all`, or "
+            "until it has another word (docs/reuse.md)",
         )
         try:
             write_record(question.off_key, TurnedOff(why), policy, settings)
