@@ -13,6 +13,7 @@ from pathlib import Path
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import serialization
 from flax.training.train_state import TrainState
@@ -55,7 +56,7 @@ def main(checkpoint, config=Config()):
     )
     if checkpoint.exists():
         state = serialization.from_bytes(state, checkpoint.read_bytes())
-    state = jax.device_put(state)  # arrays of JAX in the first start and in those that resume
+    state = jax.device_put(jax.tree.map(np.asarray, state))  # the same types in the first start and in those that resume
     for _ in range(config.steps):
         state, loss = step(state, x, y)
     checkpoint.write_bytes(serialization.to_bytes(state))

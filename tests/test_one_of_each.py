@@ -100,18 +100,6 @@ def test_mechanism_is_defined_once(pattern, home):
     assert [path for path, tree in trees().items() for name in defined(tree) if re.search(pattern, name)] == [home]
 
 
-def test_named_tuples_are_made_quickly():
-    """No module takes its named tuples from `typing`, whose import compiles every annotation."""
-    users = {
-        path
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "typing"
-        if any(alias.name == "NamedTuple" for alias in node.names)
-    }
-    assert users == {"util/tuples.py"}
-
-
 def test_class_names_are_unique():
     """A class name in a traceback names one class. Private classes do not count."""
     names = Counter(

@@ -46,6 +46,7 @@ from ejcache.reuse.word import Word
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
+from ejcache.values.code_files import why_unknown
 from ejcache.values.distributions import distributions_digest, why_packages_changed
 from ejcache.values.whole import NotWholeError, digest_of
 
@@ -206,7 +207,7 @@ class ReusingCalls:
             raise
         try:
             call = seam.parse_call(self._jitted, args, kwargs)
-            reason = why_packages_changed() or vote.why_impossible or seam.why_plain(call)
+            reason = why_unknown() or why_packages_changed() or vote.why_impossible or seam.why_plain(call)
             if not reason:
                 return self._question(use, vote, call, word)
             self._stay_plain(use, reason)
