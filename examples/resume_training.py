@@ -56,7 +56,7 @@ def main(checkpoint, config=Config()):
     )
     if checkpoint.exists():
         state = serialization.from_bytes(state, checkpoint.read_bytes())
-    state = jax.device_put(jax.tree.map(np.asarray, state))  # the same types in the first start and in those that resume
+    state = jax.device_put(jax.tree.map(np.asarray, state))  # the same types as in a start that resumes
     for _ in range(config.steps):
         state, loss = step(state, x, y)
     checkpoint.write_bytes(serialization.to_bytes(state))
