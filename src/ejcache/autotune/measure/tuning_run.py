@@ -41,7 +41,7 @@ _CHECK_SHARE: Final = 0.25
 """All candidates together may take this share of the budget to be compared on varied inputs, before one has won."""
 
 _FEWEST_REPEATS: Final = 3
-_MOST_REPEATS: Final = 24
+_MOST_REPEATS: Final = 14
 """A winner is compared again so often: a candidate may be right in the first runs only, or be wrong now and then."""
 
 _SINGLE_SECONDS: Final = 0.1
