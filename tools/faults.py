@@ -5,6 +5,8 @@
     python tools/faults.py 07 19                  try these two
     python tools/faults.py all --coverage FILE    with the tests that run its lines, by a .coverage file with contexts
     python tools/faults.py 07 --whole             with the whole suite, but for the long tests
+    python tools/faults.py 07 --tests PATH …      with these tests
+    python tools/faults.py all --at COMMIT        in the tree of this commit, with its tests
 
 A fault is a patch. It is applied in a scratch copy of the tree, which has an environment of its own, so that programs
 that tests start have the fault, too. The tests stop at the first failure. A test that also fails without the fault
@@ -13,8 +15,9 @@ does not count, and is left out. The result is one of
     seen     a test fails, and passes without the fault
     unseen   no test fails
     gone     the patch does not apply: its code has changed, so the fault has to be written or drawn anew
+    unclear  the tests did not end, or ended without the name of a test
 
-The exit status is 1 if a fault is unseen or gone.
+The exit status is 0 if all are seen.
 """
 
 from __future__ import annotations
@@ -65,7 +68,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one fault: `seen`, `unseen` or `gone`, the test that saw it, and the tests that do not count."""
+    """What came of one fault, the test that saw it or what pytest said, and the tests that do not count."""
 
     verdict: str
     detail: str = ""
@@ -84,12 +87,21 @@ class Scratch:
 
     Args:
         directory: an empty directory.
+        commit: whose tree is copied; without it, the present one.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, commit: str | None = None) -> None:
         self.tree = directory / "tree"
         self._environment = directory / "environment"
         self.tree.mkdir()
+        if commit:
+            packed = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
+            subprocess.run(["tar", "-x"], cwd=self.tree, check=True, input=packed)
+        else:
+            self._copy()
+        self._make_environment()
+
+    def _copy(self) -> None:
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=ROOT,
@@ -102,7 +114,6 @@ class Scratch:
             if source.is_file():
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, copy, follow_symlinks=False)
-        self._make_environment()
 
     def _make_environment(self) -> None:
         """Make an environment that has this one's libraries, and the package of the copy before them."""
@@ -155,8 +166,9 @@ def try_fault(fault: Fault, scratch: Scratch, tests: Sequence[str]) -> Result:
         scratch.apply(fault.patch, reverse=True)
         if failure is None:
             return Result("unseen", left_out=tuple(left_out))
-        is_test = (scratch.tree / failure.split("::")[0]).is_file()
-        if not is_test or scratch.first_failure([failure], ()) is None:
+        if not failure.split("::")[0].endswith(".py"):
+            return Result("unclear", failure, tuple(left_out))
+        if scratch.first_failure([failure], ()) is None:
             return Result("seen", failure, tuple(left_out))
         left_out.append(failure)
         scratch.apply(fault.patch)
@@ -191,6 +203,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="FAULT", help="the beginning of a name, or all")
     parser.add_argument("--coverage", type=Path, help="a .coverage file that was written with contexts")
     parser.add_argument("--whole", action="store_true", help="run all tests but the long ones")
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="files and directories of tests")
+    parser.add_argument("--at", metavar="COMMIT", help="whose tree and tests are tried")
     options = parser.parse_args()
     faults = read_index()
     if not options.names:
@@ -200,9 +214,9 @@ def main() -> int:
     chosen = [fault for fault in faults if "all" in options.names or fault.name.startswith(tuple(options.names))]
     verdicts = []
     with tempfile.TemporaryDirectory(prefix="faults-") as directory:
-        scratch = Scratch(Path(directory))
+        scratch = Scratch(Path(directory), commit=options.at)
         for fault in chosen:
-            tests = list(fault.tests)
+            tests = options.tests or list(fault.tests)
             if options.whole:
                 tests = ["tests"]
             elif options.coverage:
@@ -213,7 +227,7 @@ def main() -> int:
             left_out = f"; failed without it, too: {', '.join(result.left_out)}" if result.left_out else ""
             seconds = time.monotonic() - begun
             print(f"{fault.name}: {result.verdict} {result.detail}{left_out} ({seconds:.0f} s)", flush=True)
-    print(", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("seen", "unseen", "gone")))
+    print(", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in ("seen", "unseen", "gone", "unclear")))
     return 0 if set(verdicts) <= {"seen"} else 1
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the pairs of tests/support/key_pairs.py with the installed JAX, and write tests/keys/key_pairs.md.
+"""Measure the pairs of tests/keys/key_pairs.toml with the installed JAX, and write tests/keys/key_pairs.md.
 
     python tools/key_table.py [--check]
 
@@ -25,7 +25,7 @@ HEAD = """\
 # Which programs have one key
 
 This page is made by `python tools/key_table.py` with JAX {jax}, jaxlib {jaxlib}, {libtpu}; the
-pairs are those of `tests/support/key_pairs.py`, and `tests/keys/test_key_pairs.py` measures them with every JAX that
+pairs are those of `tests/keys/key_pairs.toml`, and `tests/keys/test_key_pairs.py` measures them with every JAX that
 is tested.
 
 JAX is asked to compile both programs of a pair, each in the process that the pair describes. What JAX hands to its
@@ -120,8 +120,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(argv)
     sys.path.insert(0, str(ROOT / "tests" / "support"))
-    measuring, pairs = importlib.import_module("key_measuring"), importlib.import_module("key_pairs")
-    text = page(measuring.measure(pairs.PAIRS))
+    measuring = importlib.import_module("key_measuring")
+    text = page(measuring.measure(measuring.read_pairs()))
     if options.check:
         return int(not PAGE.exists() or PAGE.read_text() != text)
     PAGE.write_text(text)

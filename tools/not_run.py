@@ -81,12 +81,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", type=Path, help="a report of coverage.py in JSON")
     parser.add_argument("--commit", help="the commit of the report; by default the present one")
+    parser.add_argument("--note", default="", help="a sentence about the run")
     options = parser.parse_args()
     commit = options.commit or subprocess.run(
         ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.strip()  # fmt: skip
     rooms = rooms_of(json.loads(options.report.read_text())["files"])
-    print(f"Lines and branches of {commit} that no test runs. Written by tools/not_run.py, which explains the signs.\n")
+    print(f"Lines and branches of {commit} that no test runs. Written by tools/not_run.py, which explains the signs.")
+    print(f"{options.note}\n")
     print(f"{'room':18}{'lines':>7}{'not run':>9}{'percent':>8}{'branches':>10}{'not run':>9}{'percent':>8}")
     total = Room()
     for name, room in rooms.items():

@@ -6,7 +6,7 @@ import hashlib
 from contextlib import closing
 
 import pytest
-from archives import flipped, framed
+from archives import flipped
 from store_faults import FaultStore
 
 from ejcache import entry, entry_encoding
@@ -110,19 +110,6 @@ def test_without_tiers():
     assert cache.stats().to_dict()["tiers"] == {}
 
 
-def test_damage_of_the_local_tier_is_no_miss(cache, tiers):
-    """An entry that is damaged in the local tier alone is counted, taken out, and given from the shared tier."""
-    cache.put("k", b"value")
-    assert cache.flush(60) is True
-    good = tiers[0].peek("k")
-    tiers[0].replace("k", flipped(good, -8))
-    assert cache.get("k") == b"value"
-    stats = cache.stats()
-    assert (stats.hits, stats.misses, stats.corrupt) == (1, 0, 1)
-    assert stats.tiers["local"]["corrupt"] == 1
-    assert tiers[0].peek("k") == good
-
-
 def test_damage_of_both_tiers_is_a_miss(cache, tiers, caplog):
     """An entry that is damaged in both tiers is a counted miss, gone from both, and can be stored again."""
     for tier in tiers:
@@ -162,17 +149,6 @@ def test_damage_in_a_read_only_store_counts_once(tmp_path, caplog):
         assert policy.read("k", resolve()) is Miss.CORRUPT
         assert stats_of_process(policy).corrupt == 1
     assert f"a damaged entry in {tmp_path} is not used: k" in caplog.text
-
-
-def test_an_entry_of_a_nonsensical_header_is_healed(tmp_path):
-    """One that passes its checksum and says what no entry says is taken out of use, as any damage is."""
-    text = b'{"key":"k","codec":"none","payload_size":0,"raw_size":0,"created":1%s}' % (b"0" * 400)
-    with LocalStore(tmp_path) as store:
-        store.put("k", framed(text, b""))
-    with closing(cache_of(str(tmp_path), lambda: LocalStore(tmp_path))) as cache:
-        assert cache.get("k") is None
-        assert cache.put("k", b"value") is True
-        assert cache.get("k") == b"value"
 
 
 def test_a_cache_that_is_switched_off_says_so():

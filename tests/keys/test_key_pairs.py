@@ -7,9 +7,9 @@ import sys
 import jax
 import pytest
 from helpers import ROOT, run_program
-from key_measuring import measure
-from key_pairs import PAIRS
+from key_measuring import measure, read_pairs
 
+PAIRS = read_pairs()
 PAGE = ROOT / "tests" / "keys" / "key_pairs.md"
 TOOL = ROOT / "tools" / "key_table.py"
 

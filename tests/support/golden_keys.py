@@ -17,14 +17,14 @@ from typing import Any, Final
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from helpers import ROOT  # noqa: E402
-from key_measuring import Process, Side, make_keys, side  # noqa: E402
+from key_measuring import Side, make_keys, side  # noqa: E402
 
 from ejcache.keys.key import CacheKey  # noqa: E402
 
 __all__ = ["SIDES", "golden_path", "keys_here"]
 
 _OF_THE_MACHINE: Final = frozenset({"native_libraries", "cpu", "machine", "threads"})
-_X64: Final = Process(config=(("jax_enable_x64", True),))
+_X64: Final = {"config": {"jax_enable_x64": True}}
 
 SIDES: Final[dict[str, Side]] = {
     "plain": side(),
@@ -43,13 +43,13 @@ SIDES: Final[dict[str, Side]] = {
     "private functions": side("helpers"),
     "remat": side("rematerialised"),
     "embedded constant": side("embedded", last=1.0),
-    "compiler options": side(compiler_options=(("xla_cpu_enable_fast_math", True),)),
+    "compiler options": side(compiler_options={"xla_cpu_enable_fast_math": True}),
     "x64": side(process=_X64),
     "LAPACK with x64": side("factored", process=_X64),
-    "a namespace": side(process=Process(settings=(("namespace", "second"),))),
-    "flags": side(process=Process(flags="--xla_cpu_enable_fast_math=true")),
-    "custom call on a GPU": side("foreign", process=Process(platform="gpu")),
-    "sharded on a TPU": side("sharded", process=Process(platform="tpu")),
+    "a namespace": side(process={"settings": {"namespace": "second"}}),
+    "flags": side(process={"flags": "--xla_cpu_enable_fast_math=true"}),
+    "custom call on a GPU": side("foreign", process={"platform": "gpu"}),
+    "sharded on a TPU": side("sharded", process={"platform": "tpu"}),
 }
 
 

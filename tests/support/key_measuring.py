@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -104,11 +105,61 @@ class Measured:
     untouched: bool = True
 
 
-def side(program: str = "step", /, *, process: Process | None = None, **options: Any) -> Side:
-    """A side whose keywords are a case's fields; all others are arguments of the program's maker."""
-    fields = {name: options.pop(name) for name in list(options) if name in Case.__dataclass_fields__}
-    arguments = tuple(sorted(options.items()))
-    return Side(Case(program, arguments=arguments, **fields), process or Process())
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return None if value == "(none)" else value
+
+
+def _sorted(table: Any) -> Any:
+    return tuple(sorted((name, _frozen(value)) for name, value in table.items()))
+
+
+def _read_case(table: dict[str, Any]) -> Case:
+    fields = {name: _frozen(value) for name, value in table.items() if name in Case.__dataclass_fields__}
+    if "compiler_options" in table:
+        fields["compiler_options"] = tuple(
+            table["compiler_options"].items()
+        )  # their order is what some pairs are about
+    return Case(arguments=_sorted({name: value for name, value in table.items() if name not in fields}), **fields)
+
+
+def _process(table: dict[str, Any]) -> Process:
+    fields = {name: _frozen(value) for name, value in table.items() if not isinstance(value, dict)}
+    fields |= {name: _sorted(value) for name, value in table.items() if name in ("env", "config", "settings")}
+    if "files" in table:
+        fields["files"] = tuple(table["files"].items())
+    if "history" in table:
+        fields["history"] = tuple(map(_read_case, table["history"]))
+    if "assigned" in table:
+        named = [(*name.rpartition(".")[::2], value) for name, value in table["assigned"].items()]
+        fields["assigned"] = _frozen([list(each) for each in named])
+    return Process(**fields)
+
+
+def side(program: str = "step", /, *, process: dict[str, Any] | None = None, **case: Any) -> Side:
+    """Make a side: keywords that are no fields of a case are arguments of the program's maker."""
+    return Side(_read_case({"program": program, **case}), _process(process or {}))
+
+
+def _side(table: dict[str, Any]) -> Side:
+    return side(table.get("program", "step"), **{name: value for name, value in table.items() if name != "program"})
+
+
+def read_pairs() -> list[Pair]:
+    """Read the pairs of tests/keys/key_pairs.toml."""
+    tables = tomllib.loads((ROOT / "tests" / "keys" / "key_pairs.toml").read_text())
+    return [
+        Pair(
+            row["title"],
+            same=kind == "same",
+            one=_side(row["one"]),
+            other=_side(row["other"]),
+            known=row.get("known", ""),
+        )
+        for kind in ("same", "different")
+        for row in tables[kind]
+    ]
 
 
 def make_keys(sides: Iterable[Side]) -> dict[tuple[Process, Case], dict[str, Any]]:

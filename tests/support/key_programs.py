@@ -1,4 +1,4 @@
-"""The programs of `key_pairs.py`: each maker gives a function and its arguments, as a user would write them.
+"""Programs of tests/keys/key_pairs.toml: each maker gives a function and its arguments, as a user would write them.
 
 The text of this file is run from wherever a pair asks for, changed as the pair asks for.
 """
