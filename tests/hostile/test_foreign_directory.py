@@ -51,7 +51,7 @@ LINES = {
     "doctor": ["doctor", "--dir", "."],
     "target": ["target", "diff", "tpu:v5e:2x2", "--dir", "."],
     "bench": ["bench", "--rounds", "1", "{script}"],
-    "tuned": ["tuned", "tune", "--dir", ".", "--spread", "{script}"],
+    "tuned": ["tuned", "tune", "--dir", ".", "{script}"],
 }
 """A command line of each command, and for groups of the one that starts processes."""
 
@@ -112,17 +112,6 @@ def test_a_module_in_the_working_directory_has_to_be_named_by_its_file(hostile, 
         assert done.returncode == 1
         assert "own.py:step" in done.stderr
     assert not (hostile / "__pycache__").exists()
-
-
-@pytest.mark.soak
-def test_a_candidate_in_a_process_of_its_own_imports_nothing_from_the_working_directory(hostile, script):
-    """The screening process has the path of the program, without the working directory."""
-    code = script.read_text().replace('version="1"', 'version="1", tuner=ejcache.autotune.Tuner(isolate=True)')
-    script.write_text(code.replace("import ejcache,", "import ejcache.autotune, ejcache,"))
-    done = run_program(
-        [sys.executable, script], cwd=hostile, env={"EJCACHE_AUTOTUNE_POLICY": "autotune", "EJKERNEL_LOG_AUTOTUNE": "1"}
-    )
-    assert done.stdout == "2.0\n"
 
 
 def test_a_recorded_type_that_imports_a_module_is_not_made(hostile, script, tmp_path):

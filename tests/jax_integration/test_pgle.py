@@ -416,8 +416,8 @@ def test_a_profile_is_as_recent_as_its_program():
     assert {deletion.entry.key for deletion in gone} == {unused.text, profile_key(unused)}
 
 
-@pytest.mark.parametrize(("flags", "source"), [({}, "tuned"), ({"jax_enable_pgle": True}, "pgle")])
-def test_tuned_records_say_that_they_were_measured_with_a_profile(flags, source, tmp_path):
+@pytest.mark.parametrize(("flags", "profiled"), [({}, False), ({"jax_enable_pgle": True}, True)])
+def test_tuned_records_say_that_they_were_measured_with_a_profile(flags, profiled, tmp_path):
     """Each candidate is profiled and compiled once more before it is timed, and the record outranks others."""
     from ejcache.autotune import AutotuneStore, Tuner, autotuned
 
@@ -438,8 +438,8 @@ def test_tuned_records_say_that_they_were_measured_with_a_profile(flags, source,
         key = walk.key(x)
         walk.choose(x)
 
-    assert store.find(key).record.source == source
-    assert len(seen.profiles) == (2 if source == "pgle" else 0)
+    assert store.find(key).record.with_profile is profiled
+    assert len(seen.profiles) == (2 if profiled else 0)
     assert seen.profiled == RUNS * len(seen.profiles)
 
 
