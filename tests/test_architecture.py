@@ -123,6 +123,7 @@ INNER_LEVELS = {
         "urls": -1,
         "base": 0,
         "location": 0,
+        "epochs": 1,
         "network_filesystems": 1,
         "host_notes": 1,
         "local": 2,

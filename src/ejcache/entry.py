@@ -44,7 +44,6 @@ _CHECKSUM_SIZE: Final = 32
 _CODECS: Final = ("zstd", "none")
 _LAST_DAY: Final = 253_402_214_400.0
 """The last day of the year 9999: Python has no later date."""
-_MOST_RECALLS: Final = 1 << 53
 _MAX_RATIO: Final = 1000
 _RATIO_APPLIES: Final = 64 << 20
 """A payload that expands to more than this many bytes, and more than a thousandfold, is refused as a compression bomb.
@@ -77,7 +76,6 @@ class Header(NamedTuple):
         profile_digest: sha256 of the profile a "pgle" variant was made with, or empty.
         components: digest of each named component of the key.
         writer: the user, host and process that stored it (`util.writer`); empty in entries of the first days.
-        recall: the number of the last recall that the writer knew; 0 for none.
         extra: fields that this version does not know.
     """
 
@@ -97,7 +95,6 @@ class Header(NamedTuple):
     profile_digest: str = ""
     components: Mapping[str, str] = {}
     writer: str = ""
-    recall: int = 0
     extra: Mapping[str, Any] = {}
 
 
@@ -125,7 +122,6 @@ FIELDS: Final[dict[str, type]] = {
     "profile_digest": str,
     "components": dict,
     "writer": str,
-    "recall": int,
 }
 _REQUIRED: Final = ("key", "codec", "payload_size", "raw_size")
 _ABSENT: Final = object()
@@ -256,8 +252,6 @@ def make_header(fields: dict[str, Any]) -> Header:
         raise EntryCorruptError("the header's sizes or codec are out of range")
     if not math.isfinite(header.compile_seconds):
         raise EntryCorruptError("the header's compile time is not a number")
-    if not 0 <= header.recall < _MOST_RECALLS:
-        raise EntryCorruptError("the header's number of a recall is out of range")
     if not 0.0 <= header.created <= _LAST_DAY:
         raise EntryCorruptError("the header's creation time is out of range")
     return header

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ejcache.entry import Header
 
 _SMALL: Final = 1 << 18
-_LATER: Final = ("writer", "recall")
-"""Fields that are left out while they say nothing: the first entries have none of them."""
 
 _encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -55,9 +53,8 @@ def encode(header: Header, raw: bytes, *, level: int | None = None) -> bytes:
         fields["components"] = dict(header.components)
     if not fields.keys().isdisjoint(header.extra):
         raise ValueError(f"extra header fields shadow named ones: {sorted(fields.keys() & header.extra.keys())}")
-    for name in _LATER:
-        if not fields[name]:
-            del fields[name]
+    if not fields["writer"]:
+        del fields["writer"]  # the first entries have none
     try:
         make_header({**header.extra, **fields})
         encoded = _encode_json({**header.extra, **fields}).encode()

@@ -21,6 +21,7 @@
         │   ├── StoreForbiddenError*    one object may not be read, which says nothing about the others
         │   │   └── NoPermissionError*  the credentials may not read anything, or not list (403)
         │   ├── StoreRefusedError*      there is no such bucket, or it does not know the credentials
+        │   ├── PolicyDamagedError*     what is stored with a cache of its use is damaged, and is not replaced unasked
         │   ├── UntrustedDirectoryError* another user owns a local directory, or can write to it
         │   └── StoreNotAskedError*     a request was not sent: the storage has just failed or is not ready yet
         └── NotAStoreError              there is something else at the URL, or nothing
@@ -144,6 +145,10 @@ class NoPermissionError(StoreForbiddenError):
 
 class StoreRefusedError(StoreUnavailableError):
     """The storage answers every request so: there is no such bucket, or it does not know the credentials (401)."""
+
+
+class PolicyDamagedError(StoreUnavailableError):
+    """The policy of a cache is damaged. It may have turned the cache off or recalled entries, so it is not replaced."""
 
 
 class StoreNotAskedError(StoreUnavailableError):

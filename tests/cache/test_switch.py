@@ -9,23 +9,25 @@ import threading
 import pytest
 from cli_helpers import ejcache
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
+from ejcache.cache import shared_switch, switch
 from ejcache.cache.counters import Skip
-from ejcache.cache.opening import open_cache_store, open_switch
+from ejcache.cache.former_copies import FormerCopies
+from ejcache.cache.opening import open_cache
 from ejcache.cache.policy import CachePolicy, Miss
-from ejcache.cache.recalled_copies import RecalledCopies
 from ejcache.cache.shared_switch import SharedSwitch
-from ejcache.cache.switch import FRESH_SECONDS
+from ejcache.cache.switch import FRESH_SECONDS, CacheSwitch, Reading
 from ejcache.cache.writing import EntryWriter
-from ejcache.errors import StoreUnavailableError
-from ejcache.maintenance.recalls import Recalls, Rule
-from ejcache.maintenance.stored_policy import encode_policy, switch_of
+from ejcache.errors import NoPermissionError, StoreUnavailableError
+from ejcache.maintenance.stored_policy import MAX_BYTES, encode_policy, switch_of
 from ejcache.settings.resolve import resolve
+from ejcache.stores.epochs import Epochs, FormerEpoch, encode_epochs, tier_folder
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_bucket
 from ejcache.util.writer import user_and_host
 
 OFF = encode_policy(switch_of(enabled=False, by="anna@ops", at=1e9))
+ON = encode_policy(switch_of(enabled=True, by="anna@ops", at=1e9))
 KEY = "jit_f-cpu-plain-" + "0" * 64
 
 
@@ -52,7 +54,7 @@ class Stored:
         self.answers.wait(60)
         if self.error is not None:
             raise self.error
-        return self.data
+        return Reading(self.data, str(self.asked))
 
 
 @pytest.fixture
@@ -102,7 +104,8 @@ def test_without_an_answer_the_last_one_holds(host):
     other = make()
     other.begin(ask=False)
     assert (other.is_off(), stored.asked) == (True, 2)
-    stored.error, stored.data = None, b""
+    stored.error, stored.data = None, ON
+    clock.now += FRESH_SECONDS + 1
     other.look()
     assert other.is_off() is False
 
@@ -118,29 +121,129 @@ def test_the_first_lookup_waits_for_the_answer(host):
     assert switch.is_off() is True
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"{",
-        b"[]",
-        b"\xff",
-        encode_policy({"enabled": "no"}),
-        OFF.replace(b'"version": 1', b'"version": 9'),
-        b"[" * 9999,
-    ],
-)
+UNREADABLE = [
+    b"{",
+    b"[]",
+    b"\xff",
+    encode_policy({"enabled": "no"}),
+    encode_policy({"epoch": "../x"}),
+    OFF.replace(b'"version": 1', b'"version": 9'),
+    b"[" * 9999,
+    b"x" * (MAX_BYTES + 1),
+]
+
+
+@pytest.mark.parametrize("data", UNREADABLE)
 def test_what_cannot_be_read_changes_nothing(host, data, caplog):
-    """A damaged or later document is ignored with a sentence, and never fails a job."""
-    make, _, stored = host
+    """A host that knew that the cache is off goes on by that, and says so once; one that never knew keeps away."""
+    make, clock, stored = host
+    stored.data = OFF
+    make().look()
     stored.data = data
-    switch = make()
+    clock.now += FRESH_SECONDS + 1
     with caplog.at_level(logging.WARNING):
-        switch.begin()
-        assert switch.is_off() is False
-    assert "cannot be read" in caplog.text
+        for _ in range(3):
+            switch = make()
+            switch.begin()
+            assert (switch.is_off(), switch.epoch) == (True, "")
+            clock.now += FRESH_SECONDS + 1
+    assert caplog.text.count("goes on by what it knew") == 1
 
 
-@pytest.mark.parametrize("note", [b"", b"x", b"1e400\n{}", b"1000000.0\n" + b"{" * 100, b"-5\n"])
+@pytest.mark.parametrize("data", [*UNREADABLE, StoreUnavailableError("down"), NoPermissionError("403")])
+def test_who_never_could_read_it_does_not_know_where_the_cache_is(host, data, caplog):
+    """It asks again with longer and longer pauses, at most one request of the host a minute."""
+    make, clock, stored = host
+    if isinstance(data, Exception):
+        stored.error = data
+    else:
+        stored.data = data
+    with caplog.at_level(logging.WARNING):
+        for _ in range(60):
+            switch = make()
+            switch.begin()
+            assert (switch.is_off(), switch.epoch) == (False, None)
+            switch.look()
+            clock.now += 61
+    assert stored.asked <= 12
+    assert caplog.text.count("is not used until its policy") == (
+        0 if isinstance(data, StoreUnavailableError) else 1
+    ) or (isinstance(data, NoPermissionError))
+    stored.error, stored.data = None, ON
+    clock.now += 601
+    switch.look()
+    assert switch.epoch == ""
+
+
+@pytest.mark.parametrize("later", [b"", encode_policy({"max_size": 5})])
+def test_a_policy_that_is_gone_changes_nothing(host, later, caplog):
+    """Nor does one that was written since by somebody who knew nothing of it: what it says of limits counts, and the
+    place where entries are stays."""
+    make, clock, stored = host
+    known = Epochs("a" * 16, (FormerEpoch("", 10.0),))
+    stored.data = encode_policy(switch_of(enabled=False, by="anna@ops", at=1e9) | encode_epochs(known))
+    make().look()
+    with caplog.at_level(logging.WARNING):
+        for data in (b"", later, later):
+            stored.data = data
+            clock.now += FRESH_SECONDS + 1
+            switch = make()
+            switch.begin()
+            assert (switch.is_off(), switch.epoch) == (not data, "a" * 16)
+    assert caplog.text.count("is gone") == 1
+    assert caplog.text.count("is an earlier one") == bool(later)
+    stored.data = encode_policy(encode_epochs(known.ended(20.0)))
+    clock.now += FRESH_SECONDS + 1
+    switch.look()
+    assert switch.epoch not in ("", "a" * 16)
+
+
+def test_a_clock_that_was_set_back(host):
+    """A note that was written in the future is old."""
+    make, clock, stored = host
+    make().look()
+    clock.now -= 86_400
+    stored.data = OFF
+    switch = make()
+    switch.begin()
+    assert switch.is_off() is True
+
+
+def test_a_cache_of_one_host_is_asked_by_the_monotonic_clock():
+    """What is there is looked at once a minute, whatever the clock on the wall says; what is gone or damaged changes
+    nothing."""
+    clock, stored = Time(), Stored(OFF)
+    switch = CacheSwitch("/cache", stored, clock=clock)
+    for data in (OFF, b"", b"{", ON, b"", b"{"):
+        stored.data = data
+        clock.now += FRESH_SECONDS + 1
+        assert switch.is_off() is (stored.asked <= 3)
+    assert stored.asked == 6
+    damaged = CacheSwitch("/cache", Stored(b"{"), clock=clock)
+    assert damaged.is_off() is True  # it may have been turned off
+
+
+def test_it_is_logged_by_which_policy_a_process_goes(host, caplog):
+    """Its version, and how old that reading is; whenever that changes."""
+    make, clock, stored = host
+    stored.data = ON
+    with caplog.at_level(logging.INFO, logger="ejcache"):
+        make().look()
+        clock.now += 20
+        late = make()
+        late.begin()
+        late.look()
+    said = [record.message for record in caplog.records if "of its policy" in record.message]
+    assert [
+        "version 1 of its policy, read 0 s ago" in said[0],
+        "version 1 of its policy, read 20 s ago" in said[1],
+    ] == [True, True]
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    "note", [b"", b"x", b"1e400\n{}", b'{"asked": 1000000.0, "read": 1e6, "failures": 0, "generation": ""}\n{', b"[]\n"]
+)
 def test_a_damaged_note_of_the_host_is_read_anew(host, tmp_path, note):
     """What this host has noted is not trusted to be in its form."""
     make, _, stored = host
@@ -169,12 +272,7 @@ def test_where_nothing_can_be_noted_a_process_asks_for_itself(host, tmp_path):
 
 def policy_at(url):
     settings = resolve(calls={"dir": url, "min_compile_seconds": 0.0})
-    policy = CachePolicy(
-        url,
-        open_store=lambda: open_cache_store(url, settings),
-        open_switch=lambda store: open_switch(url, store, settings),
-    )
-    return policy, settings
+    return CachePolicy(url, open_store=lambda: open_cache(url, settings)), settings
 
 
 @pytest.mark.parametrize("where", ["directory", "bucket"])
@@ -209,10 +307,11 @@ def test_a_cache_that_is_off_is_neither_read_nor_written(where, tmp_path, bucket
 
 
 def test_the_document_keeps_the_limits():
-    """The switch lies beside the limits, and turning a cache on leaves no trace."""
+    """The switch lies beside the limits, and whether a cache is on is always written out."""
     off = json.loads(encode_policy({"max_size": 5} | switch_of(enabled=False, by="a", at=1.0)))
     assert (off["max_size"], off["enabled"], off["switched_by"]) == (5, False, "a")
-    assert set(json.loads(encode_policy(switch_of(enabled=True, by="a", at=1.0)))) == {"format", "version"}
+    on = json.loads(encode_policy(switch_of(enabled=True, by="a", at=1.0)))
+    assert on == {"enabled": True, "format": "ejcache-policy", "version": 1}
 
 
 # -- recalls -----------------------------------------------------------------------------------------------------------
@@ -242,14 +341,13 @@ class Processes:
 
     def minute_passes(self):
         """What was read before is old now; each process that looks reads it again."""
-        for note in self._path.rglob("scratch/policy"):
-            note.unlink()
-        for policy in self.opened:
-            switch = policy.switch
-            switch._looked_at = float("-inf")
-            if isinstance(switch, SharedSwitch):
-                switch.look()
-            switch.is_off()
+        with self._monkeypatch.context() as later:
+            for module in (shared_switch, switch):
+                later.setattr(module, "FRESH_SECONDS", -1.0)
+            for policy in self.opened:
+                if isinstance(policy.switch, SharedSwitch):
+                    policy.switch.look()
+                policy.is_off()
 
     def recall(self, *arguments):
         said = ejcache("recall", "--dir", self.url, "--json", *arguments)
@@ -304,13 +402,16 @@ def test_what_is_recalled_is_a_miss_everywhere(processes, what, caplog):
 
 
 def test_who_does_not_know_yet_stores_in_vain(processes):
-    """An entry of a process that had not read of the recall is a miss, and is replaced; one of who had read stays."""
+    """An entry of a process that had not read of the recall lies where nobody looks; one of who had read is a hit."""
     before, after = processes.start("one"), processes.start("two")
     store(before, HEADER._replace(key=KEY.replace("jit_f", "jit_g")))
     processes.recall("--all", "--yes")
     store(before)
     processes.minute_passes()
-    assert found(after)[1] in {Miss.ABSENT, Miss.RECALLED}
+    if processes.one_host:
+        assert found(after)[0] is not None  # it was compiled after the recall
+        return
+    assert found(after)[1] is Miss.ABSENT
     store(after, raw=b"y")
     assert found(before) == (b"y", None)
     assert found(processes.start("three")) == (b"y", None)
@@ -354,21 +455,46 @@ def test_pending_uploads_bring_nothing_back(tmp_path, bucket, monkeypatch):
     policy.close()
 
 
-def test_a_host_that_was_away_drops_its_copies(tmp_path):
-    """When the list has lost what it had not seen, it cannot tell which are good; what it stores then stays."""
-    note = tmp_path / "scratch" / "recalled"
-    data = entry_encoding.encode(HEADER, b"x")
-    with LocalStore(tmp_path / "copies") as local:
-        assert local.put(KEY, data)
-        RecalledCopies(local, note).drop_if_unknown(Recalls(50))
-        RecalledCopies(local, note).remove(Recalls(50))
-        assert (local.get(KEY), note.read_text()) == (data, "50\n")
-        RecalledCopies(local, note).drop_if_unknown(Recalls(70, dropped=50))
-        assert local.get(KEY) == data
-        RecalledCopies(local, note).drop_if_unknown(Recalls(70, dropped=51))
-        assert local.get(KEY) is None
-        assert local.put(KEY, data)
-        RecalledCopies(local, note).drop_if_unknown(Recalls(70, dropped=51))
-        assert local.get(KEY) == data
-        RecalledCopies(local, note).remove(Recalls(80, rules=(Rule(80),)))
-        assert (local.get(KEY), note.read_text()) == (None, "80\n")
+def test_copies_of_a_former_place_go(tmp_path, bucket, monkeypatch):
+    """They are found by nobody, and removed by a later process of the host."""
+    made = Processes("bucket", tmp_path, monkeypatch)
+    first = made.start("one")
+    store(first)
+    made.recall("--all", "--yes")
+    made.minute_passes()
+    assert found(first)[1] is Miss.ABSENT
+    store(first, raw=b"y")
+    (tier,) = (tmp_path / "one").iterdir()
+    (place,) = tier.glob("in-*")
+    assert place.name == f"in-{first[0].switch.epoch}"
+
+    def open_local(epoch):
+        return LocalStore(tier / tier_folder(epoch))
+
+    for _ in range(2):
+        FormerCopies(tier, lambda: [""], open_local).clear()
+    with open_local("") as former, open_local(first[0].switch.epoch) as present:
+        assert ([info.key for info in former.entries()], [info.key for info in present.entries()]) == ([], [KEY])
+    first[0].close()
+
+
+def test_what_was_compiled_before_the_policy_was_known_is_shared_then(tmp_path, bucket, monkeypatch):
+    """Until then it stays on this host; the storage is asked for the policy alone."""
+    made = Processes("bucket", tmp_path, monkeypatch)
+    with open_bucket(made.url) as objects:
+        objects.write("v1/policy.json", b"{")
+    bucket.clear_requests()
+    process = made.start("one")
+    policy, settings = process
+    assert EntryWriter(policy).write(HEADER, b"x" * 100, settings).skip is None
+    assert found(process)[0] is not None
+    assert {request.path.rpartition("/")[2] for request in bucket.requests} == {"policy.json"}
+    with open_bucket(made.url) as objects:
+        objects.write("v1/policy.json", ON)
+    made.minute_passes()
+    assert found(process)[0] is not None
+    assert policy.flush(60)
+    other = made.start("two")
+    assert found(other)[0] is not None
+    for each in made.opened:
+        each.close()

@@ -95,7 +95,7 @@ def test_what_is_refused(tmp_path, arguments, said):
 
 
 def test_a_document_that_cannot_be_read(cache):
-    """Doctor refuses it; one of a later version stays, a damaged one is replaced."""
+    """Doctor refuses it; one of a later version stays, a damaged one is replaced on purpose only."""
     write_policy(cache, encode_policy({"recalled": {"version": 9}}))
     checks = {check["name"]: check for check in ejcache("doctor", cache, "--json").json["checks"]}
     assert (checks["policy"]["verdict"], "version 9" in checks["policy"]["detail"]) == ("failed", True)
@@ -103,5 +103,8 @@ def test_a_document_that_cannot_be_read(cache):
     assert (said.status, "version 9" in said.err) == (1, True)
     assert names(cache) == ["jit_f", "jit_g"]
     write_policy(cache, b"{")
-    assert ejcache("recall", "--all", "--yes", "--dir", cache).status == 0
+    for command in (["recall", "--all", "--yes"], ["config", "set", "enabled=true"]):
+        said = ejcache(*command, "--dir", cache)
+        assert (said.status, "--replace" in said.err) == (1, True)
+    assert ejcache("recall", "--all", "--yes", "--replace", "--dir", cache).status == 0
     assert names(cache) == []

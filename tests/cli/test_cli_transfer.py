@@ -55,12 +55,13 @@ def copied(*arguments) -> tuple[int, int]:
 def test_push_and_pull(bucket, cache, tmp_path):
     """Entries go to a bucket and come to another host, byte for byte, each in one request after one listing.
 
-    One more request is the journal, which says what they are worth, and one asks what is recalled.
+    One more request is the journal, which says what they are worth, one asks where the entries are, and one what is
+    recalled.
     """
     bucket.clear_requests()
     assert copied("push", URL, "--dir", cache) == (3, 0)
     asked = Counter((record.method, record.path.split("/")[1]) for record in bucket.requests)
-    assert asked == {("GET", "storage"): 1, ("GET", "download"): 1, ("POST", "upload"): 3 + 1}
+    assert asked == {("GET", "storage"): 1, ("GET", "download"): 2, ("POST", "upload"): 3 + 1}
     assert copied("pull", URL, "--dir", tmp_path / "other") == (3, 0)
     assert held(cache) == held(URL) == held(tmp_path / "other")
 

@@ -195,7 +195,9 @@ def test_names_of_others_are_no_entries(objects):
 
 
 def test_requests_on_a_bucket():
-    """A pass over a bucket is one listing, a look at what was folded, one request per journal, and batched deletes."""
+    """A pass over a bucket is one listing, a look at what was folded, one request per journal, batched deletes, and one
+    for the policy.
+    """
     with GcsServer() as server:
         bucket = gcs_bucket(server)
         try:
@@ -209,8 +211,9 @@ def test_requests_on_a_bucket():
         finally:
             bucket.close()
     assert len([r for r in requests if r.method == "GET" and r.path.endswith("/o")]) == 1
-    # The snapshot and the journal are read, the first is written; a batch of journals, two of entries.
-    assert len(requests) == 1 + 2 + 1 + 1 + 2
+    # The snapshot and the journal are read, the first is written; a batch of journals, two of entries; the policy is
+    # read for places that are over.
+    assert len(requests) == 1 + 2 + 1 + 1 + 2 + 1
 
 
 # -- who and when ----------------------------------------------------------------------------------------------------
@@ -226,7 +229,7 @@ class Process:
         self.steps = Steps(clock)
         self.leases = StoreLeases(objects, scheduler=self.steps)
         self.scheduler = MaintenanceScheduler(
-            objects,
+            SharedStore(objects),
             self.leases,
             policy=self.policy,
             stored=lambda: self.stored,

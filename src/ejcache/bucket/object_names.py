@@ -5,8 +5,11 @@
     v1/leases/<key>                who compiles the program with this key now
     v1/journal/                    what processes used and counted: their journals, and a snapshot
     v1/xla/                        XLA's own caches
-    v1/policy.json                 the limits of the store
+    v1/policy.json                 the policy of the store: limits, switch, recalls
     v1/tmp/<process>               on file systems: a file that is being written
+
+After `ejcache recall --all`, entries, quarantine, leases and XLA's caches lie in a folder of their own
+(`stores.epochs`).
 
 The layout is the same for file systems and buckets, because a bucket may be mounted as a file system on another host.
 """
@@ -75,7 +78,7 @@ _MAX_ENTRY: Final = entry.MAX_RAW_SIZE + entry.MAX_HEADER_SIZE + entry.OVERHEAD
 _MAX_SIZES: Final = {
     QUARANTINE: 64 << 20,
     "v1/leases/": 4096,
-    "v1/policy.json": 64 << 10,
+    "v1/policy.json": 128 << 10,
     "v1/journal/": 512 << 20,
     "v1/": _MAX_ENTRY,
     "autotune": 16 << 20,

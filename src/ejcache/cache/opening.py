@@ -12,7 +12,7 @@ from ejcache.util.directory_access import POLICY
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ejcache.cache.switch import CacheSwitch
+    from ejcache.cache.switch import OpenedStore
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
@@ -33,6 +33,11 @@ def open_cache_store(url: str | Location, settings: Settings) -> Store:
         from ejcache.cache.opening_tiers import open_tiered
 
         return open_tiered(location, settings, worth=worth_by(settings))
+    return _open_directory(location, settings)
+
+
+def _open_directory(location: Location, settings: Settings) -> Store:
+    """Open the store of one host, or of this process, at `location`."""
     return open_store(
         location,
         max_size=settings.chosen_max_size,
@@ -82,36 +87,33 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
     return SingleFlight.of_store(store, directory=Path(location.path) / "v1" / "leases")
 
 
-def open_switch(url: str | Location, store: Store, settings: Settings) -> CacheSwitch | None:
-    """Make what knows whether the cache is turned off, and begin to ask; None if nobody can turn it off.
+def open_cache(url: str | Location, settings: Settings) -> OpenedStore:
+    """Open the store at `url`, as `open_cache_store` does, and what knows whether it is turned off and where it is.
 
-    Args:
-        url: of the cache.
-        store: as `open_cache_store` returned it.
-        settings: the settings now.
+    What hosts share is opened at the place of which this host knows; `CacheSwitch.store_in` says where it is since.
+
+    Raises:
+        UsageError: `url` names no store.
+        StoreError: the store cannot be opened.
     """
-    from ejcache.cache.switch import MAX_BYTES, CacheSwitch
+    location = usable_location(Location.parse(url), settings, or_raise=settings.raise_errors)
+    if detect_shared_storage(location):
+        from ejcache.cache.opening_tiers import TierOpener
+
+        return TierOpener(location, settings, worth=worth_by(settings)).open()
+    from ejcache.cache.switch import MAX_BYTES, CacheSwitch, OpenedStore, Reading
+
+    store = _open_directory(location, settings)
+    if location.kind == "memory":
+        return OpenedStore(store)
     from ejcache.util.files import read_regular
 
-    opened = Location.parse(store.url)  # `url`, or the directory that is used in its place
-    if opened.kind == "memory":
-        return None
-    if not detect_shared_storage(opened):
-        path = Path(opened.path) / POLICY
+    path = Path(location.path) / POLICY
 
-        def read_file() -> bytes:
-            try:
-                return read_regular(path, max_size=MAX_BYTES)
-            except FileNotFoundError:
-                return b""
+    def read_file() -> Reading:
+        try:
+            return Reading(read_regular(path, max_size=MAX_BYTES))
+        except FileNotFoundError:
+            return Reading(b"")
 
-        return CacheSwitch(opened.url, read_file)
-    from ejcache.stores.shared.store import SharedStore
-    from ejcache.stores.tiered.store import TieredStore
-
-    if not isinstance(store, TieredStore) or not isinstance(store.shared, SharedStore):
-        return None
-    from ejcache.cache.opening_tiers import switch_of_storage
-
-    location = usable_location(Location.parse(url), settings)
-    return switch_of_storage(location, store, store.shared, settings)
+    return OpenedStore(store, CacheSwitch(location.url, read_file))

@@ -1,27 +1,43 @@
-"""Opens the store of a cache on storage that hosts share, behind a local tier on this host, and its switch."""
+"""Opens the store of a cache on storage that hosts share, behind a local tier on this host, and its switch.
+
+Both tiers are opened at the place that the policy of the cache names (`stores.epochs`). Until this host has read the
+policy, its copies are the whole cache: nothing is asked of shared storage but that.
+"""
 
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.errors import EntryRecalledError, StoreError, StoreForbiddenError, StoreNotAskedError
+from ejcache.bucket.breaker import FAILED, StorageNote
+from ejcache.bucket.folder import BucketFolder
+from ejcache.cache.former_copies import FormerCopies
+from ejcache.cache.shared_switch import LOOK_SECONDS, SharedSwitch, noted_epoch
+from ejcache.cache.switch import OpenedStore, Reading
+from ejcache.errors import EntryRecalledError, StoreError, StoreNotAskedError
+from ejcache.journal.unsent import UnsentUses
 from ejcache.keys.parsing import evicted_before
+from ejcache.maintenance.scheduler import attach
+from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, EffectiveEvictionPolicy
+from ejcache.maintenance.worth import worth_of_bytes
 from ejcache.stores.base import UNLIMITED
+from ejcache.stores.epochs import FIRST, folder_of, tier_folder
+from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import open_bucket
-from ejcache.util.directory_access import POLICY
+from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.tier_directory import find_local_tier
+from ejcache.stores.tiered.store import TieredStore
 from ejcache.util.log import log
+from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.cache.switch import CacheSwitch
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.location import Location
-    from ejcache.stores.shared.store import SharedStore
-    from ejcache.stores.tiered.store import TieredStore
 
 _AGAIN_SECONDS: Final = 1.0
 """How long a process waits for the first answer of storage that gave this host none before."""
@@ -29,99 +45,179 @@ _MEMORY_BYTES: Final = 256 << 20
 """Limit of the local tier where there is no local disk for it and this process's memory holds it."""
 
 
-def open_tiered(location: Location, settings: Settings, *, worth: Callable[[bytes, int], float] | None) -> TieredStore:
-    """Return the shared store at `location`, behind a local tier.
+class TierOpener:
+    """Opens the tiers of a cache on shared storage, at one place after the other.
 
     The client of a bucket is made at the first request. Without a local disk it is made now: the process has nowhere to
     leave its usage, and would wait for the client when it ends.
+
+    Args:
+        location: of the cache.
+        settings: the settings now.
+        worth: by which the local tier orders its entries; None to order them by their last use.
+
+    Attributes:
+        scratch: what this host keeps of the cache beside copies; None without a local disk for it.
+        epoch: in which the cache was, as this host has noted; None if it does not know that.
     """
-    from ejcache.bucket.breaker import StorageNote
-    from ejcache.journal.unsent import UnsentUses
-    from ejcache.maintenance.scheduler import attach
-    from ejcache.maintenance.stored_policy import EffectiveEvictionPolicy
-    from ejcache.stores.memory import MemoryStore
-    from ejcache.stores.shared.store import SharedStore
-    from ejcache.stores.tier_directory import find_local_tier
-    from ejcache.stores.tiered.store import TieredStore
 
-    place = find_local_tier(location, settings) if settings.local_max_size else None
-    local: Store | None = None
-    if place is not None:
-        from ejcache.stores.local.store import LocalStore
+    def __init__(self, location: Location, settings: Settings, *, worth: Callable[[bytes, int], float] | None) -> None:
+        self._location = location
+        self._settings = settings
+        self._worth = worth
+        self._tier = find_local_tier(location, settings) if settings.local_max_size else None
+        self.epoch = None if self._tier is None else noted_epoch(self._tier / "scratch" / "policy")
+        self._first: Store | None = self._local(self.epoch or FIRST)
+        if isinstance(self._first, MemoryStore):
+            self._tier = self.epoch = None
+        self.scratch = None if self._tier is None else self._tier / "scratch"
+        self._root = open_bucket(location, settings=settings, prepare=self.scratch is None)
+        self._root.entries_only = True
+        if self._root.breaker is not None and self.scratch is not None:
+            self._root.breaker.use_note(StorageNote(self.scratch / "storage"), seconds=_AGAIN_SECONDS)
 
-        try:
-            local = LocalStore(
-                place,
-                max_size=settings.local_max_size,
-                trusted=settings.trust_dir,
-                evict_before=evicted_before,
-                worth=worth,
-            )
-        except StoreError as exc:
-            log.warning("ejcache: copies of %s are kept in memory only: %s", location, exc)
-    scratch = place / "scratch" if place is not None and local is not None else None
-    shared = SharedStore(
-        open_bucket(location, settings=settings, prepare=scratch is None),
-        max_size=UNLIMITED if settings.chosen_max_size is None else settings.chosen_max_size,
-        read_only=settings.read_only or location.anonymous,
-        unsent=None if scratch is None else UnsentUses(scratch / "unsent"),
-    )
-    shared.bucket.entries_only = True
-    if shared.bucket.breaker is not None and scratch is not None:
-        shared.bucket.breaker.use_note(StorageNote(scratch / "storage"), seconds=_AGAIN_SECONDS)
-    tiered = TieredStore(
-        local if local is not None else MemoryStore(max_size=_MEMORY_BYTES),
-        shared,
-        scratch=scratch,
-        verify=_verify,
-        read_only=settings.read_only,
-    )
-    attach(tiered, policy=EffectiveEvictionPolicy(shared.bucket, max_size=shared.max_size, evict=settings.evict))
-    return tiered
+    def _local(self, epoch: str) -> Store:
+        """Open the copies of an epoch: on a local disk, or in memory."""
+        if self._tier is not None:
+            from ejcache.stores.local.store import LocalStore
 
+            try:
+                return LocalStore(
+                    self._tier / tier_folder(epoch),
+                    max_size=self._settings.local_max_size,
+                    trusted=self._settings.trust_dir,
+                    evict_before=evicted_before,
+                    worth=self._worth,
+                )
+            except StoreError as exc:
+                log.warning("ejcache: copies of %s are kept in memory only: %s", self._location, exc)
+        return MemoryStore(max_size=_MEMORY_BYTES)
 
-def switch_of_storage(location: Location, store: TieredStore, shared: SharedStore, settings: Settings) -> CacheSwitch:
-    """Return what says whether the cache on this storage is turned off, and what of it is recalled.
+    def local_at(self, epoch: str) -> Store:
+        """Return the store of this host's copies of an epoch."""
+        if self._first is not None and epoch == (self.epoch or FIRST):
+            first, self._first = self._first, None
+            return first
+        return self._local(epoch)
 
-    From now on `store` verifies by it what it copies and uploads, and looks at it again once a minute.
-    """
-    from ejcache.bucket.breaker import FAILED, StorageNote
-    from ejcache.cache.recalled_copies import RecalledCopies
-    from ejcache.cache.shared_switch import LOOK_SECONDS, SharedSwitch
-    from ejcache.cache.switch import MAX_BYTES
-    from ejcache.stores.local.store import LocalStore
-    from ejcache.stores.tier_directory import find_local_tier
+    def at(self, epoch: str, local: Store | None = None) -> TieredStore:
+        """Return the store of an epoch: what hosts share, behind this host's copies.
 
-    def read_object() -> bytes:
-        found = shared.bucket.read(POLICY, length=MAX_BYTES + 1)
-        return b"" if found is None else found.data
+        Args:
+            epoch: in which the cache is.
+            local: the copies, if they are open.
+        """
+        settings, scratch = self._settings, self.scratch
+        shared = SharedStore(
+            BucketFolder(self._root, folder_of(epoch)) if epoch else self._root,
+            root=self._root,
+            max_size=UNLIMITED if settings.chosen_max_size is None else settings.chosen_max_size,
+            read_only=settings.read_only or self._location.anonymous,
+            unsent=None if scratch is None else UnsentUses(scratch / "unsent"),
+        )
+        spool = None
+        if scratch is not None and self._tier is not None:
+            # What is pending belongs to the epoch, as the copies do that hold its bytes: in another one, nobody looks.
+            spool = self._tier / tier_folder(epoch) / "spool" if epoch else scratch / "spool"
+        tiered = TieredStore(
+            local if local is not None else self.local_at(epoch),
+            shared,
+            scratch=scratch,
+            spool=spool,
+            verify=_verify,
+            read_only=settings.read_only,
+        )
+        limits = EffectiveEvictionPolicy(self._root, max_size=shared.max_size, evict=settings.evict)
+        attach(tiered, policy=limits)
+        return tiered
 
-    place = find_local_tier(location, settings) if isinstance(store.local, LocalStore) else None
-    scratch = None if place is None else place / "scratch"
-    switch = SharedSwitch(
-        location.url,
-        read_object,
-        note=None if scratch is None else scratch / "policy",
-        copies=None if scratch is None else RecalledCopies(store.local, scratch / "recalled"),
-    )
+    def read_policy(self) -> Reading:
+        """Read what is stored with the cache of its use; raises StoreError if the storage failed."""
+        found = self._root.read(POLICY, length=MAX_BYTES + 1)
+        return Reading(b"") if found is None else Reading(found.data, found.version)
 
-    def verify(key: str, data: bytes) -> object:
-        header = entry.verify(data, key=key)
-        if switch.is_recalled(header, data):
-            raise EntryRecalledError(f"{key} was recalled")
-        return header
+    def open(self) -> OpenedStore:
+        """Open the store at the place that this host knows, and what knows about the cache, which begins to ask."""
+        note = None if self.scratch is None else self.scratch / "policy"
+        self._switch = switch = SharedSwitch(self._location.url, self.read_policy, note=note, open_at=self._moved)
+        is_dead = self.scratch is not None and StorageNote(self.scratch / "storage").said == FAILED
+        switch.begin(ask=not is_dead)
+        if self.epoch is None:
+            switch.watch()
+            return OpenedStore(self.local_at(FIRST), switch, None)
+        return OpenedStore(self._watching(self.at(self.epoch), self.epoch), switch, self.epoch)
 
-    def verify_upload(key: str, data: bytes) -> object:
-        with contextlib.suppress(StoreForbiddenError):  # who may write and not look has no word in this
+    def _moved(self, epoch: str, opened: Store) -> Store:
+        """Return the store of another epoch, after `opened`, whose uploads are dropped."""
+        self._switch.stop()
+        if isinstance(opened, TieredStore):
+            opened.verify = opened.verify_upload = _refuse
+            submit(partial(_leave, opened))
+            return self._watching(self.at(epoch), epoch)
+        return self._watching(self.at(epoch, None if epoch else opened), epoch)
+
+    def _watching(self, tiered: TieredStore, epoch: str) -> TieredStore:
+        """Have the store verify by the switch what it copies and uploads, and look at it again once a minute."""
+        switch = self._switch
+
+        def verify(key: str, data: bytes) -> object:
+            header = entry.verify(data, key=key)
+            if switch.epoch != epoch or switch.is_recalled(header, data):
+                raise EntryRecalledError(f"{key} was recalled")
+            return header
+
+        def verify_upload(key: str, data: bytes) -> object:
             switch.ask()
-        if switch.is_off():
-            raise StoreNotAskedError(f"{location} is turned off")
-        return verify(key, data)
+            if switch.is_off():
+                raise StoreNotAskedError(f"{self._location} is turned off")
+            return verify(key, data)
 
-    store.verify, store.verify_upload = verify, verify_upload
-    switch.begin(ask=scratch is None or StorageNote(scratch / "storage").said != FAILED)
-    store.worker.every(LOOK_SECONDS, switch.look)
-    return switch
+        tiered.verify, tiered.verify_upload = verify, verify_upload
+        tiered.worker.every(LOOK_SECONDS, switch.look)
+        if self._tier is not None and epoch:
+            former = FormerCopies(self._tier, lambda: (each.epoch for each in switch.former), self._local)
+            tiered.worker.every(LOOK_SECONDS, former.clear)
+        return tiered
+
+
+def open_tiered(location: Location, settings: Settings, *, worth: Callable[[bytes, int], float] | None) -> TieredStore:
+    """Return the store at the place of which this host knows, without a switch: whatever the policy says by now."""
+    opener = TierOpener(location, settings, worth=worth)
+    return opener.at(opener.epoch or FIRST)
+
+
+def carry_over(opened: Store, to: Store, keys: set[str]) -> None:
+    """Store in `to` what this process has stored in `opened`, before this host knew where the cache is.
+
+    Args:
+        opened: this host's copies, which may be those of `to`.
+        to: the store of the cache.
+        keys: of what this process has stored.
+    """
+    if not isinstance(to, TieredStore):
+        return
+    is_same = to.local is opened
+    for key in keys:
+        with contextlib.suppress(StoreError):
+            if is_same:
+                to.upload(key)
+            elif (data := opened.peek(key)) is not None:
+                to.put(key, data, worth=worth_of_bytes(data))
+    if not is_same:
+        opened.close()
+
+
+def _leave(tiered: TieredStore) -> None:
+    """Close a store whose place is over. The client stays open: the store that took its place has the same one."""
+    with contextlib.suppress(StoreError):
+        tiered.finish()
+        tiered.local.close()
+        if isinstance(tiered.shared, SharedStore) and not tiered.shared.read_only:
+            tiered.shared.journal.write_or_hand_over()
+
+
+def _refuse(key: str, _: bytes) -> object:
+    raise EntryRecalledError(f"{key} was recalled with everything else")
 
 
 def _verify(key: str, data: bytes) -> object:

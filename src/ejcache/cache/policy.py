@@ -26,7 +26,7 @@ from ejcache.common_errors import (
     UsageError,
 )
 from ejcache.journal.recorder import recorder
-from ejcache.stores.base import LEAST_WORTH, two_tiers
+from ejcache.stores.base import LEAST_WORTH, Store, two_tiers
 from ejcache.stores.location import display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.bucket.breaker import CircuitBreaker
-    from ejcache.cache.switch import CacheSwitch
+    from ejcache.cache.switch import CacheSwitch, OpenedStore
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.maintenance.recalls import Recalls
     from ejcache.settings.table import Settings
     from ejcache.stores.abilities import TwoTiers
-    from ejcache.stores.base import Store
     from ejcache.util.time_budget import Budget
 
 _NAMED: Final = 10
@@ -94,15 +93,17 @@ class CachePolicy:
     Args:
         url: where the entries are, as `ejcache.open_store` takes it; of a directory the absolute path, because the
             program may change its own.
-        open_store: opens the store; called when it is first needed.
+        open_store: opens the store, or opens it with what knows whether the cache is turned off and where it is; called
+            when it is first needed.
         open_single_flight: makes what lets several processes compile each program once, for the store that was
             opened; called at the first miss.
-        open_switch: makes what knows whether the cache is turned off, for the store that was opened.
 
     Attributes:
         tiers: the store, once it is open, if it has two tiers.
         switch: knows whether the cache is turned off; None before the store is open, and where nobody can turn it off.
+        epoch: at which the store is open; None while this host does not know where the cache is.
         used: the keys of the programs that this process runs.
+        kept_here: the keys of what this process has stored on this host while that was not known.
         taken_back: the keys whose entries, as this process knows them, were recalled since.
     """
 
@@ -110,18 +111,18 @@ class CachePolicy:
         self,
         url: str,
         *,
-        open_store: Callable[[], Store],
+        open_store: Callable[[], Store | OpenedStore],
         open_single_flight: Callable[[Store], SingleFlight | None] | None = None,
-        open_switch: Callable[[Store], CacheSwitch | None] | None = None,
     ) -> None:
         self.url = display_url(url)  # of a URL that is refused because it carries a credential
         self.tally = Tally()
         self._open_store = open_store
         self._open_single_flight = open_single_flight
-        self._open_switch = open_switch
         self.switch: CacheSwitch | None = None
-        self._known: dict[str, tuple[float, str, int, bytes]] = {}
+        self.epoch: str | None = ""
+        self._known: dict[str, tuple[float, str, bytes]] = {}
         self.used: set[str] = set()
+        self.kept_here: set[str] = set()
         self.taken_back: frozenset[str] = frozenset()
         self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
@@ -160,13 +161,19 @@ class CachePolicy:
         store = self._store or self._opened(settings)
         if store is None:
             return Miss.ERROR
-        if self.switch is not None and self.switch.is_off():
-            return Miss.DISABLED
+        switch = self.switch
+        if switch is not None:
+            if switch.is_off():
+                return Miss.DISABLED
+            if switch.epoch != self.epoch:
+                store = self._moved() or store
         damaged: list[bytes] = []
         found = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget, beside=beside)
         if found is Miss.RECALLED or (damaged and may_write(store, settings)):
             # That one is gone. Another tier may have a good one, or another host wrote one.
-            again = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget)
+            again = self._read(
+                self._moved() or store, key, kind, settings, damaged, local_only=local_only, budget=budget
+            )
             if isinstance(again, entry.Entry):
                 return again
         return found
@@ -195,6 +202,8 @@ class CachePolicy:
             return Miss.ERROR
         if data is None:
             return Miss.QUICK if local_only else Miss.ABSENT
+        if self.switch is not None and self.switch.epoch != self.epoch:
+            return Miss.RECALLED  # while it was read
         try:
             header = verified if isinstance(verified, entry.Header) else None
             found = entry.decode(data, key=key, kind=kind, verified=header)
@@ -220,22 +229,31 @@ class CachePolicy:
         if switch is not None:
             if switch.is_recalled(header, data):
                 return False
-            self._known[header.key] = header.created, header.writer, header.recall, entry.checksum_of(data)
+            self._known[header.key] = header.created, header.writer, entry.checksum_of(data)
         return True
 
     def _note_recalls(self, recalls: Recalls) -> None:
-        """Say once which programs of this process are recalled now."""
-        from ejcache.keys.parsing import parse_any_key
+        """Note and say which programs of this process are recalled now."""
         from ejcache.maintenance.recalls import Stamp
 
-        known = self._known.copy()
-        self.taken_back = frozenset(key for key, stamp in known.items() if recalls.includes(Stamp(*stamp)))
-        names = sorted({parse_any_key(key).name for key in self.taken_back & self.used})
+        if self.switch is not None and self.epoch not in (None, self.switch.epoch):
+            self._take_back(set(self._known.copy()))  # everything was
+            return
+        # A cache of one host has no other place: what a recall of everything has removed is known by its date.
+        recalled = recalls.condemns if self.is_shared else recalls.keeps_out
+        self._take_back({key for key, stamp in self._known.copy().items() if recalled(Stamp(*stamp))})
+
+    def _take_back(self, keys: set[str]) -> None:
+        from ejcache.keys.parsing import parse_any_key
+
+        new = keys - self.taken_back
+        self.taken_back |= new
+        names = sorted({parse_any_key(key).name for key in new & self.used})
         if names:
+            said = f"{', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
             self.warn(
-                f"recalled:{recalls.number}",
-                f"programs that this process runs were recalled in {self.url}, and stay loaded until it ends: "
-                f"{', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}",
+                f"recalled:{said}",
+                f"programs that this process runs were recalled in {self.url}, and stay loaded until it ends: {said}",
             )
 
     def is_noted_as_quick(self, key: str, settings: Settings) -> bool:
@@ -265,9 +283,10 @@ class CachePolicy:
 
         It is opened at the first miss, because hits do without.
         """
+        is_off = self.is_off()
         with self._lock:
             store = self._store
-            if store is None or self._open_single_flight is None or settings.recompile_force or self.is_off():
+            if store is None or self._open_single_flight is None or settings.recompile_force or is_off:
                 return None
             if self._single_flight is None or self._single_flight[0] is not store:
                 self._single_flight = store, self._open_single_flight(store)
@@ -288,8 +307,14 @@ class CachePolicy:
         store = self._store or self._opened(settings)
         if store is None or (self.switch is not None and self.switch.off):
             return None
+        if self.epoch is None:
+            store = self.opened(settings) or store
         data = store.get(key)  # meanwhile, the answer to whether the cache is off may come
-        if data is None or self.is_off():
+        if self.is_off():
+            return None
+        if (moved := self._moved()) is not None:
+            data = moved.get(key)
+        if data is None:
             return None
         try:
             header = entry.verify(data, key=key, kind=kind)
@@ -366,6 +391,8 @@ class CachePolicy:
         store = self._store
         if store is None:
             return
+        if self.switch is not None:
+            self.switch.stop()  # another one is made with the store
         # Not under the lock: closing may wait for uploads, and other threads compile meanwhile.
         store.close()
         with self._lock:
@@ -410,7 +437,42 @@ class CachePolicy:
                 such as that of preload, has found that out.
         """
         store = self._store or self._opened(settings)
-        return None if awaits_switch and self.is_off() else store
+        if not awaits_switch or store is None:
+            return store
+        return None if self.is_off() else self._moved() or self._store or store
+
+    def _moved(self) -> Store | None:
+        """Return the store at the place where the cache is now; None if that is where the store is open."""
+        switch = self.switch
+        if switch is None or switch.epoch == self.epoch:
+            return None
+        with self._lock:
+            opened, epoch = self._store, switch.epoch
+            if opened is None or epoch == self.epoch:
+                return self._store
+            before, kept = self.epoch, self.kept_here
+            store = switch.store_in(opened)
+            self._use(store, epoch)
+            self.kept_here = set()
+        if before is not None:
+            self._take_back(set(self._known.copy()))
+        else:
+            from ejcache.cache.opening_tiers import carry_over
+
+            carry_over(opened, store, kept)
+        return store
+
+    def _use(self, store: Store, epoch: str | None) -> None:
+        self.tiers = two_tiers(store)
+        self._store, self.epoch = store, epoch
+        if (tiers := self.tiers) is not None:
+            # Uploads that are made while it closes count, too.
+            tiers.when_closing(self.flush)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if hosts share the cache, as is known once its store is open."""
+        return self.switch is not None and self.switch.is_shared
 
     def is_off(self) -> bool:
         """True if the cache is turned off for all."""
@@ -428,19 +490,16 @@ class CachePolicy:
                     raise self._failed_opening.with_traceback(None)
                 return None
             try:
-                store = self._open_store()
+                found = self._open_store()
+                store, switch, epoch = (found, None, "") if isinstance(found, Store) else found
                 place = store.url.removeprefix("file://")
-                if place.startswith("/"):
+                if place.startswith("/") and not (switch is not None and switch.is_shared):
                     self.url = place  # the directory that is used, if it is not the one that was asked for
-                self.tiers = two_tiers(store)
-                self.switch = None if self._open_switch is None else self._open_switch(store)
-                if self.switch is not None:
-                    self.switch.when_recalled = self._note_recalls
-                self._store = store
+                self.switch = switch
+                if switch is not None:
+                    switch.when_recalled = self._note_recalls
+                self._use(store, epoch)
                 self._opening = self._failed_opening = None
-                if (tiers := self.tiers) is not None:
-                    # Uploads that are made while it closes count, too.
-                    tiers.when_closing(self.flush)
             except (StoreError, UsageError) as exc:
                 self._failed_opening = exc
                 if self._opening is None:

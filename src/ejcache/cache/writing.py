@@ -123,14 +123,19 @@ class EntryWriter:
             store.replace(key, data, worth=worth)
         else:
             created = store.put(key, data, worth=worth)
+        if self._policy.epoch is None and not local_only:
+            self._policy.kept_here.add(key)
         return created
 
     def _signed(self, header: entry.Header) -> entry.Header:
-        """Return the header with what says when, by whom, and after which recall its entry was stored."""
+        """Return the header with what says when and by whom its entry was stored.
+
+        A process that knows a recall stores after it, whatever its clock says.
+        """
         from ejcache.util.writer import this_writer  # hits store nothing
 
-        switch = self._policy.switch
-        return header._replace(created=time.time(), writer=this_writer(), recall=0 if switch is None else switch.number)
+        since = 0.0 if self._policy.switch is None else self._policy.switch.since
+        return header._replace(created=max(time.time(), since), writer=this_writer())
 
     def why_not_stored(self, compile_seconds: float, settings: Settings) -> Skip | None:
         """Say why no executable that compiled in `compile_seconds` is stored, or None if its size decides. Not counted.

@@ -26,12 +26,16 @@ class XlaCacheLocation(NamedTuple):
         shared: hosts share it.
         root: a local directory, which may be reached through links.
         below: the directory below it for what each process has of its own; it may not exist yet.
+        note: where this host notes in which epoch a shared cache is.
+        epoch: of a shared cache; None if this host did not know it when this was asked.
     """
 
     location: Location
     shared: bool
     root: Path
     below: str
+    note: Path | None = None
+    epoch: str | None = ""
 
 
 def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation | None:
@@ -49,7 +53,17 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
     from ejcache.stores.tier_directory import find_local_tier
 
     place = find_local_tier(location, settings)
-    return None if place is None else XlaCacheLocation(location, shared, place, "xla")
+    if place is None:
+        return None
+    if not shared:
+        return XlaCacheLocation(location, shared, place, "xla")
+    from ejcache.cache.shared_switch import noted_epoch
+    from ejcache.stores.epochs import FIRST, tier_folder
+
+    note = place / "scratch" / "policy"
+    epoch = noted_epoch(note)
+    below = f"{tier_folder(epoch or FIRST)}/xla".lstrip("/")
+    return XlaCacheLocation(location, shared, place, below, note, epoch)
 
 
 def open_xla_documents(place: XlaCacheLocation, settings: Settings) -> Documents:
@@ -57,13 +71,25 @@ def open_xla_documents(place: XlaCacheLocation, settings: Settings) -> Documents
 
     Raises:
         UsageError: the cache is at a URL that names no store.
+        StoreNotAskedError: nobody could read yet where the cache is.
     """
     from ejcache.bucket.files import FileBucket
     from ejcache.stores.documents import Documents
 
     bucket: Bucket
     if place.shared:
-        bucket = open_bucket(place.location, settings=settings, deadline=_XLA_SECONDS)
+        from ejcache.bucket.folder import BucketFolder
+        from ejcache.cache.shared_switch import noted_epoch
+        from ejcache.errors import StoreNotAskedError
+        from ejcache.stores.epochs import folder_of
+
+        epoch = place.epoch
+        if epoch is None and place.note is not None:
+            epoch = noted_epoch(place.note)  # the program's first lookup has asked meanwhile
+        if epoch is None:
+            raise StoreNotAskedError(f"the policy of {place.location} could not be read yet")
+        root = open_bucket(place.location, settings=settings, deadline=_XLA_SECONDS)
+        bucket = BucketFolder(root, folder_of(epoch)) if epoch else root
     else:
         bucket = FileBucket(place.location.path, local=True, documents=True)
     return Documents(bucket, read_only=settings.read_only)

@@ -132,7 +132,7 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
     limits = None
     try:
         if isinstance(store, SharedStore):
-            limits = read_limits(store.bucket)
+            limits = read_limits(store.root)
         elif contents.bucket is None:
             limits = policy_of_directory(contents.location)
     except EntryError as exc:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import policy_of_directory
-from ejcache.errors import EntryError, NotAStoreError
+from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError
 from ejcache.maintenance.transfer import CopyPlan
 from ejcache.util.units import plural
 
@@ -43,23 +43,26 @@ def open_for_writing(url: str, settings: Settings) -> Store:
     limit = settings.store_limit if url == str(settings.dir) else None
     store = open_store(url, max_size=limit, settings=settings, worth=worth_by(settings))
     if isinstance(store, SharedStore):
-        store.bucket.breaker = None  # it would say how a program goes on without the storage
+        store.bucket.breaker = store.root.breaker = None  # it would say how a program goes on without the storage
     return store
 
 
 def recalled_at(url: str, target: Store) -> Recalls:
-    """Return what the target has recalled; nothing if that cannot be read, which a message says."""
+    """Return what the target has recalled.
+
+    Raises:
+        StoreUnavailableError: that cannot be read, so nobody knows what is to be left out.
+    """
     from ejcache.maintenance.stored_policy import read_limits, recalls_of
     from ejcache.stores.location import Location
     from ejcache.stores.shared.store import SharedStore
 
     try:
         if isinstance(target, SharedStore):
-            return recalls_of(read_limits(target.bucket) or {})
+            return recalls_of(read_limits(target.root) or {})
         return recalls_of(policy_of_directory(Location.parse(url)))
     except EntryError as exc:
-        output.warn(f"what is recalled of {url} cannot be read: {exc}")
-        return recalls_of({})
+        raise StoreUnavailableError(f"what is recalled of {url} cannot be read: {exc}") from exc
 
 
 def report(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.cache.compilation_cache import CompilationCache
-from ejcache.cache.opening import open_cache_store, open_single_flight, open_switch
+from ejcache.cache.opening import open_cache, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.common_errors import UsageError
 from ejcache.jax_integration import why_not_full
@@ -111,9 +111,8 @@ class Session:
         place = _place_now(url)
         policy = CachePolicy(
             str(place),
-            open_store=lambda: open_cache_store(place, self.settings()),
+            open_store=lambda: open_cache(place, self.settings()),
             open_single_flight=lambda store: open_single_flight(place, store, self.settings()),
-            open_switch=lambda store: open_switch(place, store, self.settings()),
         )
         _note_for_report(policy, settings)
         return policy, CompilationCache(policy, settings=self.settings)

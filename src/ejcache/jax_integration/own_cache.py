@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from ejcache.cache.compilation_cache import CompilationCache
-from ejcache.cache.opening import open_cache_store, open_switch
+from ejcache.cache.opening import open_cache
 from ejcache.cache.policy import CachePolicy
 from ejcache.jax_integration.saved_state import set_flags
 from ejcache.settings.resolve import resolve
@@ -34,8 +34,7 @@ def leave_to_jax(values: Mapping[str, Any], place_of: Callable[[str], Location |
     place = place_of(str(now.dir))
     policy = CachePolicy(
         str(place),
-        open_store=lambda: open_cache_store(place, now),
-        open_switch=lambda store: open_switch(place, store, now),
+        open_store=lambda: open_cache(place, now),
     )
     cache = CompilationCache(policy, settings=lambda: now)
     cache.when_left = functools.partial(set_flags, before)

@@ -1,9 +1,9 @@
 """The eviction pass: the only code that deletes entries by a policy, for jobs and for `ejcache prune` alike.
 
-A pass over a shared cache lists it once, compacts the usage journals, deletes what the policy names, and merges and
-deletes what ended processes left behind. An entry is deleted only if it still is the version that was listed, and if
-nobody made or used it within the last five minutes (processes write down once a minute what they used). A pass over a
-local store has only the entries to look at.
+A pass over a shared cache lists it once, compacts the usage journals, deletes what the policy names, merges and deletes
+what ended processes left behind, and deletes what lies where nobody looks any more (`former_places`). An entry is
+deleted only if it still is the version that was listed, and if nobody made or used it within the last five minutes
+(processes write down once a minute what they used). A pass over a local store has only the entries to look at.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import Bucket
+from ejcache.bucket.folder import BucketFolder
 from ejcache.bucket.object_names import (
     ENTRIES,
     TEMPORARY,
@@ -33,8 +34,10 @@ from ejcache.journal.objects import JOURNALS, is_records_name
 from ejcache.journal.snapshot import Folded
 from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
+from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.abilities import Clearable
+from ejcache.stores.epochs import split_name
 from ejcache.stores.listing import EntryInfo
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.lifecycle import Closing
@@ -58,6 +61,8 @@ _ABANDONED_SECONDS: Final = 86_400.0
 """Leases and half-written files of this age belong to dead processes. A lease is renewed within minutes, and clocks
 differ by less than a day."""
 _ROOT: Final = "v1/"
+_OUTSIDE: Final = (JOURNALS, TEMPORARY)
+"""What is listed beside the entries, where these lie in a folder of their own."""
 _RECORD_SECONDS: Final = 30 * 86_400.0
 """What processes have told of themselves is deleted after that."""
 
@@ -131,10 +136,14 @@ class EvictionPass(Closing):
         self._dry_run = dry_run
         if not dry_run and getattr(storage, "read_only", False):
             raise StoreReadOnlyError(f"{getattr(storage, 'url', 'the store')} is open for reading only")
-        objects = storage.bucket if isinstance(storage, SharedStore) else storage
+        shared = storage if isinstance(storage, SharedStore) else None
+        objects = storage if shared is None else shared.root
         if isinstance(objects, Bucket):
             began = _now(objects) if now is None else now()
-            self._scan: Scan = BucketScan(objects, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run)
+            place = objects if shared is None else shared.bucket
+            self._scan: Scan = BucketScan(
+                objects, place=place, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run
+            )
         else:
             began = time.time() if now is None else now()
             self._scan = Scan(objects)
@@ -296,10 +305,12 @@ class Scan(Closing):
 
 
 class BucketScan(Scan):
-    """A `Scan` of a shared cache, by one listing of everything below `v1/`.
+    """A `Scan` of a shared cache, by one listing of everything below `v1/`, or by one of where its entries are and one
+    of the rest.
 
     Args:
         objects: of the cache.
+        place: where its entries are, if that is a folder of it.
         now: seconds since the epoch, by the storage's clock.
         in_use_seconds: an entry that was made or used within this time is in use.
         compacts: merge the usage journals into the snapshot; otherwise they are only read.
@@ -314,11 +325,13 @@ class BucketScan(Scan):
         self,
         objects: Bucket,
         *,
+        place: Bucket | None = None,
         now: float | None = None,
         in_use_seconds: float = IN_USE_SECONDS,
         compacts: bool = False,
     ) -> None:
         self._objects = objects
+        self._place = objects if place is None else place
         self._now = time.time() if now is None else now
         self.in_use_since = self._now - in_use_seconds
         self._listing = Listing()
@@ -340,7 +353,7 @@ class BucketScan(Scan):
 
     def _list_entries(self) -> Iterator[EntryInfo]:
         """Pick the entries among all objects; the others are noted where they belong, foreign names are ignored."""
-        for info in self._objects.walk(_ROOT):
+        for info in self._walk():
             name = info.name
             if name.startswith(ENTRIES):
                 key = key_of_name(name)
@@ -353,6 +366,15 @@ class BucketScan(Scan):
             elif _is_leftover(name) and self._now - info.created > _ABANDONED_SECONDS:
                 self._abandoned.append(info)
 
+    def _walk(self) -> Iterator[BlobInfo]:
+        folder = self._place.folder if isinstance(self._place, BucketFolder) else ""
+        if not folder:
+            return self._objects.walk(_ROOT)
+        # Names of leases are those of the whole cache, for `_sweep`; what lies in other epochs is not looked at.
+        leases = (replace(info, name=folder + info.name) for info in self._place.walk(LEASES))
+        rest = (info for prefix in _OUTSIDE for info in self._objects.walk(prefix))
+        return itertools.chain(self._place.walk(ENTRIES), leases, rest)
+
     def entries(self) -> Iterator[EntryInfo]:
         """Return every entry, with the last use that any process has written down."""
         return self._listing.entries(now=self._now)
@@ -360,7 +382,7 @@ class BucketScan(Scan):
     def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
         """Delete those entries of `batch` that still are as they were listed; the keys of the deleted ones."""
         names = {entry_name(info.key): info for info in batch}
-        deleted = self._objects.delete_many((name, info.version) for name, info in names.items())
+        deleted = self._place.delete_many((name, info.version) for name, info in names.items())
         return {names[name].key for name in deleted}
 
     def tidy(self) -> list[str]:
@@ -376,6 +398,8 @@ class BucketScan(Scan):
         for _ in self._objects.delete_many((info.name, info.version) for info in self._abandoned):
             self.swept += 1
         merge_start_records(self._objects, self._records, now=self._now)
+        for _ in FormerPlaces(self._objects, now=self._now).remove():
+            self.swept += 1
 
     def close(self) -> None:
         """Delete the temporary tables of the scan."""
@@ -384,8 +408,9 @@ class BucketScan(Scan):
 
 def _is_leftover(name: str) -> bool:
     """True if a process of ejcache may have made `name` and died: only such objects are ever swept."""
-    if name.startswith(LEASES):
-        return unescape_key(name.removeprefix(LEASES)) is not None
+    _, inner = split_name(name)
+    if inner.startswith(LEASES):
+        return unescape_key(inner.removeprefix(LEASES)) is not None
     return name.startswith(TEMPORARY) and is_process_name(name.removeprefix(TEMPORARY))
 
 
@@ -393,9 +418,9 @@ class ScannedStore(SharedStore):
     """`shared`, with listings that know what all processes used, not only this one."""
 
     def __init__(self, shared: SharedStore) -> None:
-        super().__init__(shared.bucket, max_size=shared.max_size, read_only=shared.read_only)
+        super().__init__(shared.bucket, root=shared.root, max_size=shared.max_size, read_only=shared.read_only)
 
     def entries(self) -> Iterator[EntryInfo]:
         """Yield every entry, with the last use that any process has written down."""
-        with BucketScan(self.bucket) as scan:
+        with BucketScan(self.root, place=self.bucket) as scan:
             yield from scan.entries()

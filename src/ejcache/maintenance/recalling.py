@@ -7,27 +7,36 @@ The same command again removes the rest.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry, entry_encoding
-from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
-from ejcache.errors import EntryError
-from ejcache.keys.side_keys import is_text_key
+from ejcache.bucket.object_names import ENTRIES, QUARANTINE, TEMPORARY, entry_name, key_of_name, process_name
+from ejcache.errors import EntryError, StoreForbiddenError, StoreReadOnlyError
+from ejcache.keys.side_keys import is_side_key, is_text_key
+from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.recalls import Recalls, Rule, Stamp, digests_of
-from ejcache.maintenance.stored_policy import change_recalls
+from ejcache.maintenance.stored_policy import begin_epoch, change_recalls
+from ejcache.stores.abilities import Clearable
+from ejcache.stores.epochs import split_name
 from ejcache.stores.shared.store import SharedStore
+from ejcache.util.locks import living
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from ejcache.bucket.base import Bucket
     from ejcache.stores.base import Store
 
 _HEADER_GUESS: Final = 8192
 """Bytes that hold nearly every header; a longer one is read again in full."""
+_XLA: Final = ("v1/xla/", "v1/xla-processes/")
+_PRESENT: Final = "present"
 
 
 @dataclass(slots=True)
@@ -35,75 +44,133 @@ class RecallReport:
     """What a recall has done.
 
     Attributes:
-        number: of the recall; 0 if there was nothing to recall.
-        removed: the keys of the entries that were removed.
+        at: the time of the recall, in seconds since the epoch; 0 if there was nothing to recall.
+        removed: the keys of the entries that were removed; of everything, without what is kept beside entries.
         absent: keys that were named and have no entry.
     """
 
-    number: int = 0
+    at: float = 0.0
     removed: list[str] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)
 
 
-def recall_entries(
-    store: Store, objects: Bucket, keys: Iterable[str], *, now: float, advance: Callable[[], None] = lambda: None
-) -> RecallReport:
-    """Recall the entries under these keys, as their bytes are now.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recaller:
+    """Recalls entries of a cache.
 
     Args:
         store: of the cache.
         objects: where its policy is.
-        keys: of the entries.
-        now: seconds since 1970.
-        advance: called after each entry.
+        directory: of a cache that one host uses; None if hosts share it.
+        replace_damaged: write another policy in the place of a damaged one.
+        advance: called after each entry that was removed.
 
-    Raises:
-        EntryError: what is recalled already is of a later version.
-        StoreError: the storage failed; the same call goes on with what is left.
+    Its methods raise PolicyDamagedError and EntryVersionError for a policy that cannot be read, and UsageError for a
+    recall that does not fit into it: nothing was changed then. They raise StoreError if the storage failed; the same
+    call goes on with what is left.
     """
-    report, found = RecallReport(), {}
-    for key in keys:
-        data = store.peek(key)
-        if data is None:
-            report.absent.append(key)
-        else:
-            found[key] = data
-    if not found:
+
+    store: Store
+    objects: Bucket
+    directory: Path | None = None
+    replace_damaged: bool = False
+    advance: Callable[[], None] = lambda: None
+
+    def entries(self, keys: Iterable[str]) -> RecallReport:
+        """Recall the entries under these keys, as their bytes are now."""
+        report, found = RecallReport(), {}
+        for key in keys:
+            data = self.store.peek(key)
+            if data is None:
+                report.absent.append(key)
+            else:
+                found[key] = data
+        if not found:
+            return report
+        digests = [digests_of(key, entry.checksum_of(data)) for key, data in found.items()]
+        recalls = self._change(lambda known: known.with_entries(digests))
+        report.at = time.time()
+        self._remove(report, recalls, only=found)
         return report
-    digests = [digests_of(key, entry.checksum_of(data)) for key, data in found.items()]
-    recalls = change_recalls(objects, lambda known: known.with_entries(digests, known.next_number(now)))
-    report.number = recalls.number
-    for key in remove_recalled(store, recalls, only=found):
-        report.removed.append(key)
-        advance()
-    return report
+
+    def by_rule(self, rule: Rule) -> RecallReport:
+        """Recall what `rule` says, whose times are set here: `at`, and a `before` that is later than now."""
+        now = storage_time(self.objects)
+        before = None if rule.before is None else min(rule.before, now)
+        rule = rule._replace(at=now, before=before)
+        report = RecallReport(at=now)
+        if rule.is_of_all and self.directory is None:
+            begin_epoch(self.objects, rule, replace_damaged=self.replace_damaged)
+            for name in FormerPlaces(self.objects).remove():
+                _, inner = split_name(name)
+                key = key_of_name(inner)
+                if key is not None and not is_side_key(key):
+                    report.removed.append(key)
+                self.advance()
+            return report
+        self._change(lambda known: known.with_rule(rule))
+        if rule.is_of_all and self.directory is not None:
+            self._empty(report, self.directory)
+        else:
+            self._remove(report, Recalls(rules=(rule,)), stored_before=rule.before)
+        return report
+
+    def _change(self, change: Callable[[Recalls], Recalls]) -> Recalls:
+        shared = self.directory is None
+        return change_recalls(self.objects, change, replace_damaged=self.replace_damaged, shared=shared)
+
+    def _remove(
+        self,
+        report: RecallReport,
+        recalls: Recalls,
+        *,
+        only: Iterable[str] | None = None,
+        stored_before: float | None = None,
+    ) -> None:
+        for key in remove_recalled(self.store, recalls, only=only, stored_before=stored_before):
+            report.removed.append(key)
+            self.advance()
+
+    def _empty(self, report: RecallReport, directory: Path) -> None:
+        """Remove everything of a cache of one host: what XLA has of it, its quarantine, and in one step its entries.
+
+        What a living process of XLA uses stays until it ends.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            alive = set(map(str, living(directory / _XLA[1] / _PRESENT)))
+            names = itertools.chain.from_iterable(self.objects.walk(prefix) for prefix in (QUARANTINE, *_XLA))
+            wanted = ((info.name, None) for info in names if alive.isdisjoint(info.name.split("/")))
+            for _ in self.objects.delete_many(wanted):
+                pass
+        keys = [info.key for info in self.store.entries()]
+        if isinstance(self.store, Clearable):
+            self.store.clear()
+        else:
+            for key in keys:
+                self.store.delete(key)
+        report.removed += [key for key in keys if not is_side_key(key)]
+        for _ in keys:
+            self.advance()
 
 
-def recall_by_rule(
-    store: Store, objects: Bucket, rule: Rule, *, now: float, advance: Callable[[], None] = lambda: None
-) -> RecallReport:
-    """Recall what `rule` says, whose number is given here; arguments and errors are those of `recall_entries`."""
-
-    def with_rule(known: Recalls) -> Recalls:
-        return known.with_rule(rule._replace(number=known.next_number(now), unfinished=True))
-
-    recalls = change_recalls(objects, with_rule)
-    begun = next(each for each in recalls.rules if each.unfinished and each.is_like(rule))
-    report = RecallReport(number=begun.number)
-    for key in remove_recalled(store, Recalls(begun.number, rules=(begun,))):
-        report.removed.append(key)
-        advance()
-    change_recalls(objects, lambda known: known.finished(begun))
-    return report
+def storage_time(objects: Bucket) -> float:
+    """Return the time by the storage's clock, or by this host's if the storage does not tell it."""
+    with contextlib.suppress(StoreReadOnlyError, StoreForbiddenError):
+        return objects.now(f"{TEMPORARY}{process_name()}") or time.time()
+    return time.time()
 
 
-def remove_recalled(store: Store, recalls: Recalls, *, only: Iterable[str] | None = None) -> Iterator[str]:
+def remove_recalled(
+    store: Store, recalls: Recalls, *, only: Iterable[str] | None = None, stored_before: float | None = None
+) -> Iterator[str]:
     """Remove the entries of a store that are recalled, each only if it still is the one that was looked at.
 
     Args:
         store: of the entries.
         recalls: what is recalled.
         only: the keys to look at; None for all.
+        stored_before: what was stored before that by the storage's own clock goes, too, whatever its header says; in
+            seconds since the epoch.
 
     Yields:
         The keys of those that were removed.
@@ -112,13 +179,17 @@ def remove_recalled(store: Store, recalls: Recalls, *, only: Iterable[str] | Non
         StoreError: the store failed.
     """
     if isinstance(store, SharedStore):
-        yield from _remove_objects(store.bucket, recalls, only)
+        yield from _remove_objects(store.bucket, recalls, only, stored_before)
         return
-    for key in _to_look_at(recalls, (info.key for info in store.entries()) if only is None else only):
-        if _find_recalled(recalls, key, partial(_peek, store, key)) is None:
+    listed = ((info.key, info.created) for info in store.entries())
+    for key, created in listed if only is None else ((key, float("inf")) for key in only):
+        if not _is_to_look_at(recalls, key):
+            continue
+        is_old = stored_before is not None and created < stored_before
+        if not is_old and _find_recalled(recalls, key, partial(_peek, store, key)) is None:
             continue
         data = store.peek(key)
-        is_still = data is not None and _find_recalled(recalls, key, lambda _, data=data: data)  # type: ignore[misc]
+        is_still = data is not None and (is_old or _find_recalled(recalls, key, lambda _, data=data: data))  # type: ignore[misc]
         if data is not None and is_still and store.quarantine(key, data, wrong=True):
             yield key
 
@@ -127,12 +198,16 @@ def _peek(store: Store, key: str, length: int | None) -> bytes | None:
     return store.peek(key, length=length)
 
 
-def _remove_objects(objects: Bucket, recalls: Recalls, only: Iterable[str] | None) -> Iterator[str]:
+def _remove_objects(
+    objects: Bucket, recalls: Recalls, only: Iterable[str] | None, stored_before: float | None
+) -> Iterator[str]:
     """Remove the entries of a bucket that are recalled: one request looks at each, and few remove them."""
-    keys = (key_of_name(info.name) for info in objects.walk(ENTRIES)) if only is None else only
 
-    def look(key: str) -> tuple[str, str] | None:
-        name, version = entry_name(key), ""
+    def look(item: tuple[str, str, float]) -> tuple[str, str] | None:
+        key, version, created = item
+        name = entry_name(key)
+        if stored_before is not None and created < stored_before:
+            return name, version
 
         def read(length: int | None) -> bytes | None:
             nonlocal version
@@ -142,14 +217,19 @@ def _remove_objects(objects: Bucket, recalls: Recalls, only: Iterable[str] | Non
 
         return None if _find_recalled(recalls, key, read) is None else (name, version)
 
-    wanted = _to_look_at(recalls, (key for key in keys if key is not None))
+    if only is None:
+        listed = ((key_of_name(info.name), info.version, info.created) for info in objects.walk(ENTRIES))
+        keys: Iterator[tuple[str, str, float]] = ((key, version, at) for key, version, at in listed if key is not None)
+    else:
+        keys = ((key, "", float("inf")) for key in only)
+    wanted = (item for item in keys if _is_to_look_at(recalls, item[0]))
     for name in objects.delete_many(found for found in in_parallel(look, wanted) if found is not None):
         yield key_of_name(name) or name
 
 
-def _to_look_at(recalls: Recalls, keys: Iterable[str]) -> Iterator[str]:
-    """Leave out what cannot be recalled. Texts of programs explain misses, and nothing runs because of them."""
-    return (key for key in keys if (recalls.rules or recalls.may_include(key)) and not is_text_key(key))
+def _is_to_look_at(recalls: Recalls, key: str) -> bool:
+    """Return whether the entry can be recalled. Texts of programs explain misses, and nothing runs because of them."""
+    return bool(recalls.rules or recalls.may_include(key)) and not is_text_key(key)
 
 
 def _find_recalled(recalls: Recalls, key: str, read: Callable[[int | None], bytes | None]) -> bytes | None:
@@ -162,6 +242,5 @@ def _find_recalled(recalls: Recalls, key: str, read: Callable[[int | None], byte
         with contextlib.suppress(EntryError):  # cut off; what is damaged nobody loads
             header = entry_encoding.decode_header(data)
             checksum = entry.checksum_of(data) if length is None else b""
-            stamp = Stamp(header.created, header.writer, header.recall, checksum)
-            return data if recalls.includes(stamp) else None
+            return data if recalls.condemns(Stamp(header.created, header.writer, checksum)) else None
     return None

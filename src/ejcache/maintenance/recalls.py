@@ -1,14 +1,17 @@
 """What is recalled of a cache: entries that nobody loads any more. A part of the policy that is stored with the cache.
 
-    recalled := {"version": 1, "number": N, "dropped": N, "rules": [rule, …], "entries": {digests: N, …}}
-    rule     := {"number": N, "recalled_by": text} with one of "all": true, "by": writer, "before": seconds since 1970,
-                and with "unfinished": true while the command removes the entries
+    recalled := {"version": 1, "rules": [rule, …], "entries": [digests, …]}
+    rule     := {"at": seconds since 1970, "recalled_by": text} with one of "all": true, "by": writer, "before": seconds
     digests  := 8 hexadecimal digits of the key's digest, and 24 of the checksum with which the entry ends
 
-Each recall has a number, higher than all before: its time in seconds since 1970, or one more than the last. A writer
-notes in each entry the number of the last recall that it knew, so a rule takes back only what was stored by processes
-that did not know it. At most 1,000 entries and 24 rules are kept; `dropped` is the highest number of what is not kept
-any more. A host that has not removed its copies up to that number cannot know which of them are good.
+What an entry's header says may condemn it and never exempts it: who may write entries chooses what it says. A rule by
+writer takes back what the header dates before the recall; so a process that knows the recall dates what it stores no
+earlier than that, and can store again. The rule of everything does not decide what is read: a recall of everything
+begins a place under another name (`stores.epochs`), and entries that were there are not found. It decides what is
+copied from another cache or a file, by the date in the header.
+
+At most 1,000 entries and 24 rules are kept, and a recall that does not fit is refused: a host that was away may still
+have copies of what an earlier one takes back. A recall of everything is kept alone.
 
 Pure functions of what is stored: no files, no clocks.
 """
@@ -19,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
-from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError
+from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError, UsageError
 from ejcache.util.printable import printable
 from ejcache.util.store_keys import key_digest
 from ejcache.util.tuples import NamedTuple
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 MOST_ENTRIES: Final = 1000
 MOST_RULES: Final = 24
-_MOST_TEXT: Final = 160
+MOST_TEXT: Final = 160
 _KEY_DIGITS: Final = 8
 _DIGITS: Final = 32
 _MOST_NAME: Final = 80
@@ -43,121 +46,109 @@ _HIGHEST: Final = 1 << 36
 
 
 class Stamp(NamedTuple):
-    """What tells whether an entry is recalled.
+    """What can condemn an entry.
 
     Attributes:
-        created: seconds since 1970, by the writer's clock.
+        created: seconds since the epoch, by the writer's clock.
         writer: who stored it.
-        recall: the number of the last recall that the writer knew.
         checksum: with which the entry ends; empty if only rules are asked.
     """
 
     created: float
     writer: str
-    recall: int
     checksum: bytes = b""
 
 
 def stamp_of(header: Header, data: bytes) -> Stamp:
     """Return the stamp of an entry: of its header, and of all its bytes or none."""
-    return Stamp(header.created, header.writer, header.recall, entry.checksum_of(data))
+    return Stamp(header.created, header.writer, entry.checksum_of(data))
 
 
 class Rule(NamedTuple):
     """A recall of all that a writer has stored, of all that was stored before a time, or of everything.
 
     Attributes:
-        number: of the recall.
+        at: when it was recalled, in seconds since the epoch.
         by: the writer; empty for every writer.
-        before: seconds since 1970; None for any time.
+        before: seconds since the epoch, no later than `at`; None for any time.
         recalled_by: who has recalled it.
-        unfinished: the entries are still being removed.
     """
 
-    number: int
+    at: float
     by: str = ""
     before: float | None = None
     recalled_by: str = ""
-    unfinished: bool = False
+
+    @property
+    def is_of_all(self) -> bool:
+        """True for a recall of everything."""
+        return not self.by and self.before is None
 
     def includes(self, stamp: Stamp) -> bool:
         """True if the rule recalls an entry with this stamp."""
-        return (
-            stamp.recall < self.number
-            and (not self.by or is_by(stamp.writer, self.by))
-            and (self.before is None or stamp.created < self.before)
-        )
+        limit = self.at if self.before is None else self.before
+        return stamp.created < limit and (not self.by or is_by(stamp.writer, self.by))
 
-    def is_like(self, other: Rule) -> bool:
-        """True if both recall the same, but for their numbers."""
-        return (self.by, self.before) == (other.by, other.before)
-
-    def covers(self, other: Rule) -> bool:
+    def replaces(self, other: Rule) -> bool:
         """True if this rule, which is later, recalls all that the other one does."""
-        return (not self.by or self.by == other.by) and (
-            self.before is None or (other.before is not None and other.before <= self.before)
-        )
+        if self.is_of_all:
+            return True
+        if self.by or other.by:
+            return self.by == other.by
+        return self.before is not None and other.before is not None and other.before <= self.before
 
 
 class Recalls(NamedTuple):
     """All that is recalled.
 
     Attributes:
-        number: of the last recall; 0 if there was none.
-        dropped: the highest number of what is not kept any more.
-        rules: in the order of their numbers.
-        entries: single entries, by their digests, with the number of the recall.
+        rules: in the order of their times.
+        entries: single entries, by their digests.
         checksums: the part of these digests that an entry is compared with.
         keys: the part of these digests that a key is compared with.
+        since: the time of the last rule; what is stored by who knows it is dated no earlier. 0 without a rule.
     """
 
-    number: int = 0
-    dropped: int = 0
     rules: tuple[Rule, ...] = ()
-    entries: Mapping[str, int] = {}
+    entries: frozenset[str] = frozenset()
     checksums: frozenset[str] = frozenset()
     keys: frozenset[str] = frozenset()
+    since: float = 0.0
 
-    def includes(self, stamp: Stamp) -> bool:
-        """True if an entry with this stamp is recalled."""
-        return _checksum_digits(stamp.checksum) in self.checksums or any(rule.includes(stamp) for rule in self.rules)
+    def condemns(self, stamp: Stamp) -> bool:
+        """True if nobody is to load an entry with this stamp that is where the policy says that entries are."""
+        return self._names(stamp) or any(rule.includes(stamp) for rule in self.rules if not rule.is_of_all)
+
+    def keeps_out(self, stamp: Stamp) -> bool:
+        """True if an entry with this stamp is not copied to the cache: everything that was recalled is meant, too."""
+        return self._names(stamp) or any(rule.includes(stamp) for rule in self.rules)
+
+    def _names(self, stamp: Stamp) -> bool:
+        return _checksum_digits(stamp.checksum) in self.checksums
 
     def may_include(self, key: str) -> bool:
         """True if an entry under this key may be among the single ones."""
         return bool(self.keys) and key_digest(key, _KEY_DIGITS) in self.keys
 
-    def next_number(self, now: float) -> int:
-        """Return the number of a recall that is made now."""
-        return max(self.number + 1, int(now))
-
     def with_rule(self, rule: Rule) -> Recalls:
-        """Return what is recalled with one rule more. What it covers is kept no longer.
-
-        A rule like an unfinished one is that one, taken up again.
-        """
-        if any(each.unfinished and each.is_like(rule) for each in self.rules):
-            return self
-        rules = [each for each in self.rules if not rule.covers(each)]
-        is_of_all = not rule.by and rule.before is None
-        entries, dropped = ({}, 0) if is_of_all else (self.entries, self.dropped)
+        """Return what is recalled with one rule more; raises UsageError if there are too many."""
+        rules = [each for each in self.rules if not rule.replaces(each)]
         if len(rules) >= MOST_RULES:
-            dropped = max(dropped, rules.pop(0).number)
-        return _made(rule.number, dropped, (*rules, rule), entries)
+            raise UsageError(
+                f"{MOST_RULES} recalls by writer or time are in force, which is as many as a cache keeps: "
+                "`ejcache recall --all` takes back everything, and begins anew"
+            )
+        return _made((*rules, rule), frozenset() if rule.is_of_all else self.entries)
 
-    def finished(self, rule: Rule) -> Recalls:
-        """Return the same with this rule finished."""
-        rules = tuple(each._replace(unfinished=False) if each.is_like(rule) else each for each in self.rules)
-        return self._replace(rules=rules)
-
-    def with_entries(self, digests: Iterable[str], number: int) -> Recalls:
-        """Return what is recalled with single entries more; those that are recalled already keep their numbers."""
-        new = {each: number for each in digests if each not in self.entries}
-        if not new:
-            return self
-        kept = sorted({**self.entries, **new}.items(), key=lambda item: item[1])
-        gone, kept = kept[: max(0, len(kept) - MOST_ENTRIES)], kept[-MOST_ENTRIES:]
-        dropped = max([self.dropped, *(at for _, at in gone)])
-        return _made(number, dropped, self.rules, dict(kept))
+    def with_entries(self, digests: Iterable[str]) -> Recalls:
+        """Return what is recalled with single entries more; raises UsageError if there are too many."""
+        entries = self.entries.union(digests)
+        if len(entries) > MOST_ENTRIES:
+            raise UsageError(
+                f"a cache keeps {MOST_ENTRIES:,} recalls of single entries, and these would be {len(entries):,}: "
+                "recall them with --before, --by or --all"
+            )
+        return _made(self.rules, entries)
 
 
 NOTHING: Final = Recalls()
@@ -173,10 +164,11 @@ def _checksum_digits(checksum: bytes) -> str:
     return checksum[: (_DIGITS - _KEY_DIGITS) // 2].hex()
 
 
-def _made(number: int, dropped: int, rules: tuple[Rule, ...], entries: Mapping[str, int]) -> Recalls:
+def _made(rules: tuple[Rule, ...], entries: frozenset[str]) -> Recalls:
+    ordered = tuple(sorted(rules, key=lambda rule: rule.at))
     checksums = frozenset(digests[_KEY_DIGITS:] for digests in entries)
     keys = frozenset(digests[:_KEY_DIGITS] for digests in entries)
-    return Recalls(number, dropped, rules, entries, checksums, keys)
+    return Recalls(ordered, entries, checksums, keys, ordered[-1].at if ordered else 0.0)
 
 
 def recalls_in_words(recalls: Recalls) -> str:
@@ -191,8 +183,7 @@ def _rule_in_words(rule: Rule) -> str:
     what = f"what {printable(rule.by)} has stored" if rule.by else "everything"
     if rule.before is not None:
         what = f"what was stored before {_moment(rule.before)} by its writer's clock"
-    unfinished = ", not finished: repeat the command" if rule.unfinished else ""
-    return f"{what}, by {printable(rule.recalled_by)}, {_moment(rule.number)}{unfinished}"
+    return f"{what}, by {printable(rule.recalled_by)}, {_moment(rule.at)}"
 
 
 def _moment(seconds: float) -> str:
@@ -203,27 +194,23 @@ def _moment(seconds: float) -> str:
 
 
 def encode_recalls(recalls: Recalls) -> dict[str, Any] | None:
-    """Return what the policy keeps; None if nothing was ever recalled."""
-    if not recalls.number:
+    """Return what the policy keeps; None if nothing is recalled."""
+    if recalls == NOTHING:
         return None
     return {
         "version": VERSION,
-        "number": recalls.number,
-        "dropped": recalls.dropped,
         "rules": [_encode_rule(rule) for rule in recalls.rules],
-        "entries": dict(recalls.entries),
+        "entries": sorted(recalls.entries),
     }
 
 
 def _encode_rule(rule: Rule) -> dict[str, Any]:
-    fields: dict[str, Any] = {"number": rule.number, "recalled_by": rule.recalled_by[:_MOST_NAME]}
+    fields: dict[str, Any] = {"at": rule.at, "recalled_by": rule.recalled_by[:_MOST_NAME]}
     if rule.by:
-        fields["by"] = rule.by[:_MOST_TEXT]
+        fields["by"] = rule.by
     if rule.before is not None:
         fields["before"] = rule.before
-    if not rule.by and rule.before is None:
-        fields["all"] = True
-    return fields | ({"unfinished": True} if rule.unfinished else {})
+    return fields | ({"all": True} if rule.is_of_all else {})
 
 
 def decode_recalls(fields: Any) -> Recalls:
@@ -234,50 +221,41 @@ def decode_recalls(fields: Any) -> Recalls:
         EntryVersionError: they are of a later version.
     """
     if fields is None:
-        return Recalls()
+        return NOTHING
     try:
         if fields["version"] != VERSION:
             raise EntryVersionError(
                 f"what is recalled is of version {str(fields['version'])[:40]}; this code reads version {VERSION}"
             )
-        number, dropped = _number(fields["number"]), _number(fields["dropped"], least=0)
         rules = tuple(_decode_rule(each) for each in fields["rules"])
-        entries = {_digits(digests): _number(at) for digests, at in fields["entries"].items()}
+        entries = frozenset(map(_digits, fields["entries"]))
     except MALFORMED as exc:
         raise EntryCorruptError("the policy's list of what is recalled is damaged") from exc
-    numbers = [dropped, *(rule.number for rule in rules), *entries.values()]
-    if len(rules) > MOST_RULES or len(entries) > MOST_ENTRIES or max(numbers) > number:
+    if len(rules) > MOST_RULES or len(entries) > MOST_ENTRIES:
         raise EntryCorruptError("the policy recalls more than it can")
-    return _made(number, dropped, tuple(sorted(rules, key=lambda rule: rule.number)), entries)
+    return _made(rules, entries)
 
 
 def _decode_rule(fields: Mapping[str, Any]) -> Rule:
     kinds = [name for name in ("all", "by", "before") if name in fields]
-    by, before, recalled_by = fields.get("by", ""), fields.get("before"), fields["recalled_by"]
+    by, recalled_by = fields.get("by", ""), fields["recalled_by"]
     if len(kinds) != 1 or not isinstance(by, str) or not isinstance(recalled_by, str):
         raise ValueError("not a rule")
     if ("by" in fields and not by) or fields.get("all", True) is not True:
         raise ValueError("not a rule")
-    if len(by) > _MOST_TEXT or len(recalled_by) > _MOST_NAME:
+    if len(by) > MOST_TEXT or len(recalled_by) > _MOST_NAME:
         raise ValueError("a text that is too long")
-    if before is not None and (isinstance(before, bool) or not 0 <= float(before) < _HIGHEST):
+    before = None if "before" not in fields else _seconds(fields["before"])
+    return Rule(_seconds(fields["at"]), by, before, recalled_by)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _HIGHEST:
         raise ValueError("not a time")
-    return Rule(
-        _number(fields["number"]),
-        by,
-        None if before is None else float(before),
-        recalled_by,
-        bool(fields.get("unfinished", False)),
-    )
+    return float(value)
 
 
-def _number(value: Any, *, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _HIGHEST:
-        raise ValueError("not the number of a recall")
-    return value
-
-
-def _digits(text: str) -> str:
-    if len(text) != _DIGITS or not set(text) <= set("0123456789abcdef"):
+def _digits(text: Any) -> str:
+    if not isinstance(text, str) or len(text) != _DIGITS or not set(text) <= set("0123456789abcdef"):
         raise ValueError("not the digits of an entry")
     return text

@@ -26,7 +26,6 @@ from ejcache.stores.shared.store import SharedStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.bucket.base import Bucket
     from ejcache.coordination.leases import HeldLease, Leases
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.stores.tiered.store import TieredStore
@@ -45,7 +44,7 @@ class MaintenanceScheduler:
     """Decides when this process makes a pass over one shared cache. For one thread at a time.
 
     Args:
-        objects: of the cache.
+        shared: the cache.
         leases: elect the process that makes a pass.
         policy: called before each pass; what may stay, or None for everything.
         stored: bytes that this process has stored so far.
@@ -56,7 +55,7 @@ class MaintenanceScheduler:
 
     def __init__(
         self,
-        objects: Bucket,
+        shared: SharedStore,
         leases: Leases,
         *,
         policy: Callable[[], EvictionPolicy | None],
@@ -65,7 +64,7 @@ class MaintenanceScheduler:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._objects = objects
+        self._shared = shared
         self._leases = leases
         self._policy = policy
         self._stored = stored
@@ -120,7 +119,7 @@ class MaintenanceScheduler:
         if lease is None:
             return None
         try:
-            report = run_pass(self._objects, policy, stopped=lambda: lease.lost)
+            report = run_pass(self._shared, policy, stopped=lambda: lease.lost)
         finally:
             lease.release()
         self._snapshot = self._snapshot_version()
@@ -141,7 +140,7 @@ class MaintenanceScheduler:
         return (self._stored() - self._stored_before) / max(_LEAST_BYTES, policy.max_size * _SHARE)
 
     def _snapshot_version(self) -> str:
-        blob = self._objects.read(SNAPSHOT, length=0)
+        blob = self._shared.root.read(SNAPSHOT, length=0)
         return "" if blob is None else blob.version
 
     def _interval(self) -> float:
@@ -174,7 +173,7 @@ def attach(
     usage = shared.journal
     usage.tell(recorder)
     scheduler = MaintenanceScheduler(
-        shared.bucket,
+        shared,
         StoreLeases(shared.bucket),
         policy=policy or default,
         stored=lambda: store.tier_counters().get("shared_bytes_written", 0),

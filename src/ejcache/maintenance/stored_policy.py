@@ -3,11 +3,14 @@
     v1/policy.json := a JSON object: format, version, and the limits that are set: max_size (bytes), max_entries,
                       older_than and unused_for (seconds); evict, "lru" or "cost", the order of eviction; shared,
                       "group" or "everybody", of a directory that other users may write to (`util.directory_access`);
-                      enabled, false if no program uses the cache, with switched_by, a text, and switched_at (seconds
-                      since 1970); recalled, the entries that nobody loads any more (`maintenance.recalls`)
+                      enabled, true or false: whether programs use the cache, with switched_by, a text, and switched_at
+                      (seconds since 1970), if it is false; recalled, the entries that nobody loads any more
+                      (`maintenance.recalls`); epoch and former, where the entries are and were (`stores.epochs`)
 
-Version 1 is the first. A writer keeps the fields that it does not know. A policy that cannot be read, because it is
-damaged or of a later version, removes nothing; `ejcache config set` replaces a damaged one.
+Version 1 is the first. A writer keeps the fields that it does not know, and sends nothing that its own reader refuses.
+A policy that cannot be read, because it is damaged or of a later version, removes nothing and is not changed:
+what it said of the switch and of recalls would be lost. `--replace` of `ejcache config set` and of `ejcache recall`
+writes another one in the place of a damaged one.
 """
 
 from __future__ import annotations
@@ -19,10 +22,20 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, SettingError
+from ejcache.errors import EntryCorruptError, EntryError, PolicyDamagedError, SettingError, UsageError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.maintenance.recalls import Recalls, decode_recalls, encode_recalls
+from ejcache.maintenance.recalls import Recalls, Rule, decode_recalls, encode_recalls
 from ejcache.settings.choices import eviction_order
+from ejcache.stores.epochs import (
+    FORMAT,
+    VERSION,
+    Epochs,
+    decode_epochs,
+    encode_epochs,
+    policy_fields,
+)
+from ejcache.stores.epochs import MAX_BYTES as MAX_BYTES  # noqa: PLC0414 (others import it from here)
+from ejcache.util.directory_access import POLICY as POLICY  # noqa: PLC0414 (others import it from here)
 from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, parse_size, whole_number
 
@@ -34,12 +47,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ejcache")
 
-POLICY: Final = "v1/policy.json"
-VERSION: Final = 1
-MAX_BYTES: Final = 64 << 10
-"""A larger object is not a policy, and is not read."""
-
-_FORMAT: Final = "ejcache-policy"
 _CACHED_SECONDS: Final = 600.0
 """How long an answer is kept, so that a pod's processes do not all ask every minute."""
 _LARGEST: Final = 1 << 62
@@ -72,9 +79,10 @@ LIMITS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
 
 
 def switch_of(*, enabled: bool, by: str, at: float) -> dict[str, Any]:
-    """Return what `change_limits` stores to turn a cache off, or on again, which is as if it had never been off."""
-    off = {"enabled": False, "switched_by": by, "switched_at": at}
-    return dict.fromkeys(off) if enabled else off
+    """Return what `change_limits` stores to turn a cache off or on."""
+    if enabled:
+        return {"enabled": True, "switched_by": None, "switched_at": None}
+    return {"enabled": False, "switched_by": by, "switched_at": at}
 
 
 def who_turned_off(limits: Mapping[str, Any]) -> str:
@@ -102,7 +110,8 @@ def parse_limit(name: str, text: str) -> Any:
 def encode_policy(limits: Mapping[str, Any]) -> bytes:
     """Return the bytes of a policy with these limits, and with fields that this version does not know."""
     fields = {name: value for name, value in limits.items() if value is not None}
-    return (json.dumps({**fields, "format": _FORMAT, "version": VERSION}, indent=1, sort_keys=True) + "\n").encode()
+    whole = {"enabled": True, **fields, "format": FORMAT, "version": VERSION}
+    return (json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def decode_policy(data: bytes) -> dict[str, Any]:
@@ -112,28 +121,18 @@ def decode_policy(data: bytes) -> dict[str, Any]:
         EntryCorruptError: `data` is not a policy, or one of its limits is not a limit.
         EntryVersionError: the policy is of a later version.
     """
-    if len(data) > MAX_BYTES:
-        raise EntryCorruptError(f"larger than a policy may be ({MAX_BYTES} bytes)")
-    try:
-        fields = json.loads(data)
-        is_ours = fields.pop("format") == _FORMAT
-        version = fields.pop("version")
-    except MALFORMED as exc:
-        raise EntryCorruptError("not the policy of a cache") from exc
-    if not is_ours:
-        raise EntryCorruptError("not the policy of a cache")
-    if version != VERSION:
-        raise EntryVersionError(f"a policy of version {str(version)[:40]}; this code reads version {VERSION}")
+    fields = policy_fields(data)
     if fields.get("evict", "lru") not in ("lru", "cost"):
         raise EntryCorruptError("the policy's evict is neither lru nor cost")
     if not isinstance(fields.get("enabled", True), bool):
         raise EntryCorruptError("the policy's enabled is neither true nor false")
     decode_recalls(fields.get("recalled"))
+    decode_epochs(fields)
     for name in LIMITS.keys() - {"evict"}:
         value = fields.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LARGEST:
             raise EntryCorruptError(f"the policy's {name} is not a number from 0 to 2**62")
-    return dict(fields)
+    return fields
 
 
 def read_limits(objects: Bucket) -> dict[str, Any] | None:
@@ -147,26 +146,52 @@ def read_limits(objects: Bucket) -> dict[str, Any] | None:
     return None if blob is None else decode_policy(blob.data)
 
 
-def change_limits(objects: Bucket, changes: Mapping[str, float | str | None]) -> dict[str, Any]:
+def change_limits(
+    objects: Bucket, changes: Mapping[str, float | str | None], *, replace_damaged: bool = False, shared: bool = True
+) -> dict[str, Any]:
     """Store `changes` (None removes a limit), leave the other limits as they are, and return all of them.
 
-    A damaged policy is replaced. If several processes change the policy at once, every change is stored.
+    If several processes change the policy at once, every change is stored.
+
+    Args:
+        objects: of the cache.
+        changes: by the names of the fields.
+        replace_damaged: write another policy in the place of a damaged one. What that one has recalled is not known any
+            more, so a cache that hosts share begins an epoch then.
+        shared: hosts share the cache.
 
     Raises:
+        PolicyDamagedError: the stored policy is damaged; it is not changed.
         EntryVersionError: the stored policy is of a later version; it is not changed.
+        UsageError: the policy would be larger than its readers take.
         StoreBusyError: other processes kept changing it.
         StoreError: the storage failed.
     """
-    return _change(objects, lambda current: {**current, **changes})
+    return _change(objects, lambda current: {**current, **changes}, replace_damaged=replace_damaged, shared=shared)
 
 
-def change_recalls(objects: Bucket, change: Callable[[Recalls], Recalls]) -> Recalls:
+def change_recalls(
+    objects: Bucket, change: Callable[[Recalls], Recalls], *, replace_damaged: bool = False, shared: bool = True
+) -> Recalls:
     """Store what `change` makes of what is recalled, and return it; raises and competes as `change_limits`."""
 
     def changed(current: dict[str, Any]) -> dict[str, Any]:
         return current | {"recalled": encode_recalls(change(recalls_of(current)))}
 
-    return recalls_of(_change(objects, changed))
+    return recalls_of(_change(objects, changed, replace_damaged=replace_damaged, shared=shared))
+
+
+def begin_epoch(objects: Bucket, rule: Rule, *, replace_damaged: bool = False) -> Epochs:
+    """Recall everything: store the rule, and that the cache is in another epoch; raises and competes as
+    `change_limits`.
+    """
+
+    def changed(current: dict[str, Any]) -> dict[str, Any]:
+        recalled = encode_recalls(recalls_of(current).with_rule(rule))
+        return current | encode_epochs(decode_epochs(current).ended(rule.at)) | {"recalled": recalled}
+
+    made = _change(objects, changed, replace_damaged=replace_damaged, shared=False)
+    return decode_epochs(made)
 
 
 def recalls_of(policy: Mapping[str, Any]) -> Recalls:
@@ -174,17 +199,38 @@ def recalls_of(policy: Mapping[str, Any]) -> Recalls:
     return decode_recalls(policy.get("recalled"))
 
 
-def _change(objects: Bucket, change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+def epochs_of(policy: Mapping[str, Any]) -> Epochs:
+    """Return where the entries are and were, of fields that `decode_policy` has returned."""
+    return decode_epochs(dict(policy))
+
+
+def _change(
+    objects: Bucket,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    *,
+    replace_damaged: bool,
+    shared: bool,
+) -> dict[str, Any]:
     limits: dict[str, Any] = {}
 
     def changed(data: bytes | None) -> bytes | None:
         try:
             current = {} if data is None else decode_policy(data)
-        except EntryCorruptError:
-            current = {}
+        except EntryCorruptError as exc:
+            if not replace_damaged:
+                raise PolicyDamagedError(
+                    f"{objects.url}/{POLICY} is damaged ({exc}). It may have turned the cache off or recalled entries, "
+                    "so it is not changed; --replace writes another one"
+                ) from exc
+            current = encode_epochs(Epochs().ended(time.time())) if shared else {}
+        made = encode_policy(change(current))
+        try:
+            # What its readers refuse must not get there: they would go by the one that they knew, and say nothing.
+            read = decode_policy(made)
+        except EntryCorruptError as exc:
+            raise UsageError(f"this would make {objects.url}/{POLICY} one that nobody reads: {exc}") from exc
         limits.clear()
-        limits.update((name, value) for name, value in change(current).items() if value is not None)
-        made = encode_policy(limits)
+        limits.update(read)
         return None if made == data else made
 
     objects.update(POLICY, changed)

@@ -113,7 +113,7 @@ class TransferResult:
         already: entries that the target had.
         gone: entries that somebody deleted meanwhile.
         unknown_versions: intact entries of a format that this version does not read; they are not copied.
-        recalled: entries that the target has recalled; they are not copied.
+        recalled: entries that the target has recalled, by what their headers say; they are not copied.
         damaged: keys of damaged entries, and their damage; they are not copied.
         failed: keys of entries that could not be read or written, and why.
         not_tried: entries that were not tried because too many before them had failed.
@@ -191,7 +191,7 @@ def _copy(
         data = read()
         if data is None:
             return "gone", ""
-        if recalls.includes(stamp_of(entry.verify(data, key=key), data)):
+        if recalls.keeps_out(stamp_of(entry.verify(data, key=key), data)):
             return "recalled", ""
         return ("copied", len(data)) if write(key, data) else ("already", "")
     except EntryVersionError:

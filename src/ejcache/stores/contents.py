@@ -49,9 +49,11 @@ class CacheContents(NamedTuple):
             return None
         if self.bucket is None:
             return open_store(self.location, max_size=max_size, read_only=read_only)
+        from ejcache.stores.epochs import present_place
         from ejcache.stores.shared.store import SharedStore
 
-        return SharedStore(self.bucket, max_size=UNLIMITED if max_size is None else max_size, read_only=read_only)
+        limit = UNLIMITED if max_size is None else max_size
+        return SharedStore(present_place(self.bucket), root=self.bucket, max_size=limit, read_only=read_only)
 
     def close(self) -> None:
         """Release the connections that looking has made."""

@@ -76,10 +76,12 @@ def open_store(
     limit = UNLIMITED if given is None else given
     location = Location.parse(url)
     if detect_shared_storage(location):
+        from ejcache.stores.epochs import present_place
         from ejcache.stores.shared.store import SharedStore
 
+        root = open_bucket(location, settings=settings)
         read_only = read_only or location.anonymous
-        return SharedStore(open_bucket(location, settings=settings), max_size=limit, read_only=read_only)
+        return SharedStore(present_place(root), root=root, max_size=limit, read_only=read_only)
     if location.kind == "memory":
         from ejcache.stores.memory import MemoryStore
 

@@ -10,7 +10,7 @@ import typer
 
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, command_settings, policy_of_directory
-from ejcache.cli.options import Dir, Json, argument, examples, option, settings_beginning, warn_of_bytes
+from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.config_files import change_file
 from ejcache.settings.described import SETTINGS, setting_in_file, setting_named
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings, Value
 
 _SWITCH: Final = "enabled"
-_NO_LIMITS: Final = frozenset({_SWITCH, "switched_by", "switched_at", "recalled"})
+_NO_LIMITS: Final = frozenset({_SWITCH, "switched_by", "switched_at", "recalled", "epoch", "former"})
 LIMITS_SECONDS: Final = 3.0
 """How long the limits that are stored with a shared cache are waited for."""
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""
@@ -158,6 +158,7 @@ def set_values(
     ],
     to: _To = None,
     directory: Dir = None,
+    replace: Replace = False,
     as_json: Json = False,
 ) -> None:
     """Write settings into the user's configuration file. The environment and programs overrule it.
@@ -167,7 +168,8 @@ def set_values(
     own, and `ejcache prune` without rules applies them, too. NAME=none removes such a limit.
 
     enabled=false, with --dir, turns a cache off for every program that uses it: within a minute nothing is read from
-    it or stored there, and the programs go on. enabled=true turns it on again.
+    it or stored there, and the programs go on. enabled=true turns it on again. A policy that is damaged may have turned
+    the cache off or recalled entries, so it is not changed, unless --replace is given.
 
     shared=readers lets every user of the host read a cache in a directory, shared=group lets its group write to it,
     shared=everybody everybody, and shared=none takes that back. Who writes to a cache decides what runs in the programs
@@ -179,7 +181,7 @@ def set_values(
         if not equals:
             raise UsageError(f"{assignment!r} is not an assignment: give NAME=VALUE, such as max_size=100GB")
         changes[name.strip()] = text.strip()
-    _change(context, changes, to, directory, as_json=as_json)
+    _change(context, changes, to, directory, replace=replace, as_json=as_json)
 
 
 @app.command(
@@ -192,10 +194,11 @@ def unset_values(
     names: Annotated[list[str], argument("NAME", "Such as max_size.", autocompletion=settings_beginning)],
     to: _To = None,
     directory: Dir = None,
+    replace: Replace = False,
     as_json: Json = False,
 ) -> None:
     """Remove settings from the user's configuration file, or limits from a shared cache."""
-    _change(context, dict.fromkeys(names), to, directory, as_json=as_json)
+    _change(context, dict.fromkeys(names), to, directory, replace=replace, as_json=as_json)
 
 
 @app.command("get", short_help="Print the value of one setting.", epilog=examples("config get dir"))
@@ -233,6 +236,7 @@ def _change(
     to: str | None,
     directory: str | None,
     *,
+    replace: bool,
     as_json: bool,
 ) -> None:
     from ejcache.maintenance.stored_policy import LIMITS
@@ -266,7 +270,7 @@ def _change(
                 output.print_json({"url": str(settings.dir), "shared": with_whom})
             return
     written = _change_file(values, Path(HOST_FILE) if to == "host" else user_file()) if in_file else None
-    limits = _change_limits(parsed, settings) if with_cache else None
+    limits = _change_limits(parsed, settings, replace=replace) if with_cache else None
     if as_json:
         output.print_json({"url": str(settings.dir), "stored_limits": limits, "file": written and str(written)})
         return
@@ -348,7 +352,7 @@ def _parsed_limits(changes: Mapping[str, str | None]) -> dict[str, Any]:
     return parsed | (_switch(changes[_SWITCH]) if _SWITCH in changes else {})
 
 
-def _change_limits(parsed: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def _change_limits(parsed: Mapping[str, Any], settings: Settings, *, replace: bool) -> dict[str, Any]:
     from ejcache.maintenance.stored_policy import LIMITS, change_limits
     from ejcache.stores.opening import open_bucket
 
@@ -358,14 +362,14 @@ def _change_limits(parsed: Mapping[str, Any], settings: Settings) -> dict[str, A
 
         check_directory(location.url, "there is no cache at")
         with FileBucket(location.path, local=True, documents=True) as files:
-            return change_limits(files, parsed)
+            return change_limits(files, parsed, replace_damaged=replace, shared=False)
     if not shared:
         raise UsageError(
             f"{settings.dir} is used by this host alone, and limits are stored with shared caches only: "
             "without --dir and --to cache, max_size is written into the user's configuration file"
         )
     with open_bucket(location, settings=settings) as bucket:
-        return change_limits(bucket, parsed)
+        return change_limits(bucket, parsed, replace_damaged=replace)
 
 
 def _switch(text: str | None) -> dict[str, Any]:

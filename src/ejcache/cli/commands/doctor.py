@@ -97,9 +97,10 @@ def _policy(read: Callable[[], Mapping[str, Any] | None], url: str) -> Iterator[
         return
     except EntryError as exc:
         advice = (
-            "`ejcache config set` and `ejcache recall` replace one that is damaged; else use one version of ejcache"
+            f"`ejcache recall --all --replace --dir {url}` stores another one, and begins anew; else use one version "
+            "of ejcache"
         )
-        yield doctor.failed("policy", f"{POLICY} is ignored: {exc}", advice)
+        yield doctor.failed("policy", f"{POLICY} cannot be read, and hosts go by what they knew: {exc}", advice)
         return
     if off := who_turned_off(policy):
         advice = f"`ejcache config set --dir {url} enabled=true` turns it on"

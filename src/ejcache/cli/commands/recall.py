@@ -13,7 +13,7 @@ from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.confirmation import confirm
 from ejcache.cli.listing import list_entries
-from ejcache.cli.options import Dir, Json, Keys, Yes, flag, option
+from ejcache.cli.options import Dir, Json, Keys, Replace, Yes, flag, option
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotAStoreError, SettingError, StoreUnavailableError, UsageError
 from ejcache.util.units import parse_age, plural
@@ -44,21 +44,25 @@ def recall(
     by: Annotated[str | None, _BY] = None,
     everything: Annotated[bool, flag("--all", "Everything that is stored now.")] = False,
     directory: Dir = None,
+    replace: Replace = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
     """Take entries back: they are removed, and no process loads them any more, on any host.
 
-    A host drops its copies at its next start, or a minute later at most. A process that has loaded an entry logs
-    one line, and keeps the program until the process ends. A program that is compiled later is stored again. Uploads
-    that are pending bring no recalled entry back.
+    Every process knows of it within a minute. A process that has loaded an entry logs one line, and keeps the program
+    until the process ends. A program that is compiled later is stored again.
 
-    An entry of a KEY is recalled by the digest of its bytes. The rules recall what was stored by processes that did not
-    know of the recall; so an entry that was stored within the minute after it may be compiled once more. --before
-    compares the time that the writer's clock said. Entries that an ejcache without `recall` has stored have no writer.
+    --all of a cache that hosts share begins a new place under a random name, and every host that knows of it looks and
+    stores there alone. So nothing that anybody has written or will write to the old place comes back. This is the one
+    recall that holds against a writer who lies. --all of a cache of one host empties it.
+
+    --by and --before go by what the entries say of themselves: by whom they were stored, and when; --before also by the
+    storage's own clock. They remove what the cache has now, and go on keeping out what says so. An entry of a KEY is
+    recalled by the digest of its bytes.
 
     A recall that was interrupted is in force; the same command removes the rest. --all asks, unless --yes is given.
-    Tuned records and the texts of programs stay.
+    A policy that is damaged is not changed, unless --replace is given. Tuned records stay.
     """
     _check(keys, before, by, everything=everything)
     for wanted in keys or ():
@@ -71,14 +75,14 @@ def recall(
             confirm(f"Recall everything that is stored in {cache.url}?", yes=yes, as_json=as_json)
         with _documents(cache) as objects, output.progress("removing", None, quiet=as_json) as advance:
             try:
-                report = _recall(cache, objects, keys or [], rule, advance)
+                report = _recall(cache, objects, keys or [], rule, advance, replace=replace)
             except EntryError as exc:
                 raise StoreUnavailableError(f"what is stored with {cache.url} cannot be read: {exc}") from exc
     if as_json:
-        output.print_json({"url": cache.url, **output.fields_of(report, "number", "removed", "absent")})
+        output.print_json({"url": cache.url, **output.fields_of(report, "at", "removed", "absent")})
     else:
         removed = plural(len(report.removed), "entry", "entries")
-        output.say(f"recalled from {cache.url}: {removed} removed; every host drops its copies within a minute")
+        output.say(f"recalled from {cache.url}: {removed} removed; within a minute every process knows of it")
         for key in report.absent:
             output.warn(f"{key} is gone already; hosts may have copies, which --before recalls")
     return int(bool(report.absent))
@@ -95,7 +99,7 @@ def _rule(before: str | None, by: str | None) -> Rule:
     from ejcache.maintenance.recalls import Rule
 
     moment = None if before is None else _moment(before)
-    return Rule(0, by=(by or "").strip(), before=moment, recalled_by=user_and_host())
+    return Rule(0.0, by=(by or "").strip(), before=moment, recalled_by=user_and_host())
 
 
 def _moment(text: str) -> float:
@@ -118,28 +122,35 @@ def _documents(cache: OpenCache) -> Iterator[Bucket]:
     from ejcache.stores.shared.store import SharedStore
 
     if isinstance(cache.store, SharedStore):
-        yield cache.store.bucket
+        yield cache.store.root
         return
     with FileBucket(Path(Location.parse(cache.url).path), local=True, documents=True) as files:
         yield files
 
 
 def _recall(
-    cache: OpenCache, objects: Bucket, keys: list[str], rule: Rule | None, advance: Callable[[], None]
+    cache: OpenCache,
+    objects: Bucket,
+    keys: list[str],
+    rule: Rule | None,
+    advance: Callable[[], None],
+    *,
+    replace: bool,
 ) -> RecallReport:
-    from ejcache.maintenance.recalling import recall_by_rule, recall_entries
-    from ejcache.maintenance.recalls import MOST_ENTRIES
+    from ejcache.maintenance.recalling import Recaller
+    from ejcache.stores.location import Location
+    from ejcache.stores.shared.store import SharedStore
 
     if cache.store is None:
         raise NotAStoreError(f"{cache.url} holds no entries of ejcache")
+    directory = None if isinstance(cache.store, SharedStore) else Path(Location.parse(cache.url).path)
+    recaller = Recaller(
+        store=cache.store, objects=objects, directory=directory, replace_damaged=replace, advance=advance
+    )
     if rule is not None:
-        return recall_by_rule(cache.store, objects, rule, now=time.time(), advance=advance)
+        return recaller.by_rule(rule)
     found: dict[str, None] = {}
     for text in keys:
         chosen = choose(list_entries(cache), text, identify_entry, where=cache.url, all_of_a_name=True)
         found |= dict.fromkeys(row.info.key for row in chosen)
-    if len(found) > MOST_ENTRIES:
-        raise UsageError(
-            f"{len(found):,} entries are more than {MOST_ENTRIES:,}: recall them with --before, --by or --all"
-        )
-    return recall_entries(cache.store, objects, found, now=time.time(), advance=advance)
+    return recaller.entries(found)

@@ -103,6 +103,8 @@ class BackgroundLoader:
     """
 
     def __init__(self, policy: CachePolicy, settings: Settings) -> None:
+        self._policy = policy
+        self._epoch = policy.epoch
         self._reader = EntryReader(policy, settings)
         self._count = policy.tally.add
         self._threads = max(1, cores() // 2)
@@ -167,6 +169,11 @@ class BackgroundLoader:
             elif planned.state is _State.WAITING:
                 self._remove(planned)
         self._wake()
+
+    @property
+    def is_current(self) -> bool:
+        """False once the cache is at another place than when this was made: what was loaded is recalled."""
+        return self._policy.epoch == self._epoch
 
     def is_wanted(self, key: str) -> bool:
         """True if `key` still waits to be loaded."""

@@ -252,10 +252,11 @@ class Preloader:
         ahead = loader.take(key)
         if ahead is None:
             return None
-        if ahead.header is None or not _answers(ahead, placement) or key in compilation.cache.taken_back:
+        store = compilation.cache.opened(compilation.settings)  # which may find out that the entry was recalled
+        is_good = ahead.header is not None and loader.is_current and key not in compilation.cache.taken_back
+        if ahead.header is None or not is_good or not _answers(ahead, placement):
             self._count(preload_unused=1)
             return None
-        store = compilation.cache.opened(compilation.settings)
         if store is not None:  # what is loaded and not asked for has no use, and becomes old
             store.note_used(key, worth_of_use(ahead.header.compile_seconds))
         waited = time.monotonic() - started
@@ -379,11 +380,13 @@ class Preloader:
             return
         self._policy = policy
         store = policy.opened(settings, awaits_switch=False)
-        shared = two_tiers(store) if store is not None else None
-        if at_once and shared is not None:
+        if at_once and policy.is_shared:
             # A directory on a file system that hosts share, whose server may be slow.
             self._scheduler.submit(lambda: self._try_plan(run, at_once=False))
             return
+        if policy.epoch is None:
+            store = policy.opened(settings)  # where the profile is has to be known first
+        shared = two_tiers(store) if store is not None else None
         if self._before is None:
             self._profile_key = run_profile_key(*entry_point(), jax.__version__, settings.namespace)
             self._profile_settings = settings  # a program may have changed them when it ends

@@ -36,11 +36,13 @@ class SharedStore(Store):
 
     Args:
         bucket: where the entries are; the store owns it.
+        root: where the usage journals are, if that is not where the entries are.
         max_size: limit for the bytes of all entries. Maintenance keeps it; a `put` only refuses a larger entry.
         read_only: writes raise `StoreReadOnlyError`, and no use is noted.
         unsent: where a process leaves the uses and counters that it has not sent when it ends; None for nowhere.
 
     Attributes:
+        root: of the whole cache, with its journals and its policy.
         journal: what this process used and counted; nothing if the store is read-only.
         lists_after: once entries of so many bytes are to be stored, what a listing needs is made, too: a program that
             is ending cannot make it.
@@ -50,15 +52,17 @@ class SharedStore(Store):
         self,
         bucket: Bucket,
         *,
+        root: Bucket | None = None,
         max_size: int = UNLIMITED,
         read_only: bool = False,
         unsent: UnsentUses | None = None,
     ) -> None:
         self.bucket = bucket
-        self.url = bucket.url
+        self.root = bucket if root is None else root
+        self.url = self.root.url
         self.max_size = max_size
         self._read_only = read_only
-        self.journal = SharedJournal(bucket, unsent=None if read_only else unsent)
+        self.journal = SharedJournal(self.root, unsent=None if read_only else unsent)
         self.lists_after = math.inf
         self._announced = 0.0
 

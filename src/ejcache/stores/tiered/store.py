@@ -66,6 +66,7 @@ class TieredStore(Store):
         shared: of all hosts.
         scratch: a directory on a local file system for locks and pending uploads, one for each pair of tiers; without
             it, processes fetch independently and what a killed process had to upload is lost.
+        spool: where pending uploads are noted, if that is not in `scratch`.
         verify: `verify(key, data)` raises an `EntryError` for bytes that must not be copied to the other tier.
         read_only: writes raise `StoreReadOnlyError`; entries that are read are still copied into a writable local tier.
         drain_seconds: how long closing waits for the next pending upload to finish.
@@ -85,6 +86,7 @@ class TieredStore(Store):
         shared: Store,
         *,
         scratch: Path | None = None,
+        spool: Path | None = None,
         verify: Callable[[str, bytes], object] = _accept,
         read_only: bool = False,
         drain_seconds: float = DRAIN_SECONDS,
@@ -108,7 +110,7 @@ class TieredStore(Store):
         self._shared = Tier("shared", shared, breaker=breaker_for(shared.url), tally=self._tally)
         self._fetches = HostFetches(None if scratch is None else scratch / "fetch")
         self._notes = HostNotes(None if scratch is None else scratch / "notes")
-        pending = None if scratch is None or read_only else PendingUploads(scratch / "spool")
+        pending = None if scratch is None or read_only else PendingUploads(spool or scratch / "spool")
         self._uploads = Uploads(
             self._local,
             self._shared,
@@ -308,6 +310,13 @@ class TieredStore(Store):
         self._check_writable()
         self._wake()
         return self._write_local(key, data, REPLACE if replacing else PUT, worth)
+
+    def upload(self, key: str) -> None:
+        """Upload an entry later that was put into the local tier before that belonged to this store."""
+        self._check_writable()
+        self._wake()
+        if not self._only_reads:
+            self._uploads.add(check_key(key), PUT)
 
     def note_local(self, key: str, number: float) -> None:
         """Remember on this host that the entry of `key` is not for the shared tier, and a number of the caller's."""
