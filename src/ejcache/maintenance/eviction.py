@@ -139,7 +139,7 @@ class EvictionPass(Closing):
         shared = storage if isinstance(storage, SharedStore) else None
         objects = storage if shared is None else shared.root
         if isinstance(objects, Bucket):
-            began = _now(objects) if now is None else now()
+            began = storage_time(objects) if now is None else now()
             place = objects if shared is None else shared.bucket
             self._scan: Scan = BucketScan(
                 objects, place=place, now=began, in_use_seconds=in_use_seconds, compacts=not dry_run
@@ -240,7 +240,7 @@ def _count(report: EvictionReport, batch: Sequence[Deletion], deleted: set[str],
             report.gone += 1
 
 
-def _now(objects: Bucket) -> float:
+def storage_time(objects: Bucket) -> float:
     """Return the time by the storage's clock, also for a dry run, if these credentials may ask it with an object."""
     with suppress(StoreReadOnlyError, StoreForbiddenError, StoreRefusedError):
         return objects.now(f"{TEMPORARY}{process_name()}") or time.time()

@@ -14,9 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry, entry_encoding
-from ejcache.bucket.object_names import ENTRIES, QUARANTINE, TEMPORARY, entry_name, key_of_name, process_name
-from ejcache.errors import EntryError, StoreForbiddenError, StoreReadOnlyError
+from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
+from ejcache.errors import EntryError
 from ejcache.keys.side_keys import is_side_key, is_text_key
+from ejcache.maintenance.eviction import storage_time
 from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.recalls import Recalls, Rule, Stamp, digests_of
 from ejcache.maintenance.stored_policy import begin_epoch, change_recalls
@@ -151,13 +152,6 @@ class Recaller:
         report.removed += [key for key in keys if not is_side_key(key)]
         for _ in keys:
             self.advance()
-
-
-def storage_time(objects: Bucket) -> float:
-    """Return the time by the storage's clock, or by this host's if the storage does not tell it."""
-    with contextlib.suppress(StoreReadOnlyError, StoreForbiddenError):
-        return objects.now(f"{TEMPORARY}{process_name()}") or time.time()
-    return time.time()
 
 
 def remove_recalled(
