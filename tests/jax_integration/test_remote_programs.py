@@ -167,7 +167,7 @@ def before(event, owner, name, which):
 
 before(looks, Compiler, "find", lambda *_: True)
 before(leased, StoreLeases, "acquire", lambda *_: True)
-before(None, activate, "open_cache_store", lambda *_: looks.wait(60))
+before(None, activate, "open_cache", lambda *_: looks.wait(60))
 before(None, SharedStore, "get", lambda _, key: key.startswith("jit_") and (leased.wait(60) or sys.exit("no lease")))
 """
 

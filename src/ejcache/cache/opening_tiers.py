@@ -139,7 +139,9 @@ class TierOpener:
     def open(self) -> OpenedStore:
         """Open the store at the place that this host knows, and what knows about the cache, which begins to ask."""
         note = None if self.scratch is None else self.scratch / "policy"
-        self._switch = switch = SharedSwitch(self._location.url, self.read_policy, note=note, open_at=self._moved)
+        self._switch = switch = SharedSwitch(
+            self._location.url, self.read_policy, note=note, open_at=self._moved, storage_url=self._root.url
+        )
         is_dead = self.scratch is not None and StorageNote(self.scratch / "storage").said == FAILED
         switch.begin(ask=not is_dead)
         if self.epoch is None:

@@ -167,6 +167,9 @@ class CachePolicy:
                 return Miss.DISABLED
             if switch.epoch != self.epoch:
                 store = self._moved() or store
+            if switch.trouble is not None:
+                trouble, switch.trouble = switch.trouble, None
+                self.report_failure("read the policy of the cache", trouble, settings)
         damaged: list[bytes] = []
         found = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget, beside=beside)
         if found is Miss.RECALLED or (damaged and may_write(store, settings)):
@@ -538,13 +541,19 @@ class CachePolicy:
             self.warn("refused", text)
         elif (
             isinstance(exc, StoreBusyError | StoreUnavailableError)
-            and (store := self._store) is not None
-            and two_tiers(store) is not None
+            and self._store is not None
+            and (storage := self._storage_url()) is not None
         ):
             # The circuit breaker says it if nothing but work in the background has failed (bucket.breaker).
-            warn_once(("unreachable", store.url), "ejcache: %s", text)
+            warn_once(("unreachable", storage), "ejcache: %s", text)
         else:
             self.warn(doing, text)
+
+    def _storage_url(self) -> str | None:
+        """Return the URL of the storage that hosts share; None if they share none."""
+        if self.switch is not None and self.switch.is_shared:
+            return self.switch.storage_url
+        return self._store.url if self._store is not None and two_tiers(self._store) is not None else None
 
     def warn(self, kind: str, message: str) -> None:
         """Log a warning the first time that something of this `kind` happens with this cache, at DEBUG after that."""

@@ -22,7 +22,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.switch import FRESH_SECONDS, MAX_BYTES, CacheSwitch, Reading
-from ejcache.errors import MALFORMED, EntryError, StoreBusyError, StoreError, StoreForbiddenError
+from ejcache.errors import (
+    MALFORMED,
+    EntryError,
+    NoPermissionError,
+    StoreBusyError,
+    StoreError,
+    StoreUnavailableError,
+)
 from ejcache.util.files import read_regular
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log, warn_once
@@ -73,6 +80,7 @@ class SharedSwitch(CacheSwitch):
         read: reads the stored policy.
         note: the file in which this host keeps what it has read; None to keep it in this process.
         open_at: opens the store of an epoch, of the store that was opened before; None for a switch without a store.
+        storage_url: of the storage, as its client names it; `url` by default.
         clock: seconds since the epoch.
     """
 
@@ -85,9 +93,11 @@ class SharedSwitch(CacheSwitch):
         *,
         note: Path | None = None,
         open_at: Callable[[str, Store], Store] | None = None,
+        storage_url: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(url, read, clock=clock)
+        self.storage_url = storage_url or url
         self.epoch = None
         self._note_file = note
         self._open_at = open_at
@@ -183,8 +193,10 @@ class SharedSwitch(CacheSwitch):
                 found = self._read()
             except StoreError as exc:
                 log.info("ejcache: the policy of %s could not be read: %s", self._url, exc)
-                if note.known is None and isinstance(exc, StoreForbiddenError):
-                    self._say_unknown(exc)
+                if note.known is None:
+                    # Without its frames, which hold a program's values.
+                    kind = NoPermissionError if isinstance(exc, NoPermissionError) else StoreUnavailableError
+                    self.trouble = kind(f"{exc}; nothing else is asked of it until that can be read")
                 self._keep(note._replace(asked=self._clock(), failures=note.failures + 1))
                 raise
             return self._keep(self._judged(found, note))

@@ -73,6 +73,10 @@ class CacheSwitch:
     """
 
     is_shared = False
+    storage_url = ""
+    """Of the storage that hosts share."""
+    trouble: Exception | None = None
+    """Why this host could never read the policy, until that was reported."""
 
     def __init__(self, url: str, read: Callable[[], Reading], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
