@@ -69,19 +69,6 @@ CHANGES: Final = {
     "weak_type-plain": (("in (1.0, np.float32(1.0))", "in (np.float32(1.0), np.float32(1.0))"),),
     "single_operations-plain": (("\nprepare(", "\njax.jit(prepare)("),),
     "single_operations-linen": (("\nmetrics(", "\njax.jit(metrics)("),),
-    "repeated_block-plain": (
-        ("    for w in layers:\n        x = jnp.tanh(x @ w) + jnp.sin(x)  # <-\n    return x",
-         "    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w) + jnp.sin(x), None), x, layers)[0]"),
-        ("\nforward(layers,", "\nforward(np.stack(layers),"),
-    ),
-    "repeated_block-trainer": (
-        ("        for layer in layers:\n            x = self.block(layer, x)  # <-\n        return x.sum()",
-         "        return jax.lax.scan(lambda x, p: (self.block(p, x), None), x, layers)[0].sum()"),
-        ("([trainer.params] * 20,", "(jax.tree.map(lambda *each: np.stack(each), *[trainer.params] * 20),"),
-    ),
-    "repeated_block-plain-unused": (
-        ("    for i in range(128):  # <-\n        for j in range(128):\n            part = x[0]\n", ""),
-    ),
     "large_constant-trainer": (
         ("step(self.params, batch)", "step(self.params, batch, self.table)"),
         ("def step(self, params, batch):", "def step(self, params, batch, table):"),
@@ -103,10 +90,6 @@ CHANGES: Final = {
     "large_constant-linen.py": (
         ("def step(params, tokens):", "def step(params, tokens, teacher_params):"),
         ("= step(params, tokens)", "= step(params, tokens, teacher_params)"),
-    ),
-    "repeated_block-trainer.py": (
-        ("        for t in range(series.shape[1] - 1):\n            carry = self.cell(params, carry, series[:, t])",
-         "        carry = jax.lax.scan(lambda *a: (self.cell(params, *a), 0), carry, series.swapaxes(0, 1)[:-1])[0]"),
     ),
 }  # fmt: skip
 """By the title of a planted program, or the name of a file of one, what the advised change replaces.

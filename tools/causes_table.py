@@ -1,4 +1,4 @@
-"""Write the table of causes in `docs/causes.md`, which is made of `history/causes.py`.
+"""Write the two tables of `docs/causes.md`, causes and outcomes, which are made of `history/causes.py`.
 
 python tools/causes_table.py
 """
@@ -9,18 +9,22 @@ import re
 from pathlib import Path
 from typing import Final
 
-from ejcache.history.causes import table
+from ejcache.history.causes import CAUSES, OUTCOMES, table
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "causes.md"
-_PART: Final = re.compile(r"(<!-- made of [^\n]* -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLES: Final = {"CAUSES": CAUSES, "OUTCOMES": OUTCOMES}
+_PART: Final = re.compile(r"(<!-- made of [^\n]*: (CAUSES|OUTCOMES) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def with_table(page: str) -> str:
-    """The text of the page, with the table as it has to be."""
-    rows = ["| cause | what it is | what to do |", "|---|---|---|"]
-    rows += [f"| `{kind}` | {what} | {what_to_do or 'nothing'} |" for kind, what, what_to_do in table()]
-    lines = "\n".join(rows)
-    return _PART.sub(lambda found: f"{found[1]}{lines}\n{found[2]}", page)
+    """The text of the page, with the tables as they have to be."""
+    return _PART.sub(lambda found: f"{found[1]}{_table(found[2])}\n{found[3]}", page)
+
+
+def _table(name: str) -> str:
+    rows = [f"| {name.lower().rstrip('s')} | what it is | what to do |", "|---|---|---|"]
+    rows += [f"| `{kind}` | {what} | {what_to_do or 'nothing'} |" for kind, what, what_to_do in table(_TABLES[name])]
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

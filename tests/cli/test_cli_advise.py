@@ -11,7 +11,6 @@ from cli_helpers import ejcache
 from forking import Forked
 from helpers import run_program
 
-from ejcache.history.advise import advise as advised
 from ejcache.journal.line import STORED, ProgramRecord, encode_line
 from ejcache.journal.recorder import START_LOG
 from ejcache.journal.start_records import read_starts
@@ -51,37 +50,6 @@ def test_of_a_program_that_it_runs(script, tmp_path):
     assert "a shape varies (step)" in shown.out
     assert ejcache("advise", "--github").out.startswith("::warning file=")
     assert ejcache("advise", "--ignore", "shape_varies").out == "nothing to change was found\n"
-
-
-DEEP = """
-import jax, jax.numpy as jnp, numpy as np
-
-def forward(layers, x):
-    for w in layers:
-        x = jnp.tanh(x @ w) + jnp.sin(x)
-    return x
-
-layers = [np.ones((8, 8), np.float32)] * 60
-jax.jit(forward)(layers, np.ones((4, 8), np.float32))
-"""
-
-
-@pytest.mark.parametrize("is_timed", [True, False])
-def test_a_block_that_repeats_has_two_numbers(tmp_path, is_timed):
-    """What a loop saves of tracing is about the copies' part of it, and of compiling at most all of it.
-
-    What JAX traces before it looks for devices, and so for the plug-in that enables the cache, has no times of tracing.
-    """
-    (tmp_path / "deep.py").write_text(DEEP.replace("layers =", "jax.devices()\nlayers =") if is_timed else DEEP)
-    advise("--fresh", "deep.py", cwd=tmp_path)
-    (found,) = advised(read_starts(), least=-1.0)
-    *about, most = found.saves
-    known = [each.known for each in found.saves]
-    assert (found.kind, found.line, known) == ("repeated_block", 6, ["about"] * is_timed + ["at most"])
-    assert found.sentence.startswith("the operations of this line are 60 times in the program of forward; ")
-    (program,) = (each for record in read_starts() for each in record.programs if each.name == "jit_forward")
-    assert all(0 < each.seconds <= program.seconds["traced"] for each in about)
-    assert most.seconds == program.compile_seconds
 
 
 def test_of_the_program_that_it_runs_alone(script, tmp_path):

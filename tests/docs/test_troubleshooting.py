@@ -10,7 +10,7 @@ from causes_table import with_table
 from cli_helpers import ejcache
 from helpers import ROOT
 
-from ejcache.history.causes import KINDS as CAUSES
+from ejcache.history.causes import CAUSES, OUTCOMES
 from ejcache.history.findings import KINDS as FINDINGS
 from ejcache.settings.described import SETTINGS
 from ejcache.settings.environment import OTHER_VARIABLES
@@ -40,7 +40,7 @@ def test_the_table_of_causes_is_that_of_the_code():
     assert PAGE_OF_CAUSES.read_text() == with_table(PAGE_OF_CAUSES.read_text())
 
 
-@pytest.mark.parametrize("topic", ["shape_varies", "repeated_block", "gone", "messages", "causes", "a-block-repeats"])
+@pytest.mark.parametrize("topic", ["shape_varies", "gone", "messages", "causes", "a-shape-varies"])
 def test_help_prints_the_part_about_a_topic(topic):
     said = ejcache("help", topic)
     assert said.status == 0
@@ -48,6 +48,6 @@ def test_help_prints_the_part_about_a_topic(topic):
 
 
 def test_every_kind_that_a_message_names_has_its_help():
-    for kind in (*CAUSES, *FINDINGS):
+    for kind in (*CAUSES, *OUTCOMES, *FINDINGS):
         assert ejcache("help", str(kind)).status == 0, kind
     assert ejcache("help", "nonsense").status == 2

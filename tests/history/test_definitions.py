@@ -7,6 +7,7 @@ import pytest
 from ejcache.history.definitions import UNKNOWN, definition_of, qualified_name, shorten_details
 from ejcache.history.earlier import Earlier, Texts, relation
 from ejcache.journal.line import ProgramRecord
+from ejcache.journal.start_records import Process, StartRecord
 
 TEXT = """
     %2 = stablehlo.multiply %1, %arg1 : tensor<3xf32> loc(#loc13)
@@ -78,7 +79,8 @@ def test_one_function(one, other, same):
     ("place", "callers", "same"),
     [
         (LIBRARY, ("/a/train.py:3 in main", "/a/train.py:9 in main"), True),
-        (LIBRARY, ("/a/train.py:3 in main", "/a/eval.py:3 in main"), None),
+        (LIBRARY, ("/a/train.py:3 in main", "/a/eval.py:3 in main"), False),
+        (LIBRARY, ("/a/train.py:3 in main", "/b/train.py:3 in main"), None),
         (LIBRARY, ("/a/train.py:3 in main", ""), None),
         (OF_JAX, ("/a/train.py:3 in main", "/a/train.py:3 in main"), True),
         (OF_JAX, ("/a/train.py:3 in main", "/a/train.py:9 in main"), False),
@@ -100,8 +102,11 @@ def compared(one, other, *texts):
         program(place, key=str(n), time=1.0 + n, components={"computation": str(n)}, outcome="stored")
         for n, place in enumerate((one, other))
     ]
-    earlier = Earlier(programs, Texts(lambda _: {str(n): text for n, text in enumerate(texts) if text}))
-    return bool(earlier.of_function(programs[1])[0])
+    earlier = Earlier(
+        [StartRecord(Process(id=str(n)), [each]) for n, each in enumerate(programs)],
+        Texts(lambda _: {str(n): text for n, text in enumerate(texts) if text}),
+    )
+    return bool(earlier.of_function(programs[1]).programs)
 
 
 def test_two_functions_of_one_name_in_one_file():

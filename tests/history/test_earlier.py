@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 
 import pytest
 
 from ejcache.history.causes import cause
 from ejcache.history.earlier import Earlier, Texts
-from ejcache.journal.line import STORED, ProgramRecord
+from ejcache.journal.line import HIT, STORED, ProgramRecord
+from ejcache.journal.start_records import Process, StartRecord
 
 OPERATIONS = ("tanh", "sine", "cosine", "negate", "abs", "exponential")
 SIGNATURES = ("(tensor<4xf32>) -> tensor<f32>", "(tensor<8xf32>) -> tensor<f32>", "(tensor<4xf32>, i32) -> i32")
@@ -49,9 +51,14 @@ class Counting(Texts):
         return super().read(program)
 
 
+def starts(*programs, of="train.py"):
+    """A start for each of these."""
+    return [StartRecord(Process(id=each.key, program=of, began=each.time - 1), [each]) for each in programs]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_the_nearest_is_that_of_all_texts(seed):
-    """Of programs with any signatures, versions and texts, some of which nobody knows."""
+    """Of programs with any signatures, versions and texts, some of which nobody knows, of the last five starts."""
     chance = random.Random(seed)
     known, programs = {}, []
     for number in range(1, chance.randrange(3, 13)):
@@ -62,31 +69,81 @@ def test_the_nearest_is_that_of_all_texts(seed):
     known.setdefault("mine", text(chance.choices(OPERATIONS, k=6)))
     last = program(50, chance.choice(["mine", "digest-3"]), SIGNATURES[0], "a")
     texts = Counting(known)
-    found, _ = Earlier([*programs, last], texts).of_function(last)
+    found = Earlier(starts(*programs, last), texts).of_function(last).programs
     ours = texts.read(last)
 
     def apart(other):
-        far = float(other.components["jaxlib"] != "a")
-        one, two = (set(each.signature.split(", ")) for each in (last, other))
-        far += 2.0 * (1.0 - len(one & two) / max(len(one), len(two)))
+        far = float(other.components["jaxlib"] != "a") + (0.0 if other.signature == last.signature else 1.0)
         if other.components["computation"] != last.components["computation"]:
             its = texts.read(other)
-            far += 4.0 * (1.0 - (its.likeness(ours) if its is not None and ours is not None else 0.5))
+            far += its.apart(ours) if its is not None and ours is not None else 3.0
         return far, -other.time
 
-    assert found[0] is min(programs, key=apart)
-    assert sorted(each.key for each in found) == sorted(each.key for each in programs)
+    assert found[0] is min(programs[-5:], key=apart)
+    assert sorted(each.key for each in found) == sorted(each.key for each in programs[-5:])
 
 
 def test_no_text_is_read_that_cannot_be_nearer():
-    """The latest program does nearly the same: what else is there has another version, or is older."""
+    """The latest program does nearly the same: what else is there has another version."""
     known = {f"digest-{n}": text(["tanh"] * 9 + ["sine"] * (n % 2)) for n in range(12)}
-    programs = [program(n, f"digest-{n}", SIGNATURES[0], "b" if n < 6 else "a") for n in range(1, 12)]
+    programs = [program(n, f"digest-{n}", SIGNATURES[0], "b" if n < 11 else "a") for n in range(7, 12)]
     texts = Counting(known)
     last = program(50, "digest-0", SIGNATURES[0], "a")
-    found, _ = Earlier(programs, texts).of_function(last)
-    assert found[0].key == "key-10"
-    assert texts.asked == {"key-50", "key-11", "key-10"}
+    found = Earlier(starts(*programs, last), texts).of_function(last).programs
+    assert found[0].key == "key-11"
+    assert texts.asked == {"key-50", "key-11"}
+
+
+def test_a_sibling_is_for_a_first_start_alone():
+    """What the same process compiled before says nothing of why an earlier start did not have the program."""
+    first, second = (program(n, f"digest-{n}", SIGNATURES[0], "a") for n in (1, 2))
+    record = StartRecord(Process(id="one", program="train.py", began=1.0), [first, second])
+    found = Earlier([record], Texts.none()).of_function(second)
+    assert ([each.key for each in found.programs], found.is_sibling, found.began) == (["key-1"], True, None)
+    before = program(0, "digest-9", SIGNATURES[1], "b")
+    found = Earlier([*starts(before), record], Texts.none()).of_function(second)
+    assert ([each.key for each in found.programs], found.is_sibling) == (["key-0"], False)
+
+
+def test_what_an_earlier_start_loaded_counts():
+    """The last start loaded a program that another one had compiled: that is what a change is told against."""
+    one, two, last = (program(n, f"digest-{n}", SIGNATURES[0], "a") for n in (1, 2, 9))
+    loaded = one._replace(time=50.0, outcome=HIT, reason="", components={}, details={}, signature="")
+    records = [*starts(one, two), *starts(loaded, of="train.py"), *starts(last._replace(time=90.0))]
+    records[2] = records[2]._replace(process=records[2].process._replace(id="loads"))
+    found = Earlier(records, Texts.none()).of_function(last._replace(time=90.0))
+    assert (found.programs[0].key, found.began) == ("key-1", 49.0)
+
+
+def test_of_other_scripts_only_without_one_of_the_same():
+    mine, theirs, last = (program(n, f"digest-{n}", SIGNATURES[0], "a") for n in (1, 2, 9))
+    others = starts(theirs, of="other.py")
+    assert Earlier([*starts(mine, last), *others], Texts.none()).of_function(last).programs[0].key == "key-1"
+    assert Earlier([*starts(last), *others], Texts.none()).of_function(last).programs[0].key == "key-2"
+
+
+def test_records_that_were_cut():
+    """No sibling stands in for an earlier start that nobody remembers: it is said since when there are records."""
+    first, second = (program(n, f"digest-{n}", SIGNATURES[0], "a") for n in (1, 2))
+    record = StartRecord(Process(id="one", program="train.py", began=1.0), [first, second])
+    earlier = Earlier([record], Texts.none(), lost_before=1.0)
+    assert earlier.of_function(second).programs == ()
+    assert re.search(r"nothing earlier is recorded \(since 19[67]\d-", cause(second, earlier).sentence)
+
+
+def test_two_that_are_equally_near_are_both_said():
+    """Of two values of the last start, neither says more than the other one."""
+    numbers = {"digest-1": "1.0", "digest-3": "3.0", "digest-2": "2.0"}
+    module = text(["tanh"]).replace(
+        "    return",
+        "    %c = stablehlo.constant dense<{}> : tensor<f32>\n    %9 = stablehlo.add %c, %0 : tensor<f32>\n    return",
+    )
+    known = {digest: module.replace("{}", value) for digest, value in numbers.items()}
+    one, three, last = (program(n, f"digest-{digest}", SIGNATURES[0], "a") for n, digest in ((1, 1), (3, 3), (50, 2)))
+    before = StartRecord(Process(id="one", program="train.py", began=1.0), [one, three])
+    after = StartRecord(Process(id="two", program="train.py", began=400.0), [last])
+    said = cause(last, Earlier([before, after], Texts(lambda _: known))).sentence
+    assert said == "a constant changed: 1 -> 2; or, as near: a constant changed: 3 -> 2"
 
 
 def test_starts_that_repeat_each_other_are_compared_as_any_other():
@@ -98,8 +155,8 @@ def test_starts_that_repeat_each_other_are_compared_as_any_other():
         )
         for n in range(1, 80)
     ]
-    together = Earlier(programs, Texts.none())
+    together = Earlier(starts(*programs), Texts.none())
     for each in itertools.chain(programs, reversed(programs)):
-        alone = Earlier(programs, Texts.none())
+        alone = Earlier(starts(*programs), Texts.none())
         assert together.of_function(each) == alone.of_function(each)
-        assert cause(each, together) == cause(each, alone)
+        assert cause(each, together).sentence == cause(each, alone).sentence

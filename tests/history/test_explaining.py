@@ -32,6 +32,7 @@ from ejcache.jax_integration import publishing
 from ejcache.jax_integration.publishing import located_text
 from ejcache.journal.line import AppendedLog, ProgramRecord
 from ejcache.journal.recorder import START_LOG
+from ejcache.journal.start_records import Process, StartRecord
 from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.directories import state_directory
 from ejcache.stores.memory import MemoryStore
@@ -61,7 +62,8 @@ def last_miss():
 
 
 def explain(record, known=None, misses=(), **options):
-    return cause(record, Earlier(misses, entries=lambda _: known), **options)
+    records = [StartRecord(Process(id=str(n)), [each]) for n, each in enumerate(misses)]
+    return cause(record, Earlier(records, entries=lambda _: known), **options)
 
 
 def sentence(directory):

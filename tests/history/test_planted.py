@@ -36,7 +36,7 @@ def test_first_finding_of_each_kind(tmp_path):
     quick = [planted for planted in PLANTED if planted.style == "plain"]
     answers = found_in(tmp_path / "programs", *(planted.title for planted in quick))
 
-    assert len(quick) == 8
+    assert len(quick) == 7
     assert {each.title: why for each in quick if (why := wrong(each, answers[each.title]))} == {}
     for answer in answers.values():
         first = answer["findings"][0]
@@ -51,7 +51,7 @@ def test_first_finding_of_each_kind(tmp_path):
 def test_first_finding_of_all(tmp_path):
     answers = found_in(tmp_path / "programs")
 
-    assert len(PLANTED) >= 32
+    assert len(PLANTED) >= 26
     assert {each.title: why for each in PLANTED if (why := wrong(each, answers[each.title]))} == {}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import os
 import stat
@@ -17,6 +16,7 @@ from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings, open_cache
 from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
+from ejcache.cli.fields import Chosen
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
 from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
@@ -151,8 +151,7 @@ class _Reader:
         self.outcome: Counter[str] = Counter()
         self._file = file
         self._directory = directory
-        self._name = name or "*"
-        self._device = device or "*"
+        self._chosen = Chosen(name, device)
         self._stack = stack
         self._layer: RecordLayer | None = None
 
@@ -162,7 +161,7 @@ class _Reader:
             for name, data in read_archive(self._file):
                 if not name.startswith(ENTRIES):
                     self._merge(name, data)
-                elif wanted and (key := key_of_name(name)) is not None and self._is_named(parse_any_key(key).name):
+                elif wanted and (key := key_of_name(name)) is not None and self._chosen.has(parse_any_key(key).name):
                     yield key, partial(bytes, data)
         except EntryError as exc:
             self.problems.append(str(exc))
@@ -176,7 +175,7 @@ class _Reader:
         except EntryError as exc:
             self.problems.append(f"{name[:200]}: {exc}")
             return
-        if self._is_named(record.key.operation) and fnmatch.fnmatchcase(record.key.device, self._device):
+        if self._chosen.has(record.key.operation, record.key.device):
             self.outcome += merge_records([record], self._target())
 
     def _target(self) -> RecordLayer:
@@ -185,9 +184,6 @@ class _Reader:
         if self._layer is None:
             self._layer = named_layer(self._stack.enter_context(open_autotune(self._directory, write=True)))
         return self._layer
-
-    def _is_named(self, name: str) -> bool:
-        return fnmatch.fnmatchcase(name, self._name)
 
 
 def _path_of(file: str) -> Path:

@@ -33,7 +33,7 @@ def print_topic(topic: str) -> int:
 
 
 def _found(topic: str) -> str | None:
-    from ejcache.history.causes import KINDS as CAUSES
+    from ejcache.history.causes import kind_of
     from ejcache.history.findings import KINDS as FINDINGS
 
     pages = _pages()
@@ -46,7 +46,7 @@ def _found(topic: str) -> str | None:
                 if _slug(wanted) == _slug(heading):
                     return part
     row = next((line for line in pages["causes"].read_text().splitlines() if line.startswith(f"| `{topic}` |")), None)
-    return row.strip("| ").replace(" | ", ": ", 1).replace(" | ", ". What to do: ") if topic in CAUSES and row else None
+    return row.strip("| ").replace(" | ", ": ", 1).replace(" | ", ". What to do: ") if kind_of(topic) and row else None
 
 
 def _pages() -> dict[str, Path]:

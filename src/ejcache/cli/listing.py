@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry, entry_encoding
 from ejcache.cli import output
+from ejcache.cli.fields import Chosen, short_key
 from ejcache.errors import EntryError, StoreError
 from ejcache.keys.key import PGLE
 from ejcache.keys.parsing import parse_any_key
@@ -50,7 +50,7 @@ class ListedEntry:
     @property
     def short(self) -> str:
         """The beginning of the key's digest. Commands accept it in place of the key."""
-        return (self.parts.logical or self.info.key.removeprefix(f"{self.parts.name}-"))[:12]
+        return short_key(self.info.key)
 
     @property
     def program(self) -> tuple[str, str] | None:
@@ -113,11 +113,11 @@ def list_entries(cache: OpenCache, totals: Totals | None = None, *, name: str | 
     Raises:
         StoreError: the cache cannot be listed.
     """
-    totals = Totals() if totals is None else totals
+    totals, chosen = Totals() if totals is None else totals, Chosen(name)
     with output.progress("listing", None) as advance:
         for info in cache.store.entries() if cache.store is not None else ():
             parts, is_side = parse_any_key(info.key), is_side_key(info.key)
-            if name is None or (not is_side and fnmatch.fnmatchcase(parts.name, name)):
+            if name is None or (not is_side and chosen.has(parts.name)):
                 totals.add(info)
                 if not is_side:
                     advance()
@@ -195,15 +195,3 @@ def read_facts(
 
 def _facts(row: ListedEntry, *, cache: OpenCache, small: Mapping[str, bytes]) -> dict[str, Any]:
     return header_facts(row, cache, small.get(row.info.key))
-
-
-def profile_text(profile: dict[str, Any]) -> str:
-    """Return a profile as `ls` shows it: its digest, and what it was measured with."""
-    parts = [str(profile["digest"])[:8]]
-    if profile.get("runs"):
-        parts.append(plural(profile["runs"], "run"))
-    if profile.get("percentile"):
-        parts.append(f"p{profile['percentile']}")
-    if profile.get("devices"):
-        parts.append(plural(profile["devices"], "device"))
-    return ", ".join(parts)

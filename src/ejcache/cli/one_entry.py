@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
-from ejcache.cli.listing import by_program, header_facts, list_entries, profile_fields, profile_text, read_header
+from ejcache.cli.fields import ENTRY, print_rows, profile_text
+from ejcache.cli.listing import by_program, header_facts, list_entries, profile_fields, read_header
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
 from ejcache.history.text import spell_types
@@ -54,16 +55,11 @@ def _show_programs(cache: OpenCache, found: Sequence[ListedEntry], *, as_json: b
     signatures = [
         spell_types(str(header.extra.get("signature", ""))) if header is not None else "" for header in headers
     ]
+    fields = [row.fields() | {"signature": each} for row, each in zip(found, signatures, strict=True)]
     if as_json:
-        fields = [row.fields() | {"signature": each} for row, each in zip(found, signatures, strict=True)]
         output.print_json({"url": cache.url, "entries": fields})
         return 0
-    rows = [
-        [row.short, format_size(row.info.size), output.ago(row.info.last_used, now=time.time()), each or "-"]
-        for row, each in zip(found, signatures, strict=True)
-    ]
-    columns = ("key", "size", "last used", "arguments and results")
-    output.print_table(columns, rows, right=("size", "last used"), whole=("key",), least=("last used", "size"))
+    print_rows(ENTRY, ("key", "size", "last used", "arguments and results"), fields, least=("last used", "size"))
     output.say(f"{plural(len(found), 'entry', 'entries')} of {found[0].parts.name}; ejcache ls KEY shows one of them")
     return 0
 

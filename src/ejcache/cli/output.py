@@ -28,6 +28,8 @@ _SCHEMA: Final = 1
 _GAP: Final = "  "
 _LEAST_ROOM: Final = 20
 """Characters that wrapped text needs; in a narrower column it is not wrapped."""
+_WIDE: Final = 120
+"""Columns of a terminal that has room for a column of sentences."""
 _NAMED_PROBLEMS: Final = 5
 
 
@@ -39,10 +41,13 @@ def print_json(fields: Mapping[str, object]) -> None:
     sys.stdout.write("\n")
 
 
-def say(text: str = "", *, wrap: bool = True) -> None:
-    """Print a text on stdout. Its line breaks are kept; with `wrap`, lines are wrapped if the terminal is narrow."""
+def say(text: str = "", *, wrap: bool = True, style: str = "") -> None:
+    """Print a text on stdout. Its line breaks are kept; with `wrap`, lines are wrapped if the terminal is narrow.
+
+    A style, as `styled` has it, is put on each line after the text is made printable.
+    """
     lines = wrapped_lines(text) if wrap else printable(text, keep="\n").split("\n")
-    _write(sys.stdout, "\n".join(lines) + "\n")
+    _write(sys.stdout, "\n".join(styled(line, style) for line in lines) + "\n")
 
 
 def wrapped_lines(text: str, stream: TextIO | None = None) -> list[str]:
@@ -64,6 +69,11 @@ def print_lines(lines: Sequence[str], *, paged: bool = False) -> None:
         pydoc.pager(re.sub("\x1b\\[\\d+m", "", text))  # not every pager shows colours
     else:
         _write(sys.stdout, text)
+
+
+def is_narrow() -> bool:
+    """True if stdout is a terminal in which columns of sentences have no room."""
+    return _columns() < _WIDE
 
 
 def warn(text: str) -> None:

@@ -9,36 +9,41 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from ejcache.cache.policy import Miss
 from ejcache.history.asked_again import committed_otherwise, made_anew
 from ejcache.history.buckets import buckets_of
-from ejcache.history.causes import AVOIDABLE, cause
-from ejcache.history.difference import CAPTURED, NUMBER, SHAPE
+from ejcache.history.causes import AVOIDABLE, cause, cause_beside
+from ejcache.history.difference import CAPTURED, NUMBER, ORDER, SHAPE
 from ejcache.history.earlier import Earlier, Texts
 from ejcache.history.findings import ABOUT, KINDS, LARGE_CONSTANT, LEAST_SAVED, Advice, Saving, SmallerFindings
+from ejcache.history.large_constants import large_constant
 from ejcache.history.log import recall_programs
 from ejcache.history.program import by_function, caller_of, function_of, is_of_jax, misses_by_key, spent, with_facts
-from ejcache.history.program_findings import large_constant, repeated_block, unused_loop
 from ejcache.history.single_operations import single_operations
-from ejcache.history.statements import Statements
 from ejcache.history.text import is_installed
-from ejcache.journal.line import HIT
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from ejcache.history.causes import Cause
     from ejcache.history.earlier import Fetch
-    from ejcache.history.statements import Lines
     from ejcache.journal.line import ProgramRecord
     from ejcache.journal.start_records import StartRecord
+
+    Lines = Callable[[str], Sequence[str]]
+    """Returns the lines of a source file by its path; none if they are not known."""
 
 SMALLEST: Final = 0.005
 """Seconds that the smallest change saves that is shown at all: less is 0.00 s there."""
 _FUNCTIONS: Final = 40
 """Functions whose texts are read, the costliest first."""
+_LEAST_SPENT: Final = 0.5
+"""Seconds that a finding must have cost of which nobody knows what a change saves."""
 _TEXTS: Final = 4
 """Texts of one function that are read."""
+_COMPARED: Final = 64
+"""Programs of one function, the latest, with which another one is compared."""
 _PATTERN: Final = {SHAPE: 2, NUMBER: 2, CAPTURED: 2}
 """How often a cause must have made a function compile in one process, of those where once is no pattern."""
 _BUDGET: Final = 4_000_000
@@ -62,8 +67,8 @@ def advise(
         records: start records of this host, the earliest first; those before the last start of a program say what its
             hits are.
         fetch: returns the texts of programs by the digests of their computations.
-        lines_of: returns the lines of a source file, none if they are not known. They say which operations could be one
-            function, and may silence a finding: `# ejcache: ignore[shape_varies]`.
+        lines_of: returns the lines of a source file, none if they are not known. They may silence a finding:
+            `# ejcache: ignore[shape_varies]`.
         ignore: kinds that are left out.
         least: seconds that a change must save.
         only: the ids of the processes that are looked at; by default those of the last start of each program.
@@ -71,28 +76,24 @@ def advise(
     """
     every = [record for record in records if record.programs]
     by_key = misses_by_key(every)
-    statements = Statements(lines_of)
     looked_at = every if only is None else [each for each in every if each.process.id in only]
     starts = last_starts(looked_at) if only is None else looked_at
     asked = [with_facts(record.programs, by_key) for record in starts]
     ordered = [by_function(programs) for programs in asked]
     if earlier is None:
-        earlier = Earlier((each for record in every for each in record.programs), Texts(fetch, budget=_BUDGET))
-    first = _first_misses(every)
+        earlier = Earlier(every, Texts(fetch, budget=_BUDGET))
     read = [group for groups in ordered for group in groups[:_FUNCTIONS]]
-    with earlier.texts.loaded(each for group in read for each in _representatives(group, first, earlier)):
-        found = _found(asked, ordered, first, earlier, statements)
+    with earlier.texts.loaded(each for group in read for each in _representatives(group, earlier)):
+        found = _found(asked, ordered, earlier)
     kept = (_with_source(each, lines_of) for each in found if _saves_enough(each, least))
     wanted = _merged(each for each in kept if _is_wanted(each, lines_of, ignore))
-    return sorted(wanted, key=lambda each: -each.saved)
+    return sorted(wanted, key=lambda each: (-each.saved, -each.seconds))
 
 
 def _found(
     asked: Sequence[Sequence[ProgramRecord]],
     ordered: Sequence[Sequence[Sequence[ProgramRecord]]],
-    misses: Mapping[str, ProgramRecord],
     earlier: Earlier,
-    statements: Statements,
 ) -> list[Advice]:
     """Return all findings about the programs of some processes, which are given as they were asked for, and by
     function.
@@ -101,54 +102,43 @@ def _found(
     for programs, groups in zip(asked, ordered, strict=True):
         for number, group in enumerate(groups):
             is_read = number < _FUNCTIONS
-            of_one = list(made_anew(group, earlier.texts, statements)) or list(
-                _caused(group, misses, earlier if is_read else earlier.without_texts())
+            of_one = list(made_anew(group, earlier.texts)) or list(
+                _caused(group, earlier if is_read else earlier.without_texts())
             )
             found += of_one or committed_otherwise(group)
             if is_read:
-                found += large_constant(group, earlier.texts, statements)
-                found += repeated_block(group, earlier.texts)
-                found += unused_loop(group, earlier.texts, statements)
-        found += single_operations(programs, statements)
+                found += large_constant(group, earlier.texts)
+                found += _reordered(group, earlier)
+        found += single_operations(programs)
     return found
 
 
-def _representatives(
-    group: Sequence[ProgramRecord], misses: Mapping[str, ProgramRecord], earlier: Earlier
-) -> Iterator[ProgramRecord]:
-    """Yield the costliest program of a function, the first ones and the last ones, and what these are compared with."""
-    yield max(group, key=spent)
-    distinct = list(dict.fromkeys(each.key for each in group if each.key in misses))
-    for key in dict.fromkeys((*distinct[:_TEXTS], *distinct[-_TEXTS:])):
-        yield misses[key]
-        if len(distinct) > 1:
-            yield from earlier.first(misses[key])
+def _representatives(group: Sequence[ProgramRecord], earlier: Earlier) -> Iterator[ProgramRecord]:
+    """Yield the costliest program of a function with those of earlier starts, and the first ones and the last ones."""
+    yield (costliest := max(group, key=spent))
+    if costliest.reason == Miss.ABSENT and not is_of_jax(costliest):
+        yield from earlier.first(costliest)[:_TEXTS]
+    distinct = list({each.key: each for each in reversed(group) if each.components}.values())
+    yield from {each.key: each for each in (*distinct[:_TEXTS], *distinct[-_TEXTS:])}.values()
 
 
-def _first_misses(records: Iterable[StartRecord]) -> dict[str, ProgramRecord]:
-    """Return the first miss of each key: later ones say that the entry is gone, or that this is another cache."""
-    found: dict[str, ProgramRecord] = {}
-    for record in records:
-        for each in record.programs:
-            if each.details and each.key and each.outcome != HIT:
-                found.setdefault(each.key, each)
-    return found
-
-
-def _caused(group: Sequence[ProgramRecord], misses: Mapping[str, ProgramRecord], earlier: Earlier) -> Iterator[Advice]:
+def _caused(group: Sequence[ProgramRecord], earlier: Earlier) -> Iterator[Advice]:
     """Yield programs of one function that this process would not have needed, if it had called the function in one way.
 
-    A cause counts if the process has asked for both programs, the one that was compiled and the one before it.
+    Each is compared with what the same process asked for before it.
     """
     last = group[-1]
     if is_of_jax(last) or len({each.key for each in group}) == 1:
         return
-    asked = {each.key: each for each in reversed(group) if each.key}
+    asked: dict[str, ProgramRecord] = {}
     found: dict[str, list[tuple[ProgramRecord, Cause]]] = {}
-    for key in sorted(asked.keys() & misses.keys(), key=lambda key: misses[key].time):
-        why = cause(misses[key], earlier)
-        if why.kind in AVOIDABLE and why.nearest is not None and why.nearest.key in asked:
-            found.setdefault(why.kind, []).append((asked[key], why))
+    for program in group:
+        if not program.key or not program.components or program.key in asked:
+            continue
+        why = cause_beside(program, [*asked.values()][-_COMPARED:], earlier)
+        asked[program.key] = program
+        if why.kind in AVOIDABLE and why.nearest is not None:
+            found.setdefault(why.kind, []).append((program, why))
     for kind in AVOIDABLE:
         changed = found.get(kind, [])
         if len(changed) < _PATTERN.get(kind, 1):
@@ -179,10 +169,32 @@ def _caused(group: Sequence[ProgramRecord], misses: Mapping[str, ProgramRecord],
             calls=len(concerned),
             seconds=seconds,
             saves=(saving,),
-            sentence=why.sentence,
+            sentence=why.reason,
             what_to_do=why.what_to_do,
         )
         return
+
+
+def _reordered(group: Sequence[ProgramRecord], earlier: Earlier) -> Iterator[Advice]:
+    """Yield a program that each start compiles, because the order of a set or dict is another one in each process."""
+    program = max(group, key=spent)
+    if program.reason != Miss.ABSENT or is_of_jax(program):
+        return
+    why, place = cause(program, earlier), caller_of(program)
+    if why.kind == ORDER and place.file:
+        seconds = spent(program)
+        yield Advice(
+            ORDER,
+            function_of(program),
+            place.file,
+            place.line,
+            programs=1,
+            calls=1,
+            seconds=seconds,
+            saves=(Saving(ABOUT, program.compile_seconds, "of compiling"),),
+            sentence=why.reason,
+            what_to_do=why.what_to_do,
+        )
 
 
 def _with_source(finding: Advice, lines_of: Lines) -> Advice:
@@ -204,7 +216,8 @@ def set_smaller_apart(findings: Iterable[Advice]) -> tuple[list[Advice], Smaller
 
 
 def _saves_enough(finding: Advice, least: float) -> bool:
-    return finding.saved >= least or finding.kind == LARGE_CONSTANT
+    is_fact = finding.kind == LARGE_CONSTANT or (not finding.saves and finding.seconds >= _LEAST_SPENT)
+    return finding.saved >= least or is_fact
 
 
 def last_starts(records: Sequence[StartRecord]) -> list[StartRecord]:

@@ -15,18 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ejcache.history.earlier import Texts
-    from ejcache.history.statements import Statements
     from ejcache.journal.line import ProgramRecord
 
 _AGAIN: Final = 3
 """How often a program is asked for before the function counts as made anew."""
 
 
-def made_anew(group: Sequence[ProgramRecord], texts: Texts, statements: Statements) -> Iterator[Advice]:
+def made_anew(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Advice]:
     """Find keys that one line asks for and traces again and again: the function is another object each time.
 
-    The line to change is that of the definition, if that is within a function, or else the one that gives the jitted
-    function its name there, or the one that calls it.
+    The line to change is that of the definition, if that is within a function, or else the one that calls it.
     """
     asked: dict[tuple[str, object], list[ProgramRecord]] = {}
     for program in group:
@@ -43,10 +41,8 @@ def made_anew(group: Sequence[ProgramRecord], texts: Texts, statements: Statemen
     definition, caller = definition_of(first.details), caller_of(first)
     is_local = definition.is_lambda or "<locals>" in texts.qualified_name(first)
     is_there = is_of_user(first) and is_local
-    maker = caller.line if is_there else statements.maker(caller.file, caller.line) or caller.line
-    file, line = (definition.file, definition.line) if is_there else (caller.file, maker)
-    is_elsewhere = is_there or maker != caller.line
-    where = f", and called at {caller.file.rpartition('/')[2]}:{caller.line}" if is_elsewhere else ""
+    file, line = (definition.file, definition.line) if is_there else (caller.file, caller.line)
+    where = f", and called at {caller.file.rpartition('/')[2]}:{caller.line}" if is_there else ""
     calls = sum(map(len, repeated))
     name = "a lambda" if definition.is_lambda else function_of(first)
     # Each time it is traced and loaded again takes as long as the quickest of these times, at least.

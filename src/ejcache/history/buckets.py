@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 _SHAPES: Final = 3
 """Programs of a function with other sizes from which on sizes to pad to are named."""
-_PADDING: Final = 1.3
-"""How much larger than the sizes that were seen those to pad to may be, on the average."""
-_APART: Final = 2.0
-"""How many times as large as the next smaller one each of several sizes is that are buckets already."""
+_APART: Final = 1.5
+"""How many times as large as the next smaller one each size to pad to is, at least; sizes so far apart are padded."""
 _SHOWN: Final = 6
 
 
@@ -78,7 +76,7 @@ def buckets_of(signatures: Iterable[str]) -> Buckets | None:
     seen = tuple(sorted(set(sizes)))
     if len(seen) < _SHAPES:
         return None
-    bounds = seen if all(b >= _APART * a for a, b in itertools.pairwise(seen)) else tuple(buckets(sizes))
+    bounds = seen if all(b >= _APART * a for a, b in itertools.pairwise(seen)) else tuple(buckets(seen))
     chosen = [min(bound for bound in bounds if bound >= size) for size in sizes]
     return Buckets(argument, axis, seen, bounds, len(types), len(set(chosen)), sum(chosen) / max(1, sum(sizes)) - 1)
 
@@ -95,15 +93,15 @@ def _varying(types: Sequence[Sequence[Type]]) -> dict[tuple[int, int], tuple[int
 
 
 def buckets(sizes: Sequence[int]) -> list[int]:
-    """Choose the sizes to pad to: as few as possible with so much padding on the average, at most half of all."""
-    distinct = sorted(set(sizes))
-    for count in range(1, max(2, len(distinct) // 2) + 1):
-        step = len(distinct) / count
-        bounds = sorted({_round(distinct[min(len(distinct), round(step * (n + 1))) - 1]) for n in range(count)})
-        padded = sum(min(bound for bound in bounds if bound >= size) for size in sizes)
-        if padded <= _PADDING * sum(sizes):
-            return bounds
-    return bounds
+    """Choose the sizes to pad to: the largest, and of the others each that is far enough below the next one.
+
+    What is chosen is chosen again where only these sizes are seen, so that who pads is told nothing more.
+    """
+    bounds: list[int] = []
+    for size in sorted(set(sizes), reverse=True):
+        if not bounds or _APART * _round(size) <= bounds[-1]:
+            bounds.append(_round(size))
+    return bounds[::-1]
 
 
 def _round(size: int) -> int:

@@ -1,14 +1,17 @@
 """Why a program was compiled, in words: the only place that has them.
 
 `cause` gives a miss its kind, a sentence, and what to do about it. `ejcache why` prints one, `ejcache report` groups
-them, `ejcache advise` picks those that a change of the program removes, and the table of causes in `docs/causes.md` is
-made of `KINDS`. `environment` and `difference` say what differs between two programs; what that means is said here.
+them, `ejcache advise` picks those that a change of the program removes, and the tables in `docs/causes.md` are made of
+`CAUSES` and `OUTCOMES`. `environment` and `difference` say what differs between two programs; what that means is said
+here.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Skip
@@ -17,16 +20,16 @@ from ejcache.history import difference as differ
 from ejcache.history.buckets import buckets_of
 from ejcache.history.definitions import definition_of
 from ejcache.history.environment import ARROW, Difference, environment_differences
-from ejcache.history.program import caller_of, digest_of
+from ejcache.history.program import argument_types, caller_of, digest_of
 from ejcache.history.text import SourceFiles, read_text, spell_types
 from ejcache.journal.line import STORED
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_age
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from ejcache.history.earlier import Earlier, Texts
+    from ejcache.history.earlier import Earlier, Neighbours, Texts
     from ejcache.journal.line import ProgramRecord
 
 NEW: Final = "new"
@@ -69,7 +72,7 @@ class CauseKind(NamedTuple):
 _SURROUNDINGS: Final = "nothing: what was compiled for other surroundings could give other results here"
 _SAME: Final = "nothing: it is stored once"
 
-KINDS: Final[Mapping[str, CauseKind]] = {
+CAUSES: Final[Mapping[str, CauseKind]] = {
     NEW: CauseKind(
         "new here",
         "`ejcache warm` compiles ahead, and a shared cache brings what another host compiled",
@@ -131,6 +134,11 @@ KINDS: Final[Mapping[str, CauseKind]] = {
     "partitioned_calls": CauseKind("batch partitionable custom calls", "register the same calls in every process"),
     "variant": CauseKind("PGLE", "nothing: the program is profiled once, and compiled with its profile once"),
     "profile": CauseKind("another profile of PGLE", "nothing: the program is compiled with the new profile once"),
+}
+"""What has changed, so that a program is another one: kinds of causes, by the names that JSON, the comment
+`# ejcache: ignore[…]` and this host's records have for them."""
+
+OUTCOMES: Final[Mapping[str, CauseKind]] = {
     Miss.CORRUPT: CauseKind(
         "its entry was damaged",
         "`ejcache verify` checks all entries; if it happens again, check the disk",
@@ -245,7 +253,7 @@ KINDS: Final[Mapping[str, CauseKind]] = {
         "the program has registered a pass over the HLO (jax.extend.xla), which no key can describe",
     ),
 }
-"""All kinds, by what JSON, the comment `# ejcache: ignore[…]` and this host's records call them."""
+"""What became of a look-up or of storing, so that a program was compiled that has not changed (`Miss`, `Skip`)."""
 _KNOWN_QUICK: Final = "it is known to compile too quickly to be published, so shared storage was not read"
 _NOT_WRITTEN: Final = "the storage could not be written"
 
@@ -256,7 +264,7 @@ class Cause(NamedTuple):
     Attributes:
         name: of the program.
         key: of the program.
-        kind: one of `KINDS`.
+        kind: one of `CAUSES` or `OUTCOMES`.
         sentence: the reason, for a person: `argument x changed: f32[4] -> f32[8]`.
         what_to_do: so that this costs no compilation again; empty if nothing is known.
         place: the line that has what changed, or else the one that called it, `/home/me/train.py:31`; empty if it is
@@ -264,6 +272,7 @@ class Cause(NamedTuple):
         seconds: what compiling took.
         nearest: the earlier program that it is compared with, if there is one.
         differences: what changed since then, the most important first.
+        compared: which program that is: `since the start 3m ago`, `beside the call with f32[8]`; empty without one.
         note: what could not be read, and why; empty if everything was.
         is_refused: True if it was not compiled, because the program forbids that.
         diff: a unified diff of the texts of the two modules, if both are known and differ, and it was asked for.
@@ -278,6 +287,7 @@ class Cause(NamedTuple):
     seconds: float = 0.0
     nearest: ProgramRecord | None = None
     differences: tuple[Difference, ...] = ()
+    compared: str = ""
     note: str = ""
     is_refused: bool = False
     diff: str = ""
@@ -297,9 +307,14 @@ class Cause(NamedTuple):
         return self.kind in AVOIDABLE and not self.what_to_do.startswith("nothing")
 
     @property
+    def reason(self) -> str:
+        """The sentence, and what it compares with."""
+        return f"{self.sentence} ({self.compared})" if self.compared else self.sentence
+
+    @property
     def text(self) -> str:
         """The whole sentence: `jit_step was compiled because …`."""
-        return f"{self.name} {'would be' if self.is_refused else 'was'} compiled because {self.sentence}"
+        return f"{self.name} {'would be' if self.is_refused else 'was'} compiled because {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return stable snake_case fields, for machines."""
@@ -311,18 +326,26 @@ class Cause(NamedTuple):
             "seconds": round(self.seconds, 6),
             "nearest_key": self.nearest.key if self.nearest else None,
             "differences": [{"kind": each.kind, "sentence": each.sentence} for each in self.differences],
+            "compared": self.compared,
             "note": self.note,
         }
 
 
+def kind_of(kind: str) -> CauseKind | None:
+    """Return the cause or outcome of this name; None if this version does not know it."""
+    return CAUSES.get(kind) or OUTCOMES.get(kind)
+
+
 def what_to_do(kind: str, *, name: str = "it") -> str:
     """Say what to do about a kind, where this has changed; empty if nothing is known."""
-    return KINDS[kind].what_to_do.format(name=name) if kind in KINDS else ""
+    found = kind_of(kind)
+    return found.what_to_do.format(name=name) if found is not None else ""
 
 
 def title_of(kind: str) -> str:
     """Return the heading of a kind; of one that this version does not know, the kind itself."""
-    return KINDS[kind].title if kind in KINDS else kind
+    found = kind_of(kind)
+    return found.title if found is not None else kind
 
 
 def why_not_found(reason: str) -> str:
@@ -336,11 +359,12 @@ def why_not_stored(outcome: str) -> str:
 
 
 def _reason(kind: str) -> str:
-    return KINDS[kind].reason or kind if kind in KINDS else kind
+    found = kind_of(kind)
+    return (found.reason if found is not None else "") or kind
 
 
 def cause(program: ProgramRecord, earlier: Earlier, *, diff_up_to: float = 0) -> Cause:
-    """Say why a program was compiled.
+    """Say why a program was compiled, since the last start if there was one.
 
     Args:
         program: the record of the miss.
@@ -355,7 +379,7 @@ def cause(program: ProgramRecord, earlier: Earlier, *, diff_up_to: float = 0) ->
     elif program.outcome == Skip.DUPLICATE:
         found = _of(Skip.DUPLICATE)
     else:
-        found = _repeated(program, earlier) or _changed(program, earlier, diff_up_to)
+        found = _repeated(program, earlier) or _changed(program, earlier.of_function(program), earlier, diff_up_to)
     return found._replace(
         name=program.name,
         key=program.key,
@@ -363,6 +387,18 @@ def cause(program: ProgramRecord, earlier: Earlier, *, diff_up_to: float = 0) ->
         seconds=program.compile_seconds,
         is_refused=program.outcome == Skip.FORBIDDEN,
     )
+
+
+def cause_beside(program: ProgramRecord, asked: Sequence[ProgramRecord], earlier: Earlier) -> Cause:
+    """Say why one process needed a program beside those that it has `asked` for before.
+
+    Args:
+        program: with the facts of the compilation that stored it.
+        asked: programs of the same function, with theirs, in the order in which the process asked for them.
+        earlier: has their texts.
+    """
+    found = _changed(program, earlier.beside(program, asked), earlier, 0)
+    return found._replace(name=program.name, key=program.key, seconds=program.compile_seconds)
 
 
 def _of(kind: str, sentence: str = "", *, name: str = "it", nearest: ProgramRecord | None = None) -> Cause:
@@ -388,22 +424,23 @@ def _repeated(program: ProgramRecord, earlier: Earlier) -> Cause | None:
     return _of(before.outcome, words, nearest=before)
 
 
-def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cause:
-    """Say what changed since the nearest compilation of the same function."""
-    ranked, note = earlier.of_function(program)
+def _changed(program: ProgramRecord, neighbours: Neighbours, earlier: Earlier, diff_up_to: float) -> Cause:
+    """Say what differs from the nearest program of the same function."""
+    ranked, note = neighbours.programs, neighbours.note
     sources = SourceFiles(until=program.time)
     if not ranked:
-        return (_renamed(program, earlier, sources) or _of(NEW))._replace(note=note)
+        return (_renamed(program, earlier, sources) or _new(neighbours))._replace(note=note)
     before = ranked[0]
-    differences = _found_once(before, program, earlier, sources)
     is_named = not definition_of(program.details).is_library or "named" in program.details
-    if not is_named:
-        differences = [_without_names(each) for each in differences]
-    sentence = "; ".join(each.sentence for each in differences[:IN_SENTENCE])
-    if len(differences) > IN_SENTENCE:
-        sentence += f"; and {len(differences) - IN_SENTENCE} more"
+    differences = _differences(before, program, earlier, sources, is_named=is_named)
+    sentence = _joined(differences)
+    if neighbours.equal is not None:
+        other = _joined(_differences(neighbours.equal, program, earlier, sources, is_named=is_named))
+        sentence += f"; or, as near: {other}" if other != sentence else ""
     first = differences[0]
     advice = what_to_do(first.kind, name=first.name or "it")
+    if first.is_in_library:
+        advice = "nothing, if it was changed on purpose: the library compiles what it is given into the program"
     if first.kind == differ.SHAPE:
         # Those of this program are the last.
         seen = buckets_of([each.signature for each in (*reversed(ranked), program)])
@@ -423,9 +460,43 @@ def _changed(program: ProgramRecord, earlier: Earlier, diff_up_to: float) -> Cau
         place=first.place,
         nearest=before,
         differences=tuple(differences),
+        compared=_compared(neighbours, program),
         note=note,
         diff=_diff(raw[0], raw[1], before.key, program.key) if is_compared else "",
     )
+
+
+def _new(neighbours: Neighbours) -> Cause:
+    """Say that nothing is known to compare with."""
+    if neighbours.lost_before is None:
+        return _of(NEW)
+    since = time.strftime("%Y-%m-%d", time.localtime(neighbours.lost_before))
+    return _of(NEW, f"it is new here: nothing earlier is recorded (since {since})")
+
+
+def _compared(neighbours: Neighbours, program: ProgramRecord) -> str:
+    """Say which program another one is compared with."""
+    before = neighbours.programs[0]
+    if neighbours.is_sibling:
+        types = argument_types(before.signature), argument_types(program.signature)
+        other = next((old for old, new in zip_longest(*types) if old != new), None)
+        return f"beside the call with {other}" if other is not None else "beside another call of this start"
+    if neighbours.began is not None:
+        return f"since the start {format_age(max(0, round(time.time() - neighbours.began)))} ago"
+    return f"since it was compiled {format_age(max(0, round(time.time() - before.time)))} ago"
+
+
+def _differences(
+    before: ProgramRecord, after: ProgramRecord, earlier: Earlier, sources: SourceFiles, *, is_named: bool
+) -> list[Difference]:
+    found = _found_once(before, after, earlier, sources)
+    return found if is_named else [_without_names(each) for each in found]
+
+
+def _joined(differences: Sequence[Difference]) -> str:
+    """Return the sentences of the first differences, and how many more there are."""
+    more = f"; and {len(differences) - IN_SENTENCE} more" if len(differences) > IN_SENTENCE else ""
+    return "; ".join(each.sentence for each in differences[:IN_SENTENCE]) + more
 
 
 def _found_once(
@@ -533,8 +604,8 @@ def _without_locations(text: str) -> list[str]:
     return [re.sub(r' loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)', "", line) for line in lines]
 
 
-def table() -> list[tuple[str, str, str]]:
-    """Return the rows of the table of causes in the documentation: kind, what it is, and what to do."""
+def table(kinds: Mapping[str, CauseKind]) -> list[tuple[str, str, str]]:
+    """Return the rows of a table in the documentation: kind, what it is, and what to do."""
     return [
-        (str(name), kind.reason or kind.title, what_to_do(name, name="what changed")) for name, kind in KINDS.items()
+        (str(name), kind.reason or kind.title, what_to_do(name, name="what changed")) for name, kind in kinds.items()
     ]

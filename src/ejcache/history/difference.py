@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.history.environment import ARROW, Difference
 from ejcache.history.program import MOST_SIZES, Type, are_alike, argument_types
-from ejcache.history.text import ELIDED, NOWHERE, Argument, Line, Place, ProgramText, SourceFiles
+from ejcache.history.text import ELIDED, NOWHERE, Argument, Line, Place, ProgramText, SourceFiles, is_installed
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 
@@ -44,7 +44,8 @@ _COMPARED: Final = 300
 """Characters of a line of which it is shown what differs."""
 _LONGEST: Final = 100
 """Characters of a source line."""
-_PART: Final = re.compile(r", (?![^\[(]*[\])])| (?=\w+ = )")
+_PART: Final = re.compile(r", (?![^\[(<]*(?:[\])]|(?<!-)>))| (?=\w+ = )")
+_WHOLE_NUMBER: Final = re.compile(r"\d+")
 _TYPE: Final = re.compile(r"\w+\[[^\]]*\]")
 
 
@@ -96,7 +97,7 @@ def program_differences(
     if [line.name for line in old] == [line.name for line in new]:
         pairs = list(zip(old, new, strict=True))
         found += _constant_differences(pairs, sources, reshaped)
-        found += _line_differences(pairs, sources, typed=not retyped)
+        found += _line_differences(pairs, sources, reshaped, typed=not retyped)
     else:
         found += _rewritten(old, new, sources, reshaped, is_weak=bool(weak))
     if not found:
@@ -245,6 +246,13 @@ class _ShapeChanges(NamedTuple):
         pairs = ((formula(a), formula(b)) for a, b in self.sizes for formula in _FORMULAS if a > 0 and b > 0)
         return any(close(abs(old), x) and close(abs(new), y) for x, y in pairs)
 
+    def explain_text(self, was: str, now: str) -> bool:
+        """True if two texts differ in numbers alone, and these follow from the sizes."""
+        if not self.is_any or _WHOLE_NUMBER.sub("#", was) != _WHOLE_NUMBER.sub("#", now):
+            return False
+        numbers = zip(_WHOLE_NUMBER.findall(was), _WHOLE_NUMBER.findall(now), strict=True)
+        return all(old == new or self.explain(old, new) for old, new in numbers)
+
 
 _AXES_READ: Final = 6
 """Dimensions of which all products are made."""
@@ -360,7 +368,7 @@ def _constant_differences(
         unnamed = "", place
         name, given = next((each for line in lines if (each := sources.assigned(now, line.place))[0]), unnamed)
         where, more = _place(given, sources)
-        at = f"{place.file}:{place.line}" if place.line else ""
+        at = f"{place.file}:{place.line}" if place.line and not is_installed(place.file) else ""
         where = f"{_times(lines)}{where and ', '}{where}"
         if was.startswith(ELIDED):
             kind, sentence = CAPTURED, f"the contents of a captured array changed{where}"
@@ -368,17 +376,21 @@ def _constant_differences(
             sentence = f"{name or 'a constant'} changed: {was} {ARROW} {now}{where}"
             # Beside another shape, a constant without a name may follow from that in a way that is not known.
             kind = CODE if reshaped.is_any and not name else NUMBER
-        ranked.append((not name, not place.line, Difference(kind, sentence, name or "the number", more, at)))
+        is_library = bool(place.line) and not at
+        change = Difference(kind, sentence, name or "the number", more, at, is_library)
+        ranked.append((not name, not place.line, change))
     return [difference for *_, difference in sorted(ranked, key=lambda each: each[:2])]
 
 
-def _line_differences(pairs: Sequence[tuple[Line, Line]], sources: SourceFiles, *, typed: bool) -> list[Difference]:
+def _line_differences(
+    pairs: Sequence[tuple[Line, Line]], sources: SourceFiles, reshaped: _ShapeChanges, *, typed: bool
+) -> list[Difference]:
     """Return precision, dimensions and the like of lines that do what they did, or else, if `typed`, the first other
-    shape.
+    shape. Sizes that follow from another shape are left out.
     """
     groups: dict[tuple[str, str, str], list[Line]] = {}
     for old, new in pairs:
-        if old.text != new.text and new.name != "return":
+        if old.text != new.text and new.name != "return" and not reshaped.explain_text(old.text, new.text):
             was, now = _apart(_PART.split(old.text[:_COMPARED]), _PART.split(new.text[:_COMPARED]))
             groups.setdefault((new.name, was, now), []).append(new)
     if typed and not groups:
@@ -439,13 +451,13 @@ def _rewritten(
 ) -> list[Difference]:
     """Name the operations that changed, and the line of the program that most of them come from.
 
-    Nothing if a weak type changed and they only convert.
+    Nothing if a weak type or a shape changed and they only convert and spread.
     """
     matcher = difflib.SequenceMatcher(None, [line.name for line in old], [line.name for line in new], autojunk=False)
     changed = [codes for tag, *codes in matcher.get_opcodes() if tag != "equal"]
     gone = [line for start, end, _, _ in changed for line in old[start:end]]
     come = [line for _, _, start, end in changed for line in new[start:end]]
-    if is_weak and {line.name for line in (*gone, *come)} <= _QUIET:
+    if (is_weak or reshaped.is_any) and {line.name for line in (*gone, *come)} <= _QUIET:
         return []
     place = _main_place(come) or _main_place(gone) or NOWHERE
     where, more = _place(place, sources)

@@ -1,8 +1,13 @@
-"""What was compiled before a program: the misses of this host, the entries of its cache, and the texts of both.
+"""Which program another one is compared with. There are two questions, and each has its own neighbours.
 
-An earlier compilation counts only if it is of the same function: of the same file and qualified name, or, where a
-checkout has moved or an entry names no whole path, if its operations are nearly the same. A function of a library
-counts for the file of the user's that calls it, an operation of JAX for the line.
+*Why was it compiled again since the last start?* is asked of earlier starts of the same script, the last five of them
+(`Earlier.of_function`). *Why was it compiled more than once in this process?* is asked of what the same process asked
+for before (`Earlier.beside`). In both, the nearest is the program with the fewest differences: each component of the
+key, each argument and each constant is one; of equals it is that of the latest start.
+
+A program counts only if it is of the same function: of the same file and qualified name, or, where a checkout has moved
+or an entry names no whole path, if its operations are nearly the same. A function of a library counts for the file of
+the user's that calls it, an operation of JAX for the line.
 """
 
 from __future__ import annotations
@@ -11,9 +16,8 @@ import contextlib
 import copy
 import functools
 import itertools
-from bisect import bisect_left
+import re
 from collections import Counter
-from operator import attrgetter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +27,8 @@ from ejcache.history.definitions import definition_of, end_of, qualified_name
 from ejcache.history.environment import variant_of
 from ejcache.history.known_entries import KnownEntries, stored_text
 from ejcache.history.log import recall_programs
-from ejcache.history.program import caller_of, defined_by_jax, digest_of
+from ejcache.history.program import argument_types, caller_of, defined_by_jax, digest_of, with_facts
+from ejcache.history.starts import in_starts
 from ejcache.history.text import read_text
 from ejcache.journal.line import HIT
 from ejcache.util.tuples import NamedTuple
@@ -35,13 +40,16 @@ if TYPE_CHECKING:
     from ejcache.history.environment import Difference
     from ejcache.history.text import ProgramText
     from ejcache.journal.line import ProgramRecord
+    from ejcache.journal.start_records import StartRecord
     from ejcache.stores.base import Store
 
     Fetch = Callable[[Collection[str]], Mapping[str, str]]
     """Returns the texts that are known of these digests."""
 
-_LATEST: Final = 16
-"""Earlier programs of a function of this host that a program is compared with."""
+_STARTS: Final = 5
+"""Earlier starts of a script that a program is compared with."""
+_OF_START: Final = 24
+"""Programs of a function of one start that are looked at: those that were asked for at the same place of the order."""
 _COMPARED: Final = 12
 """Programs whose texts are compared; each text of a bucket costs a request."""
 _NEARLY: Final = 0.8
@@ -49,9 +57,10 @@ _NEARLY: Final = 0.8
 _MOST: Final = 240
 """Texts that are fetched at once."""
 _OF_PROGRAM: Final = frozenset({"computation", "compile_options"})
-_OF_TEXTS: Final = 4.0
-"""How far apart two programs are that have no operation in common, in components that differ."""
-_TIME: Final = attrgetter("time")
+_UNREAD: Final = 3.0
+"""In how many things two programs differ of which a text is not known."""
+_CELL: Final = re.compile(r"/ipykernel_\d+/\d+\.py$|^<ipython-input-|^<stdin>$")
+"""The file of what was typed into a notebook or a prompt; of a notebook, each version of a cell has its own."""
 _LARGEST: Final = 8_000_000
 """Characters of a text that is read."""
 
@@ -135,41 +144,93 @@ class Texts:
         return self._names[asked]
 
 
+class Neighbours(NamedTuple):
+    """What a program is compared with.
+
+    Attributes:
+        programs: of the same function, the nearest first.
+        equal: another one that is as near, and there is no third; None if there is none.
+        began: when the start of the nearest began, in seconds since the epoch; None for one of the same process, or if
+            no record says that.
+        is_sibling: True if the same start asked for the nearest.
+        note: what could not be read, and why; empty if everything was.
+        lost_before: nothing is known, because the records of this host begin at this time; None if they are whole.
+    """
+
+    programs: Sequence[ProgramRecord] = ()
+    equal: ProgramRecord | None = None
+    began: float | None = None
+    is_sibling: bool = False
+    note: str = ""
+    lost_before: float | None = None
+
+
+class _Asked(NamedTuple):
+    """A program that a process compiled or loaded.
+
+    Attributes:
+        facts: of it; of one that was loaded, those of the compilation that stored it.
+        start: the number of its start; the latest has the highest.
+        order: its number among the programs of that function in its start.
+    """
+
+    facts: _Facts
+    start: int
+    order: int
+
+
 class Earlier:
-    """The misses of a host, and what else is known.
+    """What the processes of a host have compiled and loaded, and what else is known.
 
     Args:
-        misses: of any functions, in any order.
+        records: start records of any programs, in any order.
         texts: of their programs.
         entries: returns the entries of the cache of a program, None if it has none, or why they cannot be read.
+        process: the id of the process of programs that no record has.
+        lost_before: the time before which records of this host are lost, in seconds since the epoch; None if none are.
     """
 
     def __init__(
         self,
-        misses: Iterable[ProgramRecord],
+        records: Iterable[StartRecord],
         texts: Texts | None = None,
         *,
         entries: Callable[[ProgramRecord], KnownEntries | Exception | None] = lambda _: None,
+        process: str = "",
+        lost_before: float | None = None,
     ) -> None:
         self.texts = texts if texts is not None else Texts()
         self.entries = entries
         self.differences: dict[tuple[int, int], list[Difference]] = {}
         """What is known to have changed between two programs, by what their records say (`said`)."""
-        # What was refused was not compiled, so that nothing is compared with it.
-        misses_by_time = sorted(
-            (each for each in misses if each.outcome not in {HIT, Skip.FORBIDDEN} and each.components),
-            key=_TIME,
-        )
-        self._by_key: dict[str, list[ProgramRecord]] = {}
-        self._by_name: dict[tuple[str, str], list[ProgramRecord]] = {}
-        self._facts_by_name: dict[tuple[str, str], list[_Facts]] = {}
-        self._by_signature: dict[tuple[str, str, str], list[ProgramRecord]] = {}
+        self._lost_before = lost_before
+        self._starts = in_starts(record for record in records if record.programs)
         self._comparisons = _Comparisons()
-        for each in misses_by_time:
-            self._by_key.setdefault(each.key, []).append(each)
-            self._by_name.setdefault((each.url, each.name), []).append(each)
-            place = each.url, each.signature, definition_of(each.details).file
-            self._by_signature.setdefault(place, []).append(each)
+        self._start_of = {
+            (program.key, program.time): number
+            for number, start in enumerate(self._starts)
+            for record in start
+            for program in record.programs
+        }
+        ids = {record.process.id: number for number, start in enumerate(self._starts) for record in start}
+        self._this = ids.get(process, len(self._starts)) if process else None
+        self._by_key: dict[str, list[ProgramRecord]] = {}
+        self._first_of_key: dict[str, ProgramRecord] = {}
+        self._by_signature: dict[tuple[str, str, str], list[ProgramRecord]] = {}
+        self._programs: dict[tuple[str, str], list[tuple[int, ProgramRecord]]] = {}
+        self._asked: dict[tuple[str, str], list[_Asked]] = {}
+        self._unknown: dict[tuple[str, str], list[float]] = {}
+        every = ((number, each) for number, start in enumerate(self._starts) for one in start for each in one.programs)
+        for number, each in sorted(every, key=lambda pair: pair[1].time):
+            # What was refused was not compiled, so that nothing is compared with it.
+            if each.outcome == Skip.FORBIDDEN:
+                continue
+            self._programs.setdefault((each.url, each.name), []).append((number, each))
+            if each.outcome != HIT and each.components:
+                self._by_key.setdefault(each.key, []).append(each)
+                self._first_of_key.setdefault(each.key, each)
+                place = each.url, each.signature, definition_of(each.details).file
+                self._by_signature.setdefault(place, []).append(each)
 
     def without_texts(self) -> Earlier:
         """Return the same, where no text is known."""
@@ -194,43 +255,41 @@ class Earlier:
                 found[each.key] = each
         return list(found.values())
 
-    def of_function(self, program: ProgramRecord) -> tuple[list[ProgramRecord], str]:
-        """Return the programs of the same function before, at most a dozen, the most similar first; and what was not
-        read.
+    def of_function(self, program: ProgramRecord) -> Neighbours:
+        """Return the programs that say why one was compiled again: those of earlier starts, at most a dozen.
+
+        They are of the last five starts of the same script that had the function, or else of any script; or else what
+        the cache has of it. Only if nobody had it before, they are of the same start. What was typed into a notebook or
+        a prompt is first compared with its last version there.
 
         All are ranked by what their records say, and the first ones by their texts.
         """
-        of, ours = self._comparisons.of, self._comparisons.of(program)
-        candidates: dict[str, _Facts] = {}
-        store, note = None, ""
-        known = self.entries(program)
-        try:
-            if isinstance(known, KnownEntries):
-                named = (each for each in known.named(program.name) if each.time < program.time and each.components)
-                candidates = {each.key: of(each) for each in named if each.key != program.key}
-                store = known.store
-        except StoreError as exc:
-            known = exc
-        if isinstance(known, Exception):
-            note = f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
-        candidates |= self._latest(program)
-        same: list[_Facts] = []
-        moved: list[_Facts] = []
-        for each in candidates.values():
-            is_same = self._comparisons.relation(ours, each)
-            if is_same is not False:
-                (moved if is_same is None else same).append(each)
-        for group in filter(None, (same, moved)):
-            found = self._ranked(ours, group)
-            self.texts.load((program, *found), store)
-            if group is same:
-                if self.texts.raw(program):
-                    found = [each for each in found if self._has_its_name(program, each)]
-            else:
-                found = [each for each in found if self._is_nearly(program, each)]
-            if found:
-                return self._nearest_first(program, found), note
-        return [], note
+        ours, start = self._comparisons.of(program), self._start(program)
+        siblings, others = self._before(program, ours, start)
+        if _CELL.search(definition_of(program.details).file) and siblings:
+            return self._nearest(program, ours, siblings, is_sibling=True)
+        scripts = {number: self._starts[number][0].process.program for number in {each.start for each in others}}
+        script = self._starts[start][0].process.program if start is not None and start < len(self._starts) else None
+        of_script = [number for number, name in scripts.items() if name == script]
+        latest = sorted(of_script or scripts)[-_STARTS:]
+        if latest:
+            found = self._nearest(program, ours, [each for each in others if each.start in latest])
+            if found.programs:
+                return found
+        known, note = self._entries_of(program, {each.facts.key for each in siblings})
+        found = self._nearest(program, ours, known)
+        if found.programs:
+            return found._replace(note=note)
+        if self._is_lost(program, start):
+            return Neighbours(note=note, lost_before=self._lost_before)
+        return self._nearest(program, ours, siblings, is_sibling=True)._replace(note=note)
+
+    def beside(self, program: ProgramRecord, asked: Sequence[ProgramRecord]) -> Neighbours:
+        """Return the programs that say why one process needed another one: those that it `asked` for before."""
+        ours = self._comparisons.of(program)
+        siblings = {each.key: each for each in asked if each.key != program.key and each.components}
+        found = [_Asked(self._comparisons.of(each), 0, number) for number, each in enumerate(siblings.values())]
+        return self._nearest(program, ours, found, is_sibling=True)
 
     def said(self, program: ProgramRecord) -> int:
         """Return a number that is the same of programs whose records say the same, but for their keys and texts."""
@@ -238,52 +297,155 @@ class Earlier:
 
     def first(self, program: ProgramRecord) -> list[ProgramRecord]:
         """Return the programs of which the texts say which is nearest, without reading any."""
-        ours, relation = self._comparisons.of(program), self._comparisons.relation
-        return self._ranked(
-            ours, (each for each in self._latest(program).values() if relation(ours, each) is not False)
+        return list(self.without_texts().of_function(program).programs)
+
+    def _start(self, program: ProgramRecord) -> int | None:
+        """Return the number of the start that asked for a program; None for an entry that some host stored."""
+        return self._start_of.get((program.key, program.time), self._this)
+
+    def _before(self, program: ProgramRecord, ours: _Facts, start: int | None) -> tuple[list[_Asked], list[_Asked]]:
+        """Return what was asked for before a program: in the same start, and in earlier ones."""
+        siblings: list[_Asked] = []
+        others: list[_Asked] = []
+        for each in self._asked_for((program.url, program.name)):
+            if each.facts.time < ours.time and each.facts.key != ours.key:
+                (siblings if each.start == start else others).append(each)
+        return siblings, [each for each in others if start is None or each.start < start]
+
+    def _asked_for(self, name: tuple[str, str]) -> list[_Asked]:
+        """Return the programs of this name that were asked for, by time, as far as it is known what they are."""
+        if name not in self._asked:
+            found: list[_Asked] = []
+            orders: Counter[int] = Counter()
+            for number, each in self._programs.get(name, ()):
+                (known,) = with_facts([each], self._first_of_key)
+                if not known.components:
+                    self._unknown.setdefault(name, []).append(each.time)
+                    continue
+                found.append(_Asked(self._comparisons.of(known), number, orders[number]))
+                orders[number] += 1
+            self._asked[name] = found
+        return self._asked[name]
+
+    def _is_lost(self, program: ProgramRecord, start: int | None) -> bool:
+        """True if an earlier start may have had the function, and this host does not know it any more."""
+        if start is None or self._lost_before is None:
+            return False
+        unknown = self._unknown.get((program.url, program.name), ())
+        script = self._starts[start][0].process.program if start < len(self._starts) else ""
+        known = {each[0].process.program for each in self._starts[:start]}
+        return script not in known or any(time < program.time for time in unknown)
+
+    def _entries_of(self, program: ProgramRecord, apart: Collection[str]) -> tuple[list[_Asked], str]:
+        """Return the entries of its function in its cache, without those of these keys; and what was not read."""
+        known = self.entries(program)
+        try:
+            if isinstance(known, KnownEntries):
+                named = known.named(program.name)
+                found = [each for each in named if each.time < program.time and each.components]
+                return [
+                    _Asked(self._comparisons.of(each), -1, 0)
+                    for each in found
+                    if each.key != program.key and each.key not in apart
+                ], ""
+        except StoreError as exc:
+            known = exc
+        if isinstance(known, Exception):
+            return [], f"its cache cannot be read, so it is compared with what this host has compiled: {known}"
+        return [], ""
+
+    def _nearest(
+        self, program: ProgramRecord, ours: _Facts, candidates: Iterable[_Asked], *, is_sibling: bool = False
+    ) -> Neighbours:
+        """Return those of these that are of the same function, the nearest first."""
+        same: list[_Asked] = []
+        moved: list[_Asked] = []
+        for each in candidates:
+            is_same = self._comparisons.relation(ours, each.facts)
+            if is_same is None and is_sibling and _is_cell(program) and _is_cell(each.facts.program):
+                is_same = True
+            if is_same is not False:
+                (moved if is_same is None else same).append(each)
+        for group in filter(None, (same, moved)):
+            ranked = self._ranked(ours, group)
+            store = self.entries(program) if group[0].start < 0 else None
+            of_cache = store.store if isinstance(store, KnownEntries) else None
+            self.texts.load((program, *(each.facts.program for each in ranked)), of_cache)
+            if group is moved:
+                ranked = [each for each in ranked if self._is_nearly(program, each.facts.program)]
+            elif self.texts.raw(program):
+                ranked = [each for each in ranked if self._has_its_name(program, each.facts.program)]
+            if ranked:
+                return self._compared(program, ours, ranked, is_sibling=is_sibling)
+        return Neighbours()
+
+    def _ranked(self, ours: _Facts, candidates: Sequence[_Asked]) -> list[_Asked]:
+        """Return those that differ least by what their records say; of equals those of the latest start, and of these
+        the one that was asked for at the same place of the order.
+        """
+        order = self._order_of(ours)
+        by_start: dict[int, dict[str, _Asked]] = {}
+        for each in candidates:
+            by_start.setdefault(each.start, {})[each.facts.key] = each
+        near: dict[str, _Asked] = {}
+        for _, of_start in sorted(by_start.items()):
+            nearest = sorted(of_start.values(), key=lambda each: (abs(each.order - order), -each.facts.time))
+            near |= {each.facts.key: each for each in nearest[:_OF_START]}
+        apart = self._comparisons.apart
+        ranked = sorted(
+            near.values(),
+            key=lambda each: (apart(ours, each.facts), -each.start, abs(each.order - order), -each.facts.time),
         )
+        return ranked[:_COMPARED]
 
-    def _latest(self, program: ProgramRecord) -> dict[str, _Facts]:
-        name = program.url, program.name
-        if name not in self._facts_by_name:
-            self._facts_by_name[name] = [*map(self._comparisons.of, self._by_name.get(name, ()))]
-        named, key = self._facts_by_name[name], program.key
-        found: dict[str, _Facts] = {}
-        for place in range(bisect_left(named, program.time, key=_TIME) - 1, -1, -1):
-            each = named[place]
-            if each.key != key and each.key not in found:
-                found[each.key] = each
-                if len(found) == _LATEST:
-                    break
-        return found
+    def _order_of(self, ours: _Facts) -> int:
+        name = ours.program.url, ours.program.name
+        asked = [each for each in self._asked_for(name) if each.facts.key == ours.key and each.facts.time == ours.time]
+        return asked[0].order if asked else 0
 
-    def _ranked(self, ours: _Facts, candidates: Iterable[_Facts]) -> list[ProgramRecord]:
-        """Return those of these programs that differ least by what their records say, and of equals the latest."""
-        found = sorted(candidates, key=_TIME, reverse=True)
-        return [found[number].program for number in self._comparisons.order(ours, found)[:_COMPARED]]
-
-    def _nearest_first(self, program: ProgramRecord, ranked: list[ProgramRecord]) -> list[ProgramRecord]:
+    def _compared(
+        self, program: ProgramRecord, ours: _Facts, ranked: Sequence[_Asked], *, is_sibling: bool
+    ) -> Neighbours:
         """Return the same programs, of which the first one is the nearest by its text, too.
 
         To read a text takes ten milliseconds, so one is read only if it could make its program the nearest.
         """
-        if len(ranked) < 2 or not self.texts.raw(program):
-            return ranked
-        of = self._comparisons.of
-        nearest, best = ranked[0], (float("inf"), 0.0)
-        for least, age, _, each in sorted(self._comparisons.apart(of(program), map(of, ranked), unread=0.0)):
-            if (least, age) > best:
+        order = self._order_of(ours)
+        far: dict[str, float] = {}
+        best = float("inf")
+        least = self._comparisons.apart
+        for each in sorted(ranked, key=lambda each: least(ours, each.facts, unread=1.0)):
+            if least(ours, each.facts, unread=1.0) > best:
                 break
-            far = least + self._apart_in_text(program, each.program), age
-            if far < best:
-                nearest, best = each.program, far
-        return [nearest, *(each for each in ranked if each is not nearest)]
+            its = each.facts
+            far[its.key] = least(ours, its, unread=0.0) + self._apart_in_text(program, its.program)
+            best = min(best, far[its.key])
+        # Of those asked for in one process, the last one is the call before it.
+        nearest = sorted(
+            (each for each in ranked if each.facts.key in far),
+            key=lambda each: (
+                far[each.facts.key],
+                -each.start,
+                0 if is_sibling else abs(each.order - order),
+                -each.facts.time,
+            ),
+        )
+        first = nearest[0]
+        as_near = [each for each in nearest[1:] if far[each.facts.key] == best and each.start == first.start]
+        others = [each.facts.program for each in ranked if each is not first]
+        began = None if is_sibling or first.start < 0 else self._starts[first.start][0].process.began
+        return Neighbours(
+            [first.facts.program, *others],
+            as_near[0].facts.program if len(as_near) == 1 and not is_sibling else None,
+            began,
+            is_sibling,
+        )
 
     def _apart_in_text(self, program: ProgramRecord, other: ProgramRecord) -> float:
         if digest_of(program) == digest_of(other):
             return 0.0
         ours, its = self.texts.read(program), self.texts.read(other)
-        return _OF_TEXTS * (1.0 - (its.likeness(ours) if ours is not None and its is not None else 0.5))
+        return its.apart(ours) if ours is not None and its is not None else _UNREAD
 
     def _has_its_name(self, program: ProgramRecord, other: ProgramRecord) -> bool:
         if not self.texts.raw(other):
@@ -298,6 +460,11 @@ class Earlier:
         return one is not None and two is not None and one.likeness(two) >= _NEARLY
 
 
+def _is_cell(program: ProgramRecord) -> bool:
+    """True if the function was typed into a notebook or a prompt."""
+    return _CELL.search(definition_of(program.details).file) is not None
+
+
 class _Facts(NamedTuple):
     """What is compared of a program, taken out of its record once.
 
@@ -309,6 +476,7 @@ class _Facts(NamedTuple):
         record: the number of what its record says, but for its key, its text and its times; many say the same.
         signature: its arguments and results.
         digest: of its text.
+        noted: the arguments that are weakly typed, and those that are committed to devices.
         time: when it was ready.
     """
 
@@ -319,6 +487,7 @@ class _Facts(NamedTuple):
     record: int
     signature: str
     digest: str
+    noted: tuple[str, ...]
     time: float
 
 
@@ -332,7 +501,6 @@ class _Comparisons:
         self._differing: dict[tuple[int, int], float] = {}
         self._relations: dict[tuple[int, int], bool | None] = {}
         self._records: dict[tuple[object, ...], int] = {}
-        self._orders: dict[tuple[int, ...], list[int]] = {}
         self._known: dict[int, _Facts] = {}
 
     def of(self, program: ProgramRecord) -> _Facts:
@@ -349,7 +517,8 @@ class _Comparisons:
             said = its, number, options, variant_of(program), program.signature, details
             same = self._records.setdefault(said, len(self._records))
             digest = digest_of(program)
-            known = _Facts(program, program.key, its, number, same, program.signature, digest, program.time)
+            noted = tuple(program.details.get(name, "") for name in _NOTED)
+            known = _Facts(program, program.key, its, number, same, program.signature, digest, noted, program.time)
             self._known[id(program)] = known
         return known
 
@@ -360,33 +529,15 @@ class _Comparisons:
             self._relations[places] = relation(one.program, other.program)
         return self._relations[places]
 
-    def order(self, ours: _Facts, others: Sequence[_Facts]) -> list[int]:
-        """Return the numbers of others, of which the latest is the first, in the order of how much they differ."""
-        said = (ours.record, *[each.record for each in others])
-        if ours.digest in [each.digest for each in others]:
-            return [number for _, _, number, _ in sorted(self.apart(ours, others))]
-        if said not in self._orders:
-            self._orders[said] = [number for _, _, number, _ in sorted(self.apart(ours, others))]
-        return self._orders[said]
-
-    def apart(
-        self, ours: _Facts, others: Iterable[_Facts], *, unread: float = 0.5
-    ) -> list[tuple[float, float, int, _Facts]]:
-        """Return how much others differ from a program; sorted, what differs least is first, and of equals the latest.
-
-        No text is read: of two that differ, this part does.
-        """
-        found = []
-        for number, other in enumerate(others):
-            far = 0.0
-            if other.surroundings != ours.surroundings:
-                far = self._differing_in(ours.surroundings, other.surroundings)
-            if other.signature != ours.signature:
-                far += 2.0 * (1.0 - _signature_likeness(ours.signature, other.signature))
-            if other.digest != ours.digest:
-                far += _OF_TEXTS * unread
-            found.append((far, -other.time, number, other))
-        return found
+    def apart(self, ours: _Facts, other: _Facts, *, unread: float = _UNREAD) -> float:
+        """Count in how many things two programs differ by their records; texts that differ are so many."""
+        far = 0.0
+        if other.surroundings != ours.surroundings:
+            far = self._differing_in(ours.surroundings, other.surroundings)
+        if other.record != ours.record:
+            far += _signatures_apart(ours.signature, other.signature)
+            far += sum(ours.noted[n] != other.noted[n] for n in range(len(_NOTED)))
+        return far + (unread if other.digest != ours.digest else 0.0)
 
     def _differing_in(self, one: int, other: int) -> float:
         """Count in how many components two sets differ, given by their numbers."""
@@ -416,22 +567,31 @@ def _relation(a: Definition, calling: tuple[str, int], b: Definition, other: tup
     if a.is_library or b.is_library:
         if a.is_lambda or end_of(a.file) != end_of(b.file):
             return False
-        return True if are_known and calling[0] == other[0] else None
+        if not are_known:
+            return None
+        # Called from a script that never ran, it is new there.
+        return calling[0] == other[0] or (None if PurePath(calling[0]).name == PurePath(other[0]).name else False)
     if a.is_lambda:
         is_there = end_of(a.file) == end_of(b.file)
         return is_there and (a.line == b.line or bool(a.source and a.source == b.source))
     if a.file == b.file:
         return True
-    return None if PurePath(a.file).name == PurePath(b.file).name else False
+    cells = _CELL.search(a.file), _CELL.search(b.file)
+    if any(cells):
+        return None if all(cells) else False
+    if PurePath(a.file).name != PurePath(b.file).name:
+        return False
+    # What one checkout has compiled is loaded in another one.
+    return True if are_known and calling[0] == other[0] else None
+
+
+_NOTED: Final = ("weak", "committed")
 
 
 @functools.lru_cache(4096)
-def _counted(signature: str) -> Counter[str]:
-    return Counter(signature.split(", "))
-
-
-@functools.lru_cache(4096)
-def _signature_likeness(one: str, other: str) -> float:
-    a, b = _counted(one), _counted(other)
-    longest = max(a.total(), b.total())
-    return (a & b).total() / longest if longest else 1.0
+def _signatures_apart(one: str, other: str) -> float:
+    """Count the arguments that differ, or else say whether the results do."""
+    if one == other:
+        return 0.0
+    a, b = (Counter((str(each.shape), each.dtype) for each in argument_types(text)) for text in (one, other))
+    return float(max((a - b).total(), (b - a).total())) or 1.0

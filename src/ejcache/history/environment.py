@@ -42,11 +42,12 @@ class Difference(NamedTuple):
     """One thing that the author of the program, or of its environment, changed.
 
     Attributes:
-        kind: one of `causes.KINDS`.
+        kind: one of `causes.CAUSES`.
         sentence: what changed, from what to what.
         name: of the argument, the value or the variable that changed; empty if it has none.
         more: further lines.
         place: the line of the program that has what changed, `/home/me/train.py:12`; empty if it is not known.
+        is_in_library: True if only a line of an installed library has it, which its user cannot change.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class Difference(NamedTuple):
     name: str = ""
     more: tuple[str, ...] = ()
     place: str = ""
+    is_in_library: bool = False
 
 
 def environment_differences(before: ProgramRecord, after: ProgramRecord) -> list[Difference]:

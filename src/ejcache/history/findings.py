@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.history.causes import AVOIDABLE, title_of
+from ejcache.history.difference import ORDER
 from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 
@@ -28,13 +29,11 @@ AT_MOST: Final = "at most"
 """So many were spent, and how many of them remain nobody knows."""
 
 MADE_ANEW: Final = "made_anew"
-REPEATED_BLOCK: Final = "repeated_block"
 LARGE_CONSTANT: Final = "large_constant"
 SINGLE_OPERATIONS: Final = "single_operations"
 KINDS: Final = {
     MADE_ANEW: "a jitted function is made anew",
-    **{kind: title_of(kind) for kind in AVOIDABLE},
-    REPEATED_BLOCK: "a block repeats",
+    **{kind: title_of(kind) for kind in (*AVOIDABLE, ORDER)},
     LARGE_CONSTANT: "a constant is large",
     SINGLE_OPERATIONS: "one operation at a time",
 }
@@ -107,7 +106,8 @@ class Advice(NamedTuple):
     def costs(self) -> str:
         """Put into words how many programs and calls there were, how long they took, and what the change saves."""
         counts = f"{plural(self.programs, 'program')}, {plural(self.calls, 'call')}"
-        return f"{counts}, {self.seconds:.2f} s a start; saves {', and '.join(map(str, self.saves))}"
+        saves = f"; saves {', and '.join(map(str, self.saves))}" if self.saves else ""
+        return f"{counts}, {self.seconds:.2f} s a start{saves}"
 
     @property
     def message(self) -> str:

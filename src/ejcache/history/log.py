@@ -27,9 +27,10 @@ from ejcache.keys.key import listed_name
 from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from ejcache.journal.line import ProgramRecord
+    from ejcache.journal.start_records import StartRecord
 
 LARGE_CONSTANT: Final = "// large constant "
 """Begins a line after a text: the digest of a constant whose elements the text leaves out, in their order."""
@@ -57,6 +58,17 @@ def read_misses() -> Iterator[ProgramRecord]:
     for line in START_LOG.lines():
         part = decode_line(line)
         yield from (each for each in reversed(part.programs) if each.outcome != HIT) if part is not None else ()
+
+
+def misses_of(records: Iterable[StartRecord]) -> list[ProgramRecord]:
+    """Return the programs that these starts have compiled, the latest first."""
+    found = [each for record in records for each in record.programs if each.outcome != HIT]
+    return sorted(found, key=lambda each: -each.time)
+
+
+def lost_before(records: Sequence[StartRecord]) -> float | None:
+    """Return the time at which the records of this host begin, if earlier ones are lost; else None."""
+    return min((each.process.began for each in records), default=None) if START_LOG.is_cut() else None
 
 
 def programs_with(function: str) -> list[str]:

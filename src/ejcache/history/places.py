@@ -45,23 +45,3 @@ class CallChains:
         if match := _FILE.match(text):
             return () if is_installed(match[1]) else (Place(match[1], int(match[2])),)
         return ()
-
-
-def common_place(chains: list[tuple[Place, ...]], function: str) -> Place | None:
-    """Return the innermost line of the user's program from which all of these operations come, within this function.
-
-    Args:
-        chains: of each operation.
-        function: the qualified name of the jitted function; lines that call it are not within it.
-    """
-    if not chains:
-        return None
-    shared = set(chains[0]).intersection(*chains[1:])
-    for place in chains[0]:
-        if place in shared:
-            return place
-        if place.function == function:
-            break
-    # Operations of several lines of one loop: the first line that the function itself has.
-    own = [place for chain in chains for place in chain if place.function == function]
-    return min(own, key=lambda place: place.line, default=chains[0][0] if chains[0] else None)

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache.history.definitions import definition_of
-from ejcache.history.text import is_installed
+from ejcache.history.text import is_installed, spell_types
 from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
@@ -137,6 +137,10 @@ class Type(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
+
+    def __str__(self) -> str:
+        """Return it as JAX writes it, `f32[32,64]`."""
+        return spell_types(f"tensor<{''.join(f'{size}x' for size in self.shape)}{self.dtype}>")
 
 
 @functools.lru_cache(4096)

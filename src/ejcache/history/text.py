@@ -34,6 +34,7 @@ _FILE: Final = re.compile(r'^"([^"\n]*)":(\d{1,9}):\d')
 _NAMED: Final = re.compile(r'^"((?:[^"\\]|\\.)*)"(?:\(|$)')
 _REFERENCE: Final = re.compile(r"#(loc\d*)")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+_WITHIN: Final = re.compile("|".join(_INSTALLED))
 _DEEPEST: Final = 200
 """Locations in one another that are followed."""
 _LONGEST_READ: Final = 1000
@@ -70,8 +71,9 @@ class Place(NamedTuple):
     function: str = ""
 
     def __str__(self) -> str:
-        """Return `train.py:12`; empty if it is not known."""
-        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.line else ""
+        """Return `train.py:12`, of a library with its path there, `optax/_src/update.py:12`; empty if it is unknown."""
+        name = _WITHIN.split(self.file)[-1] if is_installed(self.file) else self.file.rpartition("/")[2]
+        return f"{name}:{self.line}" if self.line else ""
 
 
 NOWHERE: Final = Place()
@@ -139,6 +141,15 @@ class ProgramText(NamedTuple):
         return likeness_of(
             [(line.name, line.text) for line in self.lines], [(line.name, line.text) for line in other.lines]
         )
+
+    def apart(self, other: ProgramText) -> float:
+        """Count in how many things two programs differ: each constant is one, and other operations one to five."""
+        mine, theirs = (Counter((line.name, line.text) for line in each.lines) for each in (self, other))
+        longest = max(len(self.lines), len(other.lines), 1)
+        common = (mine & theirs).total()
+        given = [Counter(value for line in each.lines for value in line.constants) for each in (self, other)]
+        constants = max(len(given[0] - given[1]), len(given[1] - given[0]))
+        return constants + (1.0 + 4.0 * (1.0 - common / longest) if common < longest else 0.0)
 
 
 def likeness_of(mine: Sequence[object], theirs: Sequence[object]) -> float:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from ejcache.history.causes import cause
 from ejcache.history.earlier import Earlier
 from ejcache.history.known_entries import KnownEntries
-from ejcache.history.log import read_misses
+from ejcache.history.log import lost_before, misses_of
+from ejcache.journal.recorder import recorder
+from ejcache.journal.start_records import read_starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,7 +28,9 @@ def cause_in(cache: CachePolicy, record: ProgramRecord, settings: Settings) -> C
     if store is None:
         return None
     known = KnownEntries(store)
-    return cause(record, Earlier(read_misses(), entries=lambda _: known))
+    records = read_starts()
+    earlier = Earlier(records, entries=lambda _: known, process=recorder.id, lost_before=lost_before(records))
+    return cause(record, earlier)
 
 
 def causes_of(
@@ -48,8 +52,9 @@ def causes_of(
         named: the misses that have a name or key.
         stored: entries of a name in place of its misses, if there are none.
     """
-    misses = list(read_misses())
+    starts = read_starts()
+    misses = misses_of(starts)
     within = [record for record in misses if is_within(record.url, record.time)]
     records = within if what is None else named(within, what) or stored(what)
-    earlier = Earlier(misses, entries=known)
+    earlier = Earlier(starts, entries=known, lost_before=lost_before(starts))
     return [(record, cause(record, earlier, diff_up_to=float("inf"))) for record in records[:most]]

@@ -50,6 +50,8 @@ that failed."""
 MOST_RECORDED: Final = 1 << 20
 """Bytes of lines in one journal on shared storage; one with more was not written by ejcache."""
 VERSION: Final = 1
+_CUT: Final = b'{"cut":true}'
+"""A line of a log that had more before; it is of no version, so that readers skip it."""
 _ALONE: Final = ("ranks", 1)
 """The one field of a process whose default is not empty."""
 NOTHING: Final[Mapping[str, Any]] = {}
@@ -87,9 +89,17 @@ class AppendedLog(NamedTuple):
             # Another process may have renamed it meanwhile; renaming that process's fresh log would lose the renamed
             # one.
             if written.st_size > self.limit and path.stat().st_ino == written.st_ino:
-                path.replace(path.with_suffix(".old.jsonl"))
+                former = path.with_suffix(".old.jsonl")
+                is_lost = former.exists()
+                path.replace(former)
+                if is_lost:
+                    append_regular(path, _CUT + b"\n")
         except OSError:
             return
+
+    def is_cut(self) -> bool:
+        """True if lines were lost, because the log would have become too large."""
+        return any(line == _CUT for line in self.lines())
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines, the latest first; none if the file cannot be read."""

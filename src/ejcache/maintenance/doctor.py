@@ -30,6 +30,7 @@ from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
 from ejcache.stores.opening import mounts
+from ejcache.util.cores import cores
 from ejcache.util.directory_access import decide_access
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.units import plural
@@ -272,6 +273,9 @@ def _store(place: Path) -> Check:
 OPERATION_SECONDS: Final = 3.0
 """Seconds for one operation, its retries included."""
 _READS: Final = 5
+_BUSY: Final = 2.0
+"""Runnable threads for each processor from which on they wait for one another."""
+_IDLE: Final = "run `ejcache doctor` again when this host is less busy"
 FAR_SECONDS: Final = 0.25
 """A bucket that takes longer to read a small object is far away."""
 _SKEW: Final = 30.0
@@ -339,6 +343,7 @@ class _Checkup:
         self._end = end
         self._name = f"v1/doctor/{process_name()}"
         self._unlisted: StoreError | None = None
+        self._has_answered = False
 
     def run(self, *, read_only: bool) -> Iterator[Check]:
         read = self._try("read", self._read_nothing)
@@ -372,6 +377,8 @@ class _Checkup:
         try:
             result = call_with_timeout(f"{self._bucket.url}: the storage", step, max(left, 0.1))
         except CallTimeoutError as exc:
+            if self._has_answered and (busy := busy_processors()):
+                return warning(name, f"{exc}, but {busy}, so that this says nothing of the storage", _IDLE)
             return failed(name, exc, remedy(None, self._bucket.url, otherwise=otherwise))
         except StoreError as exc:
             if name == "create once" and isinstance(exc, StoreReadOnlyError):
@@ -380,6 +387,7 @@ class _Checkup:
                 return failed(name, exc, _READ)
             stays = f"; {self._bucket.url}/{self._name} stays" if name == "write" else ""
             return failed(name, exc, f"{remedy(exc.cause, self._bucket.url, otherwise=otherwise)}{stays}")
+        self._has_answered = True
         return result if isinstance(result, Check) else fine(name, result)
 
     def _limit_time(self) -> None:
@@ -461,8 +469,11 @@ class _Checkup:
             taken.append(time.perf_counter() - began)
         middle = statistics.median(taken)
         text = f"{middle * 1000:.0f} ms to read a small object (worst of {len(taken)}: {max(taken) * 1000:.0f} ms)"
-        is_far = middle > FAR_SECONDS
-        return warning("latency", text, "use a bucket in the region where the job runs") if is_far else text
+        if middle <= FAR_SECONDS:
+            return text
+        if busy := busy_processors():
+            return warning("latency", f"{text}, but {busy}", _IDLE)
+        return warning("latency", text, "use a bucket in the region where the job runs")
 
     def _delete(self) -> str | Check:
         began = time.perf_counter()
@@ -470,6 +481,12 @@ class _Checkup:
         if not deleted or self._bucket.stat(self._name) is not None:
             return failed("write", "a deleted object is still there", "use storage that shows its deletions")
         return f"deleted in {_text(began)}"
+
+
+def busy_processors() -> str:
+    """Say how busy the processors of this host are, if programs wait for them long enough to pass for slow storage."""
+    load, number = os.getloadavg()[0], cores()
+    return f"this host has a load of {load:.0f} on {plural(number, 'processor')}" if load > _BUSY * number else ""
 
 
 def _text(began: float) -> str:

@@ -20,6 +20,7 @@ from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.history.advise import set_smaller_apart
 from ejcache.history.earlier import Earlier, Texts
+from ejcache.history.log import lost_before
 from ejcache.jax_integration.forms import what_is_needed
 from ejcache.journal.start_records import read_starts
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
@@ -70,13 +71,12 @@ def report(
     rows, others, limit = _cache(directory)
     starts = read_starts(others)
     records = _records(directory, since, starts)
-    every = (program for start in starts for program in start.programs)
     if compare is not None:
         return _compare(compare, records, as_json=as_json)
     if not records:
         nothing = "no start was recorded, or none of that time and cache"
         raise NotFoundError("; ".join(filter(None, (nothing, what_is_needed("report")))))
-    earlier = Earlier(every, Texts(budget=_BUDGET))
+    earlier = Earlier(starts, Texts(budget=_BUDGET), lost_before=lost_before(starts))
     findings, smaller = set_smaller_apart(findings_of(records, earlier=earlier))
     is_page = html is not None or show
     found = build(

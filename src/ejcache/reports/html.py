@@ -99,10 +99,11 @@ def _meanings(phases: Mapping[str, float]) -> str:
 
 def _more(section: Section, report: Report) -> Sequence[tuple[str, str]]:
     """Make what unfolds below each row, with its title: of a cause, its functions."""
-    if section.anchor == "first":
-        numbers = _numbers(report)
-        return [_functions_of(group, report, numbers) for group in report.causes]
-    return ()
+    if section.anchor not in {"first", "again"}:
+        return ()
+    numbers = _numbers(report)
+    groups = [each for each in report.causes if each.is_change is (section.anchor == "first")]
+    return [_functions_of(group, report, numbers) for group in groups]
 
 
 def _numbers(report: Report) -> dict[str, int]:
@@ -127,7 +128,7 @@ def _links(section: Section, report: Report) -> dict[tuple[int, str], str]:
         if section.anchor == "ranks" and cells["start"] in timelines:
             found[n, "start"] = f"#start-{cells['start']}"
         for column, name in (("most of it", cells.get("most of it")), ("function", f"jit_{cells.get('function')}")):
-            if name in costs and section.anchor in {"first", "change"}:
+            if name in costs and section.anchor in {"first", "again", "change"}:
                 found[n, column] = f"#f-{quote(name)}"
         why = report.functions[n].cause if section.anchor == "cost" else None
         if why is not None and why.key in numbers:
@@ -165,7 +166,7 @@ def _functions_of(group: CauseGroup, report: Report, numbers: Mapping[str, int])
             )
             compared += 1
         else:
-            row = f'<a href="{link}">{_text(name)}</a> {took}: {_text(why.sentence)}'
+            row = f'<a href="{link}">{_text(name)}</a> {took}: {_text(why.reason)}'
         rows.append(f"<li>{row}")
     hidden = len(group.seconds_by_function) - len(rows)
     more = f"<p>{plural(hidden, 'more function')}</p>" if hidden > 0 else ""
@@ -175,7 +176,7 @@ def _functions_of(group: CauseGroup, report: Report, numbers: Mapping[str, int])
 
 def _difference(why: Cause, compiled_in: Mapping[str, str]) -> str:
     """Show what changed from one program to another: in words, and in the lines of their texts."""
-    said = [why.sentence, *(each.sentence for each in why.differences[IN_SENTENCE:_SHOWN])]
+    said = [why.reason, *(each.sentence for each in why.differences[IN_SENTENCE:_SHOWN])]
     before, after = (compiled_in.get(key, "") for key in (why.nearest.key if why.nearest else "", why.key))
     which = f"<p>From the program of {_text(before)} to that of {_text(after)}:</p>" if before and after else ""
     lines = why.diff.splitlines()
@@ -195,6 +196,7 @@ def _section(section: Section, report: Report) -> str:
             section.rows,
             _more(section, report),
             _links(section, report),
+            said=section.below,
         )
     below = f'<div class="notes">{notes}</div>' if notes else ""
     return f'<h2 id="{section.anchor}">{_text(section.title)}</h2>{table}{below}'
@@ -206,6 +208,7 @@ def _table(
     more: Sequence[tuple[str, str]] = (),
     links: Mapping[tuple[int, str], str] = _NOWHERE,
     *,
+    said: Sequence[Sequence[str]] = (),
     anchored: bool = True,
 ) -> str:
     """Make a table in which each row is a body with what unfolds below it, so that both are sorted together.
@@ -215,6 +218,7 @@ def _table(
         rows: of texts.
         more: what unfolds below the rows, with its title.
         links: where cells lead.
+        said: sentences below each row.
         anchored: whether other tables lead to the row of a function.
     """
     longest = [max(len(row[place]) for row in rows) for place in range(len(columns))]
@@ -234,6 +238,9 @@ def _table(
         )
         anchor = f' id="f-{_text(quote(row[0]))}"' if anchored and columns[0] == "function" else ""
         below = ""
+        if number < len(said):
+            sentences = "".join(f"<p>{_prose(each)}</p>" for each in said[number])
+            below = f'<tr><td class="more" colspan={len(columns)}>{sentences}'
         if number < len(more):
             title, extra = more[number]
             below = f'<tr><td class="more" colspan={len(columns)}><details><summary>{title}</summary>{extra}</details>'

@@ -11,10 +11,11 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.history.causes import NEW, OF_TEXTS, Cause, cause, title_of
+from ejcache.history.causes import NEW, OF_TEXTS, OUTCOMES, Cause, cause, title_of
 from ejcache.history.earlier import Earlier, Texts
 from ejcache.history.findings import SmallerFindings
 from ejcache.history.program import is_of_jax
+from ejcache.history.starts import in_starts
 from ejcache.journal.line import HIT
 from ejcache.journal.start_records import beginning_of, saved_seconds
 from ejcache.util.units import format_size, plural
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 _NOTHING: Final[Mapping[str, int]] = {}
 _NO_FINDINGS: Final = SmallerFindings()
-_TOGETHER: Final = 60.0
-"""Seconds within which the ranks of one start begin."""
 _BARS: Final = 1500
 """Programs that the timeline of the last start shows, and ten times as many as the earlier ones; the shorter ones are
 left out."""
@@ -157,6 +156,11 @@ class CauseGroup:
     def title(self) -> str:
         """The heading of its kind."""
         return title_of(self.kind)
+
+    @property
+    def is_change(self) -> bool:
+        """True if something has changed, rather than something become of an entry."""
+        return self.kind not in OUTCOMES
 
     @property
     def ranked(self) -> list[str]:
@@ -353,7 +357,7 @@ def build(
     found = [record for record in records if record.programs]
     programs = sorted((each for record in found for each in record.programs), key=lambda each: each.time)
     if earlier is None:
-        earlier = Earlier(programs, Texts.none())
+        earlier = Earlier(found, Texts.none())
     causes = _causes(programs, earlier, diff_up_to=_LARGEST_DIFF if with_diffs else 0)
     explained = [(program, causes.get(id(program))) for program in programs]
     operations = {program.name for program, _ in explained if is_of_jax(program)}
@@ -361,7 +365,7 @@ def build(
     def shown(name: str) -> str:
         return _OPERATIONS if name in operations else name
 
-    starts = sorted(_together(found), key=lambda members: -members[0].process.began)
+    starts = sorted(in_starts(found), key=lambda members: -members[0].process.began)
     grouped = _grouped(explained, shown)
     return Report(
         sums=_sums(programs),
@@ -478,28 +482,6 @@ def _sums(programs: Iterable[ProgramRecord]) -> Sums:
     return sums
 
 
-def _together(records: Sequence[StartRecord]) -> list[list[StartRecord]]:
-    """Return the records of each start, by rank and host."""
-    found: list[list[StartRecord]] = []
-    latest: dict[tuple[str, int], list[StartRecord]] = {}
-    for record in sorted(records, key=lambda record: record.process.began):
-        process = record.process
-        members = latest.get((process.program, process.ranks))
-        if members is None or not _belongs(record, members):
-            members = latest[process.program, process.ranks] = []
-            found.append(members)
-        members.append(record)
-    return [sorted(each, key=lambda record: (record.process.rank, record.process.began)) for each in found]
-
-
-def _belongs(record: StartRecord, members: Sequence[StartRecord]) -> bool:
-    process = record.process
-    if process.ranks > 1:
-        ranks = {each.process.rank for each in members}
-        return process.began - members[0].process.began <= _TOGETHER and process.rank not in ranks
-    return process.began <= max(each.programs[-1].time for each in members)
-
-
 def _process(process: Process) -> dict[str, Any]:
     """Return the fields of a process in a report, where `settings` are all settings and their meaning."""
     fields = process._asdict()
@@ -579,9 +561,7 @@ def _other_programs(members: Sequence[StartRecord], causes: Mapping[int, Cause])
         for who, program in those:
             differ = changed_components(its, program) if program.key and who != leader else []
             if name in loaded and loaded[name] != who:
-                groups.setdefault((f"{who} compiled", f"others loaded: {causes[id(program)].sentence}"), []).append(
-                    name
-                )
+                groups.setdefault((f"{who} compiled", f"others loaded: {causes[id(program)].reason}"), []).append(name)
             elif differ:
                 words = f"{leader} has otherwise: the keys differ in {', '.join(differ)}"
                 groups.setdefault((f"{who} compiled", words), []).append(name)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cli import output
+from ejcache.cli.commands.advise import lines_of
 from ejcache.history.findings import said_of_none, shown_path
 from ejcache.journal.line import PHASES
 from ejcache.util.units import format_size, plural
@@ -14,7 +15,7 @@ from ejcache.util.units import format_size, plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.reports.model import Report, Sums
+    from ejcache.reports.model import CauseGroup, Report, Sums
 
 SECONDS: Final = frozenset({"spent", "costs now", "compiled", "saved", "waited", "lost", "net"})
 """Columns of seconds."""
@@ -35,6 +36,8 @@ MEANINGS: Final = {
 _LEAST: Final = ("commit", "lost", "waited", "process")
 """Columns that a narrow terminal does not get."""
 _PATH: Final = re.compile(r"/[^:]*(?=:\d+ in )")
+_ROWS: Final = 10
+"""Rows of each table in the terminal."""
 _COMMIT: Final = 10
 """Characters of a commit that a table shows."""
 
@@ -50,6 +53,7 @@ class Section:
         columns: of the table.
         rows: of the table.
         notes: sentences; one that begins with "!" is a warning.
+        below: sentences below each row, where there are any.
     """
 
     anchor: str
@@ -58,6 +62,7 @@ class Section:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
+    below: Sequence[Sequence[str]] = ()
 
 
 def duration(seconds: float) -> str:
@@ -100,59 +105,74 @@ def sections(report: Report, *, rows: int) -> list[Section]:
     found = [
         _advice(report, rows),
         _causes(report, rows),
+        _outcomes(report, rows),
         _functions(report, rows),
         _ranks(report, rows),
         _days(report, rows),
         _disk(report),
     ]
+    found = [each for each in found if each.rows or each.notes]
     if report.tuned:
         found.append(Section("tuned", "Tuned operations", "", report.tuned[0], report.tuned[1 : rows + 1]))
     return found
 
 
 def _advice(report: Report, most: int) -> Section:
+    shown = report.findings[:most]
     rows = [
         [
             each.place,
-            each.title,
-            ", and ".join(map(str, each.saves)),
-            f"{each.seconds:.3f}",
-            each.sentence,
-            each.what_to_do,
             each.function,
+            each.title,
+            f"{each.seconds:.2f}",
+            f"{each.saves[0].known} {each.saved:.2f}" if each.saves else "-",
         ]
-        for each in report.findings[:most]
+        for each in shown
     ]
-    columns = ("change", "because", "would save", "costs now", "why", "what to do", "function")
+    below = [[f"{each.sentence}.", f"What to do: {each.what_to_do}."] for each in shown]
+    columns = ("change", "function", "because", "costs now", "would save")
     notes = ["The seconds are those of one start; `ejcache help what-to-change` has an example of each kind."]
     notes += _hidden(len(report.findings) - most, "change")
     notes = [*notes, *filter(None, [report.smaller_findings.words])] if rows else said_of_none(report.smaller_findings)
-    return Section("change", "What to change in the programs", "What should I change first?", columns, rows, notes)
+    title = "What to change in the programs"
+    return Section("change", title, "What should I change first?", columns, rows, notes, below)
 
 
 def _causes(report: Report, most: int) -> Section:
-    rows = [
+    rows = _groups([each for each in report.causes if each.is_change][:most])
+    notes = () if report.causes else ("every program was loaded",)
+    return Section("first", "What still compiles, and why", "What still compiles?", _OF_GROUPS, rows, notes)
+
+
+def _outcomes(report: Report, most: int) -> Section:
+    """Make the table of what compiled although nothing had changed, or was not stored."""
+    rows = _groups([each for each in report.causes if not each.is_change][:most])
+    return Section("again", "Compiled although nothing had changed", "", _OF_GROUPS, rows)
+
+
+_OF_GROUPS: Final = ("why", "compiled", "misses", "most of it", "because", "what to do")
+
+
+def _groups(groups: Sequence[CauseGroup]) -> list[list[str]]:
+    return [
         [
             each.title,
-            f"{each.seconds:.3f}",
+            f"{each.seconds:.2f}",
             f"{each.misses:,}",
             each.ranked[0],
-            each.first.sentence,
+            each.first.reason,
             each.first.what_to_do,
         ]
-        for each in report.causes[:most]
+        for each in groups
     ]
-    columns = ("why", "compiled", "misses", "most of it", "because", "what to do")
-    notes = () if rows else ("every program was loaded",)
-    return Section("first", "What still compiles, and why", "What still compiles?", columns, rows, notes)
 
 
 def _functions(report: Report, most: int) -> Section:
     rows = []
     for each in report.functions[:most]:
-        seconds = (f"{number:.3f}" for number in (each.sums.cost, each.sums.compile_seconds, each.sums.seconds_saved))
+        seconds = (f"{number:.2f}" for number in (each.sums.cost, each.sums.compile_seconds, each.sums.seconds_saved))
         source = _PATH.sub(lambda found: shown_path(found[0]), each.source)
-        why = each.cause.sentence if each.cause is not None else ""
+        why = each.cause.reason if each.cause is not None else ""
         rows.append([each.name, *seconds, f"{each.sums.hits:,}", f"{each.sums.misses:,}", source, why])
     columns = ("function", "spent", "compiled", "saved", "hits", "misses", "called from", "compiled because")
     notes = _hidden(len(report.functions) - most, "function")
@@ -190,17 +210,19 @@ def _disk(report: Report) -> Section:
 def print_report(report: Report) -> None:
     """Print the page in the terminal."""
     first, *others = headline(report)
-    output.say(output.styled(first, "bold"))
+    output.say(first, style="bold")
     for line in others:
         output.say(line)
-    for section in sections(report, rows=10):
+    for section in sections(report, rows=_ROWS):
         output.say()
-        output.say(output.styled(section.title, "bold"))
-        if section.rows:
+        output.say(section.title, style="bold")
+        if section.anchor == "change":
+            output.print_lines(lines_of(report.findings[:_ROWS], report.smaller_findings))
+        elif section.rows:
             # Sentences in narrow columns cannot be read: what does not fit becomes a block for each row.
             output.print_table(section.columns, section.rows, right=[*NUMBERS], least=_LEAST)
         for note in section.notes:
-            output.say(output.styled(note, "red" if note.startswith("!") else ""))
+            output.say(note, style="red" if note.startswith("!") else "")
 
 
 _COLUMNS: Final = ("hits", "misses", "compiled", "waited", "lost", "net")
@@ -208,7 +230,7 @@ _COLUMNS: Final = ("hits", "misses", "compiled", "waited", "lost", "net")
 
 def _cells(sums: Sums) -> list[str]:
     seconds = (sums.compile_seconds, sums.waited, sums.lost, sums.net)
-    return [f"{sums.hits:,}", f"{sums.misses:,}", *(f"{each:.3f}" for each in seconds)]
+    return [f"{sums.hits:,}", f"{sums.misses:,}", *(f"{each:.2f}" for each in seconds)]
 
 
 def _hidden(number: int, what: str, end: str = "s") -> list[str]:

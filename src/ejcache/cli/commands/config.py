@@ -115,19 +115,22 @@ def _print_settings(settings: Settings, floors: Floors, own_limit: int | None) -
     shown = {"min_compile_seconds": str(floors)}
     if own_limit is not None:
         shown["max_size"] = f"{format_size(own_limit)} (this cache's own)"
-    output.print_table(
-        ["setting", "value", "source", "meaning"],
+    rows = [
         [
-            [
-                setting.name,
-                _describe_limit(setting.name, shown.get(setting.name, settings[setting.name].value)),
-                settings[setting.name].source,
-                setting.doc,
-            ]
-            for setting in SETTINGS
-        ],
-        whole=("setting",),
+            setting.name,
+            _describe_limit(setting.name, shown.get(setting.name, settings[setting.name].value)),
+            settings[setting.name].source,
+            setting.doc,
+        ]
+        for setting in SETTINGS
+    ]
+    # Meanings in a narrow column cannot be read, and a table of a hundred lines cannot be looked at.
+    count = 3 if output.is_narrow() else 4
+    output.print_table(
+        ["setting", "value", "source", "meaning"][:count], [row[:count] for row in rows], whole=("setting",)
     )
+    if count < len(rows[0]):
+        output.say("`ejcache help settings` says what each means")
 
 
 _To = Annotated[

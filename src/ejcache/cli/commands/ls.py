@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import heapq
-import time
 from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
-from ejcache.cli.listing import Totals, by_program, list_entries, profile_text, read_facts
+from ejcache.cli.fields import ENTRY, print_rows
+from ejcache.cli.listing import Totals, by_program, list_entries, read_facts
 from ejcache.cli.one_entry import show_entry
 from ejcache.cli.options import Dir, Json, Limit, Name, argument, count, flag, keys_beginning
 from ejcache.errors import UsageError
-from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +38,12 @@ _ORDERS: Final = {
     Order.hits: lambda row: (-(row.info.hits or 0), row.info.key),
     Order.name: lambda row: (row.parts.name, row.parts.platform, row.info.key),
 }
+
+
+_COLUMNS: Final = (
+    "name", "platform", "variant", "profile", "size", "compile s", "hits", "saved s", "last used", "key",
+)  # fmt: skip
+_LEAST: Final = ("saved s", "platform", "hits", "last used", "compile s")
 
 
 def ls(
@@ -87,8 +92,7 @@ def ls(
     if as_json:
         output.print_json({"url": cache.url, **asdict(totals), "entries": entries})
         return 0
-    if rows:
-        _print_rows(rows, entries)
+    print_rows(ENTRY, _COLUMNS, _with_branches(rows, entries), least=_LEAST)
     hidden = totals.total_entries - len(rows)
     output.say(f"{totals.words()} in {cache.url}{f'; {hidden:,} not shown' if hidden else ''}")
     return 0
@@ -99,34 +103,8 @@ def _seconds_saved(row: ListedEntry, facts: dict[str, Any]) -> dict[str, float |
     return {"seconds_saved": None if hits is None or seconds is None else hits * seconds}
 
 
-def _print_rows(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) -> None:
-    now = time.time()
-    lines = []
-    before = None
-    for row, fields in zip(rows, entries, strict=True):
-        branch = "└ " if row.program is not None and row.program == before else ""
-        before = row.program
-        lines.append(
-            {
-                "name": f"{branch}{row.parts.name}",
-                "platform": row.parts.platform or "-",
-                "variant": row.parts.variant or "-",
-                "profile": profile_text(fields["profile"]) if fields["profile"] else "-",
-                "size": format_size(row.info.size),
-                "compile s": output.seconds(fields["compile_seconds"]),
-                "hits": "-" if fields["hits"] is None else f"{fields['hits']:,}",
-                "saved s": output.seconds(fields["seconds_saved"]),
-                "last used": output.ago(row.info.last_used, now=now),
-                "key": row.short,
-            }
-        )
-    uniform = {"variant": "plain", "profile": "-", "hits": "-", "saved s": "-"}
-    columns = [name for name in lines[0] if any(line[name] != uniform.get(name) for line in lines)]
-    cells = [[line[name] for name in columns] for line in lines]
-    output.print_table(
-        columns,
-        cells,
-        right=("size", "compile s", "hits", "saved s", "last used"),
-        whole=("key",),
-        least=("saved s", "platform", "hits", "last used", "compile s"),
-    )
+def _with_branches(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the fields, in which a variant of the program above it is marked."""
+    before = [None, *(row.program for row in rows)]
+    marks = (row.program is not None and row.program == above for row, above in zip(rows, before, strict=False))
+    return [{**fields, "is_variant": mark} for fields, mark in zip(entries, marks, strict=True)]

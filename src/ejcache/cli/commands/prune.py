@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.confirmation import confirm
+from ejcache.cli.fields import ENTRY, print_rows
 from ejcache.cli.listing import ListedEntry, list_entries
 from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Yes, age, count, flag, option, size
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
-from ejcache.util.units import format_size, plural
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -220,16 +220,9 @@ def report_fields(report: EvictionReport) -> dict[str, Any]:
 
 
 def _print_planned(planned: EvictionPlan) -> None:
-    now = time.time()
-    rows = []
-    for deletion in islice((each for each in planned if not is_side_key(each.entry.key)), _SHOWN):
-        entry = deletion.entry
-        row = ListedEntry(entry, parse_any_key(entry.key))
-        ages = [output.ago(moment, now=now) for moment in (entry.created, entry.last_used)]
-        rows.append([row.parts.name, format_size(entry.size), *ages, deletion.reason.replace("_", " "), row.short])
-    if rows:
-        columns = ["name", "size", "created", "last used", "rule", "key"]
-        output.print_table(columns, rows, right=("size", "created", "last used"), whole=("key",))
+    shown = islice((each for each in planned if not is_side_key(each.entry.key)), _SHOWN)
+    rows = [ListedEntry(each.entry, parse_any_key(each.entry.key)).fields() | {"reason": each.reason} for each in shown]
+    print_rows(ENTRY, ("name", "size", "created", "last used", "rule", "key"), rows)
     if len(rows) < planned.entries:
         output.say(f"and {planned.entries - len(rows):,} more; --json lists them all")
 

@@ -221,7 +221,7 @@ def _lines(record: ProgramRecord, why: Cause, *, full: bool) -> list[str]:
     lines = [*(output.styled(line, "bold") for line in sentence), *output.pair_lines(rows)]
     if full:
         return [*lines, "", *map(_colour, why.diff.splitlines())] if why.diff else lines
-    more = "  (ejcache why --full shows the diff of the two programs)" if why.diff else ""
+    more = "  (ejcache why --full shows the keys, and the diff of the two programs)" if why.diff else ""
     if len(lines) + bool(more) > _LINES:
         lines, more = lines[: _LINES - 1], "  \N{HORIZONTAL ELLIPSIS} (ejcache why --full shows all)"
     return [*lines, *([more] if more else [])]
@@ -241,10 +241,10 @@ def _rows(record: ProgramRecord, why: Cause, *, full: bool) -> list[tuple[str, s
         rows.append(("note", why.note))
     if record.caller:
         rows.append(("called", record.caller))
-    return rows + _miss_rows(record, why, now)
+    return rows + _miss_rows(record, why, now, full=full)
 
 
-def _miss_rows(record: ProgramRecord, why: Cause, now: float) -> list[tuple[str, str]]:
+def _miss_rows(record: ProgramRecord, why: Cause, now: float, *, full: bool) -> list[tuple[str, str]]:
     from ejcache.cache.counters import Skip
     from ejcache.history.causes import why_not_stored
     from ejcache.journal.line import STORED
@@ -254,6 +254,8 @@ def _miss_rows(record: ProgramRecord, why: Cause, now: float) -> list[tuple[str,
     then = output.ago(record.time, now=now)
     refused = record.outcome == Skip.FORBIDDEN
     rows = [("refused", f"{then}, by ejcache.forbid_compile") if refused else ("compiled", f"{then}{took}, {kept}")]
+    if not full:
+        return rows
     rows.append(("cache", record.url))
     if record.key:
         rows.append(("key", record.key))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import differences
 from ejcache.cli import output
+from ejcache.cli.fields import Field, print_rows
 from ejcache.cli.options import count
 from ejcache.cli.tuned.records import choose_records, named_layer, open_autotune, record_fields, recorded_key, strongest
 from ejcache.errors import EjcacheError, NotFoundError
@@ -19,11 +20,38 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.records.record import Candidate, Record, RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found
+    from ejcache.cli.fields import Fields
 
 
 _BAR: Final = 32
 _NEAR: Final = 10
-_COLUMNS: Final = ("key", "operation", "device", "configuration", "source", "ms", "gain", "tried", "call")
+
+
+def _source(source: str, row: Fields) -> str:
+    return "failed" if not row["works"] else f"{source}?" if row["unsure"] else source
+
+
+def _gain(gain: Any) -> str:
+    # The number of a foreign record may be larger than a float can be.
+    return f"{100 * gain:.0f}%" if isinstance(gain, int | float) and abs(gain) < _LARGEST_GAIN else "-"
+
+
+RECORD: Final = {
+    field.heading: field
+    for field in (
+        Field("key", "key", lambda key, _: key[:12], is_whole=True),
+        Field("operation", "operation", lambda name, row: f"{name}@{row['version']}"),
+        Field("device", "device"),
+        Field("configuration", "configuration", lambda configuration, _: canonical_json(configuration)),
+        Field("source", "source", _source),
+        Field("ms", "seconds", lambda seconds, _: "-" if seconds is None else f"{seconds * 1e3:.4g}", is_right=True),
+        Field("gain", "gain", lambda gain, _: _gain(gain), is_right=True),
+        Field("tried", "total_candidates", lambda number, _: str(number), is_right=True),
+        Field("call", "text", lambda text, _: text.split(" | ")[2]),
+    )
+}
+"""The fields of tuned records that have a column, by its heading."""
+_LEAST: Final = ("tried", "gain", "device", "call")
 _LARGEST_GAIN: Final = 1e6
 
 
@@ -40,39 +68,23 @@ def list_records(
         places = {layer.name: layer.documents.url for layer in store.layers}
     held_in = list(dict.fromkeys(places.get(item.layer, url) for item in found)) or [url]
     shown = found[: count(limit, option="--limit")]
+    records = [record_fields(item) for item in shown]
     if as_json:
-        records = [record_fields(item) for item in shown]
         output.print_json({"url": url, "total_records": len(found), "records": records})
         return 0
-    rows = [_row(item) for item in shown]
-    if rows:
-        output.print_table(
-            _COLUMNS, rows, right=("ms", "gain", "tried"), whole=("key",), least=("tried", "gain", "device", "call")
-        )
+    print_rows(RECORD, [*RECORD], records, least=_LEAST)
     hidden = f"; {len(found) - len(shown):,} not shown" if len(shown) < len(found) else ""
     output.say(f"{plural(len(found), 'record')} in {', '.join(held_in)}{hidden}")
     return 0
-
-
-def _row(item: Found) -> list[str]:
-    return [
-        item.record.key.digest[:12],
-        f"{item.record.key.operation}@{item.record.key.version}",
-        item.record.key.device,
-        canonical_json(item.record.configuration),
-        _source(item),
-        _milliseconds(item.record),
-        _gain(item.record),
-        str(len(item.record.candidates)),
-        item.record.key.text.split(" | ")[2],
-    ]
 
 
 def report_rows(directory: str | None) -> list[Sequence[str]]:
     """Return the records for `ejcache report`, the heading first; nothing if there are none, or they cannot be read."""
     with suppress(EjcacheError), open_autotune(directory) as store:
         found = strongest(store.records())
-        return [_COLUMNS, *map(_row, found)] if found else []
+        rows = [record_fields(item) for item in found]
+        texts = [[field.text(row[field.name], row) for field in RECORD.values()] for row in rows]
+        return [[*RECORD], *texts] if found else []
     return []
 
 
@@ -101,7 +113,7 @@ def _print_record(item: Found) -> None:
             ("configuration", canonical_json(record.configuration)),
             ("source", item.source.value),
             ("layer", item.layer),
-            ("gain", _gain(record)),
+            ("gain", _gain(record.measurement.get("gain"))),
             ("created", output.moment(record.created)),
             *((name, str(value)) for name, value in record.measurement.items() if name != "gain"),
             *((name, str(value)) for name, value in record.provenance.items() if value not in ("", None)),
@@ -219,20 +231,3 @@ def _candidate_row(candidate: Candidate, slowest: float, *, chosen: str, default
     bar = "█" * max(1, round(_BAR * timing.p50 / slowest)) if slowest else ""
     numbers = [f"{value * 1e3:.4g}" for value in (timing.p50, timing.p20, timing.p80)]
     return (*begin, *numbers, compile_seconds, bar)
-
-
-def _source(item: Found) -> str:
-    if not item.record.works:
-        return "failed"
-    return f"{item.source.value}?" if item.record.unsure else item.source.value
-
-
-def _milliseconds(record: Record) -> str:
-    candidate = record.candidate(record.configuration)
-    return "-" if candidate is None or candidate.seconds is None else f"{candidate.seconds.p50 * 1e3:.4g}"
-
-
-def _gain(record: Record) -> str:
-    gain = record.measurement.get("gain")
-    # The number of a foreign record may be larger than a float can be.
-    return f"{100 * gain:.0f}%" if isinstance(gain, int | float) and abs(gain) < _LARGEST_GAIN else "-"

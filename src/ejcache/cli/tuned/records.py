@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.recording import recorded_calls
@@ -11,6 +10,7 @@ from ejcache.autotune.records.record import RecordKey
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, check_given
+from ejcache.cli.fields import Chosen
 from ejcache.cli.selection import Identifiers, choose, match
 from ejcache.errors import EjcacheError
 
@@ -70,9 +70,10 @@ def strongest(found: Iterable[Found], *, name: str | None = None, device: str | 
         device: a shell pattern that kinds of devices must match.
     """
     best: dict[str, Found] = {}
+    chosen = Chosen(name, device)
     for item in found:
         key = item.record.key
-        if fnmatch.fnmatchcase(key.operation, name or "*") and fnmatch.fnmatchcase(key.device, device or "*"):
+        if chosen.has(key.operation, key.device):
             held = best.setdefault(key.digest, item)
             best[key.digest] = min(held, item, key=lambda each: each.source.rank)
     return sorted(best.values(), key=lambda item: (item.record.key.operation, item.record.key.text))

@@ -1,0 +1,125 @@
+"""The fields of what commands list, entries and tuned records: each once, with its name, its text and its JSON.
+
+`ls`, `ls KEY` of several programs, `prune --dry-run`, and `tuned ls` and `report` of tuned records make their tables
+of the fields that they print as JSON.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from ejcache.cli import output
+from ejcache.keys.parsing import parse_any_key
+from ejcache.util.tuples import NamedTuple
+from ejcache.util.units import format_size, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Fields = Mapping[str, Any]
+    """What JSON has of one row."""
+
+
+class Field(NamedTuple):
+    """One field of a row.
+
+    Attributes:
+        heading: of its column.
+        name: in JSON, whose value the text is made of.
+        text: makes the text of that value, and of all fields of the row.
+        is_right: whether the column is aligned to the right.
+        is_whole: whether people copy its texts, so that a narrow terminal does not break them.
+        usual: a text that says nothing, if each row has it.
+    """
+
+    heading: str
+    name: str
+    text: Callable[[Any, Fields], str] = lambda value, _: str(value or "-")
+    is_right: bool = False
+    is_whole: bool = False
+    usual: str = ""
+
+
+def short_key(key: str) -> str:
+    """Return the beginning of the key's digest. Commands accept it in place of the key."""
+    parts = parse_any_key(key)
+    return (parts.logical or key.removeprefix(f"{parts.name}-"))[:12]
+
+
+def _ago(moment: float, _: Fields) -> str:
+    return output.ago(moment, now=time.time())
+
+
+ENTRY: Final = {
+    field.heading: field
+    for field in (
+        Field("name", "name", lambda name, row: f"{'└ ' * bool(row.get('is_variant'))}{name}"),
+        Field("platform", "platform"),
+        Field("variant", "variant", usual="plain"),
+        Field("profile", "profile", lambda profile, _: profile_text(profile) if profile else "-", usual="-"),
+        Field("size", "size", lambda size, _: format_size(size), is_right=True),
+        Field("compile s", "compile_seconds", lambda seconds, _: output.seconds(seconds), is_right=True),
+        Field("hits", "hits", lambda hits, _: "-" if hits is None else f"{hits:,}", is_right=True, usual="-"),
+        Field("saved s", "seconds_saved", lambda seconds, _: output.seconds(seconds), is_right=True, usual="-"),
+        Field("created", "created", _ago, is_right=True),
+        Field("last used", "last_used", _ago, is_right=True),
+        Field("rule", "reason", lambda reason, _: reason.replace("_", " ")),
+        Field("key", "key", lambda key, _: short_key(key), is_whole=True),
+        Field("arguments and results", "signature"),
+    )
+}
+"""The fields of entries that have a column, by its heading."""
+
+
+def print_rows(
+    fields: Mapping[str, Field], columns: Sequence[str], rows: Sequence[Fields], *, least: Sequence[str] = ()
+) -> None:
+    """Print a table; nothing without rows. A column in which each row says what is usual is left out.
+
+    Args:
+        fields: by heading.
+        columns: the headings, in their order.
+        rows: of which the cells are made.
+        least: columns that a narrow terminal does not get, the first one first.
+    """
+    if not rows:
+        return
+    cells = {name: [fields[name].text(row.get(fields[name].name), row) for row in rows] for name in columns}
+    shown = [name for name in columns if any(cell != fields[name].usual for cell in cells[name])]
+    output.print_table(
+        shown,
+        [*zip(*(cells[name] for name in shown), strict=True)],
+        right=[name for name in shown if fields[name].is_right],
+        whole=[name for name in shown if fields[name].is_whole],
+        least=[name for name in least if name in shown],
+    )
+
+
+def profile_text(profile: Mapping[str, Any]) -> str:
+    """Return a profile as `ls` shows it: its digest, and what it was measured with."""
+    parts = [str(profile["digest"])[:8]]
+    if profile.get("runs"):
+        parts.append(plural(profile["runs"], "run"))
+    if profile.get("percentile"):
+        parts.append(f"p{profile['percentile']}")
+    if profile.get("devices"):
+        parts.append(plural(profile["devices"], "device"))
+    return ", ".join(parts)
+
+
+class Chosen(NamedTuple):
+    """Which rows a person means, by shell patterns.
+
+    Attributes:
+        name: that names of entries, or of operations, match; None for any.
+        device: that kinds of devices match; None for any.
+    """
+
+    name: str | None = None
+    device: str | None = None
+
+    def has(self, name: str, device: str = "") -> bool:
+        """True if these match."""
+        return fnmatch.fnmatchcase(name, self.name or "*") and fnmatch.fnmatchcase(device, self.device or "*")
