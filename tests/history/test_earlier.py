@@ -10,7 +10,7 @@ import pytest
 
 from ejcache.history.causes import cause
 from ejcache.history.earlier import Earlier, Texts
-from ejcache.journal.line import HIT, STORED, ProgramRecord
+from ejcache.journal.line import HIT, STORED, AppendedLog, ProgramRecord
 from ejcache.journal.start_records import Process, StartRecord
 
 OPERATIONS = ("tanh", "sine", "cosine", "negate", "abs", "exponential")
@@ -129,6 +129,16 @@ def test_records_that_were_cut():
     earlier = Earlier([record], Texts.none(), lost_before=1.0)
     assert earlier.of_function(second).programs == ()
     assert re.search(r"nothing earlier is recorded \(since 19[67]\d-", cause(second, earlier).sentence)
+
+
+def test_a_log_knows_that_it_was_cut():
+    """It is whole until the file that was moved aside is replaced by the next one."""
+    log = AppendedLog("cut", limit=100)
+    log.append(b"x" * 150)
+    assert not log.is_cut()
+    log.append(b"y" * 150)
+    assert log.is_cut()
+    assert b"y" * 150 in list(log.lines())
 
 
 def test_two_that_are_equally_near_are_both_said():

@@ -23,7 +23,7 @@ from ejcache import entry, entry_encoding
 from ejcache.cli.main import build
 from ejcache.history.causes import cause
 from ejcache.history.difference import program_differences
-from ejcache.history.earlier import Earlier
+from ejcache.history.earlier import Earlier, Texts
 from ejcache.history.environment import environment_differences
 from ejcache.history.known_entries import KnownEntries, stored_text
 from ejcache.history.log import read_misses, record_miss
@@ -212,7 +212,7 @@ def test_why_on_the_command_line(cache, directory):
     assert [r["name"] for r in as_json] == ["jit_train", "jit_train"]
     assert as_json[0]["differences"][0]["kind"] == "shape_varies"
     key = as_json[1]["key"]
-    assert key in runner.invoke(build(), ["why", key, "--dir", directory]).output
+    assert key in runner.invoke(build(), ["why", key, "--full", "--dir", directory]).output
     assert runner.invoke(build(), ["why", "nobody", "--dir", directory]).exit_code == 1
 
 
@@ -236,7 +236,7 @@ def test_why_is_about_one_cache(cache, directory, tmp_path, monkeypatch):
     found = why("--last", "3")
     assert [each["url"] for each in found] == [other.url, directory, directory]
     assert [each["nearest_key"] is None for each in found] == [True, False, True]
-    assert directory in CliRunner().invoke(build(), ["why", "train", "--dir", directory]).output
+    assert directory in CliRunner().invoke(build(), ["why", "train", "--full", "--dir", directory]).output
 
 
 def test_why_takes_a_full_name_before_its_beginning(tmp_path):
@@ -415,6 +415,24 @@ def identity(key="k", **components):
 
 def record_of(what, time=1.0):
     return what._replace(time=time, url="u", reason="absent", outcome="stored")
+
+
+def test_a_number_in_a_library_has_the_path_there():
+    """Its user cannot pass it as an argument: nothing of the kind is advised, and the caller's line is named."""
+    file = "/venv/lib/python3.12/site-packages/diffrax/_step/pid.py"
+    lines = ["  func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32>) {"]
+    lines += ["    %cst = stablehlo.constant dense<{}> : tensor<f32>"]
+    lines += ["    %1 = stablehlo.multiply %arg0, %cst : tensor<4xf32> loc(#loc1)"]
+    lines += ["    return %1 : tensor<4xf32>", "  }", "}"]
+    text = "\n".join(["module @jit_solve {", *lines, f'#loc1 = loc("{file}":490:1 to :9)'])
+    made = record_of(identity())._replace(name="jit_solve", caller="/home/me/ode.py:7 in main")
+    before, after = (made._replace(key=f"k{n}", time=n, components={"computation": str(n)}) for n in (1, 2))
+    texts = Texts(lambda _: {"1": text.replace("{}", "0.9"), "2": text.replace("{}", "0.8")})
+    found = cause(after, Earlier([StartRecord(Process(), [before, after])], texts))
+    assert found.sentence == "a constant changed: 0.9 -> 0.8, diffrax/_step/pid.py:490"
+    assert found.place == "/home/me/ode.py:7"
+    assert found.what_to_do.startswith("nothing, if it was changed on purpose")
+    assert not found.is_avoidable
 
 
 def test_the_nearest_entry_differs_least():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     """What JSON has of one row."""
 
 
-class Field(NamedTuple):
+class TableField(NamedTuple):
     """One field of a row.
 
     Attributes:
@@ -55,26 +55,26 @@ def _ago(moment: float, _: Fields) -> str:
 ENTRY: Final = {
     field.heading: field
     for field in (
-        Field("name", "name", lambda name, row: f"{'└ ' * bool(row.get('is_variant'))}{name}"),
-        Field("platform", "platform"),
-        Field("variant", "variant", usual="plain"),
-        Field("profile", "profile", lambda profile, _: profile_text(profile) if profile else "-", usual="-"),
-        Field("size", "size", lambda size, _: format_size(size), is_right=True),
-        Field("compile s", "compile_seconds", lambda seconds, _: output.seconds(seconds), is_right=True),
-        Field("hits", "hits", lambda hits, _: "-" if hits is None else f"{hits:,}", is_right=True, usual="-"),
-        Field("saved s", "seconds_saved", lambda seconds, _: output.seconds(seconds), is_right=True, usual="-"),
-        Field("created", "created", _ago, is_right=True),
-        Field("last used", "last_used", _ago, is_right=True),
-        Field("rule", "reason", lambda reason, _: reason.replace("_", " ")),
-        Field("key", "key", lambda key, _: short_key(key), is_whole=True),
-        Field("arguments and results", "signature"),
+        TableField("name", "name", lambda name, row: f"{'└ ' * bool(row.get('is_variant'))}{name}"),
+        TableField("platform", "platform"),
+        TableField("variant", "variant", usual="plain"),
+        TableField("profile", "profile", lambda profile, _: profile_text(profile) if profile else "-", usual="-"),
+        TableField("size", "size", lambda size, _: format_size(size), is_right=True),
+        TableField("compile s", "compile_seconds", lambda seconds, _: output.seconds(seconds), is_right=True),
+        TableField("hits", "hits", lambda hits, _: "-" if hits is None else f"{hits:,}", is_right=True, usual="-"),
+        TableField("saved s", "seconds_saved", lambda seconds, _: output.seconds(seconds), is_right=True, usual="-"),
+        TableField("created", "created", _ago, is_right=True),
+        TableField("last used", "last_used", _ago, is_right=True),
+        TableField("rule", "reason", lambda reason, _: reason.replace("_", " ")),
+        TableField("key", "key", lambda key, _: short_key(key), is_whole=True),
+        TableField("arguments and results", "signature"),
     )
 }
 """The fields of entries that have a column, by its heading."""
 
 
 def print_rows(
-    fields: Mapping[str, Field], columns: Sequence[str], rows: Sequence[Fields], *, least: Sequence[str] = ()
+    fields: Mapping[str, TableField], columns: Sequence[str], rows: Sequence[Fields], *, least: Sequence[str] = ()
 ) -> None:
     """Print a table; nothing without rows. A column in which each row says what is usual is left out.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SHAPES: Final = 3
 """Programs of a function with other sizes from which on sizes to pad to are named."""
-_APART: Final = 1.5
+_APART: Final = 2.0
 """How many times as large as the next smaller one each size to pad to is, at least; sizes so far apart are padded."""
 _SHOWN: Final = 6
 

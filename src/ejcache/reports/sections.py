@@ -125,7 +125,7 @@ def _advice(report: Report, most: int) -> Section:
             each.function,
             each.title,
             f"{each.seconds:.2f}",
-            f"{each.saves[0].known} {each.saved:.2f}" if each.saves else "-",
+            f"{each.saves[0].known} {each.saved:.2f} s" if each.saves else "-",
         ]
         for each in shown
     ]
@@ -221,7 +221,7 @@ def print_report(report: Report) -> None:
         elif section.rows:
             # Sentences in narrow columns cannot be read: what does not fit becomes a block for each row.
             output.print_table(section.columns, section.rows, right=[*NUMBERS], least=_LEAST)
-        for note in section.notes:
+        for note in section.notes if section.anchor != "change" else ():
             output.say(note, style="red" if note.startswith("!") else "")
 
 

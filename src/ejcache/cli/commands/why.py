@@ -81,7 +81,7 @@ def why(
         lines += [*_lines(record, why, full=full), ""]
     for each in notes:
         lines += [*_note_lines(each), ""]
-    output.print_lines(lines, paged=full)
+    output.print_lines(lines[:-1], paged=full)
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import differences
 from ejcache.cli import output
-from ejcache.cli.fields import Field, print_rows
+from ejcache.cli.fields import TableField, print_rows
 from ejcache.cli.options import count
 from ejcache.cli.tuned.records import choose_records, named_layer, open_autotune, record_fields, recorded_key, strongest
 from ejcache.errors import EjcacheError, NotFoundError
@@ -39,15 +39,17 @@ def _gain(gain: Any) -> str:
 RECORD: Final = {
     field.heading: field
     for field in (
-        Field("key", "key", lambda key, _: key[:12], is_whole=True),
-        Field("operation", "operation", lambda name, row: f"{name}@{row['version']}"),
-        Field("device", "device"),
-        Field("configuration", "configuration", lambda configuration, _: canonical_json(configuration)),
-        Field("source", "source", _source),
-        Field("ms", "seconds", lambda seconds, _: "-" if seconds is None else f"{seconds * 1e3:.4g}", is_right=True),
-        Field("gain", "gain", lambda gain, _: _gain(gain), is_right=True),
-        Field("tried", "total_candidates", lambda number, _: str(number), is_right=True),
-        Field("call", "text", lambda text, _: text.split(" | ")[2]),
+        TableField("key", "key", lambda key, _: key[:12], is_whole=True),
+        TableField("operation", "operation", lambda name, row: f"{name}@{row['version']}"),
+        TableField("device", "device"),
+        TableField("configuration", "configuration", lambda configuration, _: canonical_json(configuration)),
+        TableField("source", "source", _source),
+        TableField(
+            "ms", "seconds", lambda seconds, _: "-" if seconds is None else f"{seconds * 1e3:.4g}", is_right=True
+        ),
+        TableField("gain", "gain", lambda gain, _: _gain(gain), is_right=True),
+        TableField("tried", "total_candidates", lambda number, _: str(number), is_right=True),
+        TableField("call", "text", lambda text, _: text.split(" | ")[2]),
     )
 }
 """The fields of tuned records that have a column, by its heading."""
