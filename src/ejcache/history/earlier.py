@@ -218,7 +218,9 @@ class Earlier:
         self._first_of_key: dict[str, ProgramRecord] = {}
         self._by_signature: dict[tuple[str, str, str], list[ProgramRecord]] = {}
         self._programs: dict[tuple[str, str], list[tuple[int, ProgramRecord]]] = {}
-        self._asked: dict[tuple[str, str], list[_Asked]] = {}
+        self._asked: dict[tuple[str, str], dict[int, list[_Asked]]] = {}
+        self._related_to: dict[tuple[str, str, int], dict[int, list[_Asked]]] = {}
+        self._orders: dict[tuple[str, float], int] = {}
         self._unknown: dict[tuple[str, str], list[float]] = {}
         every = ((number, each) for number, start in enumerate(self._starts) for one in start for each in one.programs)
         for number, each in sorted(every, key=lambda pair: pair[1].time):
@@ -265,17 +267,13 @@ class Earlier:
         All are ranked by what their records say, and the first ones by their texts.
         """
         ours, start = self._comparisons.of(program), self._start(program)
-        siblings, others = self._before(program, ours, start)
-        if _CELL.search(definition_of(program.details).file) and siblings:
+        related = self._related((program.url, program.name), ours)
+        siblings = self._before(ours, related, [start] if start is not None else [])
+        if _is_cell(program) and siblings:
             return self._nearest(program, ours, siblings, is_sibling=True)
-        scripts = {number: self._starts[number][0].process.program for number in {each.start for each in others}}
-        script = self._starts[start][0].process.program if start is not None and start < len(self._starts) else None
-        of_script = [number for number, name in scripts.items() if name == script]
-        latest = sorted(of_script or scripts)[-_STARTS:]
-        if latest:
-            found = self._nearest(program, ours, [each for each in others if each.start in latest])
-            if found.programs:
-                return found
+        found = self._nearest(program, ours, self._before(ours, related, self._latest(related, start)))
+        if found.programs:
+            return found
         known, note = self._entries_of(program, {each.facts.key for each in siblings})
         found = self._nearest(program, ours, known)
         if found.programs:
@@ -303,26 +301,56 @@ class Earlier:
         """Return the number of the start that asked for a program; None for an entry that some host stored."""
         return self._start_of.get((program.key, program.time), self._this)
 
-    def _before(self, program: ProgramRecord, ours: _Facts, start: int | None) -> tuple[list[_Asked], list[_Asked]]:
-        """Return what was asked for before a program: in the same start, and in earlier ones."""
-        siblings: list[_Asked] = []
-        others: list[_Asked] = []
-        for each in self._asked_for((program.url, program.name)):
-            if each.facts.time < ours.time and each.facts.key != ours.key:
-                (siblings if each.start == start else others).append(each)
-        return siblings, [each for each in others if start is None or each.start < start]
+    def _script(self, start: int | None) -> str | None:
+        """Return the name of what a start ran; None if no record says that."""
+        return self._starts[start][0].process.program if start is not None and start < len(self._starts) else None
 
-    def _asked_for(self, name: tuple[str, str]) -> list[_Asked]:
-        """Return the programs of this name that were asked for, by time, as far as it is known what they are."""
+    def _latest(self, related: dict[int, list[_Asked]], start: int | None) -> list[int]:
+        """Return the numbers of the last five starts before this one that had a function, of the same script or any."""
+        script = self._script(start)
+        same: list[int] = []
+        others: list[int] = []
+        for number in reversed(related):
+            if start is not None and number >= start:
+                continue
+            of_script = script is not None and self._script(number) == script
+            if len(same if of_script else others) < _STARTS:
+                (same if of_script else others).append(number)
+            if len(same) == _STARTS:
+                break
+        return same or others
+
+    @staticmethod
+    def _before(ours: _Facts, related: Mapping[int, list[_Asked]], starts: Iterable[int]) -> list[_Asked]:
+        """Return what these starts asked for before a program."""
+        every = (each for start in starts for each in related.get(start, ()))
+        return [each for each in every if each.facts.time < ours.time and each.facts.key != ours.key]
+
+    def _related(self, name: tuple[str, str], ours: _Facts) -> dict[int, list[_Asked]]:
+        """Return the programs of this name that may be of the same function, by the number of their start."""
+        same = (*name, ours.place)
+        if same not in self._related_to:
+            found: dict[int, list[_Asked]] = {}
+            for asked in self._asked_for(name).values():
+                if self._comparisons.relation(ours, asked[0].facts) is not False:
+                    for each in asked:
+                        found.setdefault(each.start, []).append(each)
+            self._related_to[same] = dict(sorted(found.items()))
+        return self._related_to[same]
+
+    def _asked_for(self, name: tuple[str, str]) -> dict[int, list[_Asked]]:
+        """Return the programs of this name that were asked for, as far as it is known what they are, by their place."""
         if name not in self._asked:
-            found: list[_Asked] = []
+            found: dict[int, list[_Asked]] = {}
             orders: Counter[int] = Counter()
             for number, each in self._programs.get(name, ()):
                 (known,) = with_facts([each], self._first_of_key)
                 if not known.components:
                     self._unknown.setdefault(name, []).append(each.time)
                     continue
-                found.append(_Asked(self._comparisons.of(known), number, orders[number]))
+                facts = self._comparisons.of(known)
+                found.setdefault(facts.place, []).append(_Asked(facts, number, orders[number]))
+                self._orders.setdefault((each.key, each.time), orders[number])
                 orders[number] += 1
             self._asked[name] = found
         return self._asked[name]
@@ -332,9 +360,8 @@ class Earlier:
         if start is None or self._lost_before is None:
             return False
         unknown = self._unknown.get((program.url, program.name), ())
-        script = self._starts[start][0].process.program if start < len(self._starts) else ""
         known = {each[0].process.program for each in self._starts[:start]}
-        return script not in known or any(time < program.time for time in unknown)
+        return self._script(start) not in known or any(time < program.time for time in unknown)
 
     def _entries_of(self, program: ProgramRecord, apart: Collection[str]) -> tuple[list[_Asked], str]:
         """Return the entries of its function in its cache, without those of these keys; and what was not read."""
@@ -399,9 +426,7 @@ class Earlier:
         return ranked[:_COMPARED]
 
     def _order_of(self, ours: _Facts) -> int:
-        name = ours.program.url, ours.program.name
-        asked = [each for each in self._asked_for(name) if each.facts.key == ours.key and each.facts.time == ours.time]
-        return asked[0].order if asked else 0
+        return self._orders.get((ours.key, ours.time), 0)
 
     def _compared(
         self, program: ProgramRecord, ours: _Facts, ranked: Sequence[_Asked], *, is_sibling: bool
