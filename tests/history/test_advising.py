@@ -122,6 +122,27 @@ def test_a_library_is_not_advised_on():
     assert [each.file for each in advised(start(*called))] == ["/home/me/train.py"]
 
 
+@pytest.mark.parametrize(("called_at", "line"), [(3, 2), (5, 5), (7, 7)])
+def test_a_function_that_is_made_anew_is_named_where_it_is_made(called_at, line):
+    """By the one line that gives what `jit` returns the name that is called; else where it is called."""
+    source = [
+        "def train_batch(self, x):",
+        "    step = jax.jit(functools.partial(self.update, rate=0.1))",
+        "    self.w = step(self.w, x)",
+        "def evaluate(self, x):",
+        "    return jax.jit(self.loss)(self.w, x)",
+        "def other(self, x):",
+        "    return twice(self.w, x)",
+        "twice = jax.jit(f)",
+        "twice = jax.jit(g)",
+    ]
+    caller = f"/home/me/train.py:{called_at} in Trainer.train_batch"
+    asked = (program("k", at=n, caller=caller, outcome=HIT if n else STORED) for n in range(4))
+    (found,) = advised(start(*asked), lines_of=lambda _: source)
+    assert (found.kind, found.line) == ("made_anew", line)
+    assert (f"called at train.py:{called_at}" in found.message) is (line != called_at)
+
+
 JAX = "/venv/lib/python3.12/site-packages/jax/_src/dispatch.py:102"
 OPERATIONS = ("sin", "cos", "add", "mul", "sub", "exp", "log", "tanh")
 

@@ -84,7 +84,7 @@ def advise(
         earlier = Earlier(every, Texts(fetch, budget=_BUDGET))
     read = [group for groups in ordered for group in groups[:_FUNCTIONS]]
     with earlier.texts.loaded(each for group in read for each in _representatives(group, earlier)):
-        found = _found(asked, ordered, earlier)
+        found = _found(asked, ordered, earlier, lines_of)
     kept = (_with_source(each, lines_of) for each in found if _saves_enough(each, least))
     wanted = _merged(each for each in kept if _is_wanted(each, lines_of, ignore))
     return sorted(wanted, key=lambda each: (-each.saved, -each.seconds))
@@ -94,6 +94,7 @@ def _found(
     asked: Sequence[Sequence[ProgramRecord]],
     ordered: Sequence[Sequence[Sequence[ProgramRecord]]],
     earlier: Earlier,
+    lines_of: Lines,
 ) -> list[Advice]:
     """Return all findings about the programs of some processes, which are given as they were asked for, and by
     function.
@@ -102,7 +103,7 @@ def _found(
     for programs, groups in zip(asked, ordered, strict=True):
         for number, group in enumerate(groups):
             is_read = number < _FUNCTIONS
-            of_one = list(made_anew(group, earlier.texts)) or list(
+            of_one = list(made_anew(group, earlier.texts, lines_of)) or list(
                 _caused(group, earlier if is_read else earlier.without_texts())
             )
             found += of_one or committed_otherwise(group)

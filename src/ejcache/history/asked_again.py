@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache.history.causes import what_to_do
@@ -12,7 +13,7 @@ from ejcache.history.program import caller_of, function_of, is_of_jax, is_of_use
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.history.earlier import Texts
     from ejcache.journal.line import ProgramRecord
@@ -21,10 +22,11 @@ _AGAIN: Final = 3
 """How often a program is asked for before the function counts as made anew."""
 
 
-def made_anew(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Advice]:
+def made_anew(group: Sequence[ProgramRecord], texts: Texts, lines: Callable[[str], Sequence[str]]) -> Iterator[Advice]:
     """Find keys that one line asks for and traces again and again: the function is another object each time.
 
-    The line to change is that of the definition, if that is within a function, or else the one that calls it.
+    The line to change is that of the definition, if that is within a function, or else the one line of the file that
+    gives what `jit` returns the name that is called, or the one that calls it.
     """
     asked: dict[tuple[str, object], list[ProgramRecord]] = {}
     for program in group:
@@ -41,8 +43,10 @@ def made_anew(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Advice]:
     definition, caller = definition_of(first.details), caller_of(first)
     is_local = definition.is_lambda or "<locals>" in texts.qualified_name(first)
     is_there = is_of_user(first) and is_local
-    file, line = (definition.file, definition.line) if is_there else (caller.file, caller.line)
-    where = f", and called at {caller.file.rpartition('/')[2]}:{caller.line}" if is_there else ""
+    file = definition.file if is_there else caller.file
+    line = definition.line if is_there else _line_of_jit(lines(file), caller.line)
+    is_elsewhere = is_there or line != caller.line
+    where = f", and called at {caller.file.rpartition('/')[2]}:{caller.line}" if is_elsewhere else ""
     calls = sum(map(len, repeated))
     name = "a lambda" if definition.is_lambda else function_of(first)
     # Each time it is traced and loaded again takes as long as the quickest of these times, at least.
@@ -60,6 +64,14 @@ def made_anew(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Advice]:
         f"{plural(len(repeated), 'program')}{where}",
         what_to_do="make the jitted function once, outside of the loop or the method that calls it",
     )
+
+
+def _line_of_jit(lines: Sequence[str], called: int) -> int:
+    """Return the one line that is `NAME = …jit(…`, where the line that is `called` has `NAME(`; else that line."""
+    names = re.findall(r"[A-Za-z_][\w.]*(?=\()", lines[called - 1]) if 0 < called <= len(lines) else []
+    given = [re.compile(rf"\s*{re.escape(name)}\s*=[^=].*\bjit\(") for name in names]
+    found = [number for number, line in enumerate(lines, 1) if any(each.match(line) for each in given)]
+    return found[0] if len(found) == 1 else called
 
 
 def committed_otherwise(group: Sequence[ProgramRecord]) -> Iterator[Advice]:
