@@ -103,7 +103,6 @@ _ONE_PYTHON = (
     "jax_integration/test_rank_drift.py",
     "jax_integration/test_remote_programs.py",
     "jax_integration/test_sharing.py",
-    "jax_integration/test_thin.py",
     "jax_integration/test_tuning.py",
     "jax_integration/test_xla_caches.py",
     "keys",
@@ -155,7 +154,6 @@ _ONE_JAX = (
     "jax_integration/test_good_guest.py",
     "jax_integration/test_progress.py",
     "jax_integration/test_remote_programs.py",
-    "jax_integration/test_thin.py",  # other versions: tools/each_jax.py
     "maintenance",
     "history/test_why_pairs.py",
     "reports",

@@ -110,10 +110,6 @@ _MODULES: Final = {
     "stores.listing": ("EntryInfo",),
     "stores.opening": ("open_store",),
 }
-_OF_FULL_FORM: Final = frozenset(
-    {"autotuned", "forbid_compile", "key_of", "on_event", "target", "warm", "warn_recompiles", "would_hit"}
-)
-"""What needs a JAX of the full form; with another one, a call of it says so."""
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 
@@ -125,10 +121,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'ejcache' has no attribute {name!r}")
     try:
-        if name in _OF_FULL_FORM:
-            value = import_module("ejcache.jax_integration.forms").needing_full_form(_home(name), name)
-        else:
-            value = getattr(import_module(_home(name)), name)
+        value = getattr(import_module(_home(name)), name)
     except ValueError as exc:
         # JAX refuses to be imported with a variable, and does not say which values it accepts.
         refused = import_module("ejcache.errors").JaxImportError

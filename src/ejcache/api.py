@@ -125,11 +125,6 @@ def why(
     with contextlib.ExitStack() as stack:
         known = functools.cache(functools.partial(_open_entries, stack=stack))
         found = causes_of(what, is_within, lambda record: known(record.url), most=last, named=_named)
-    if not found:
-        from ejcache.jax_integration.forms import what_is_needed
-
-        if lacking := what_is_needed("ejcache.why"):
-            raise UsageError(lacking)
     return [each for _, each in found]
 
 

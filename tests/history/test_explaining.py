@@ -277,7 +277,7 @@ def test_a_module_is_printed_by_the_thread_that_lowered_it(cache, monkeypatch):
     """
     threads = []
     monkeypatch.setattr(
-        publishing, "located_text", lambda program: threads.append(threading.current_thread()) or located_text(program)
+        publishing, "located_text", lambda module: threads.append(threading.current_thread()) or located_text(module)
     )
     compile_one()
     compile_one(size=8)

@@ -24,15 +24,15 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
 from ejcache.keys.side_keys import is_side_key
-from ejcache.jax_integration.seam import compiling
+from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 from ejcache.jax_integration.seam import patch as seam
 
 platform, url, how = sys.argv[1:]
 cache = ejcache.enable(url, min_compile_seconds=0)
 loads, compiled = [], []
-load, compile_executable = seam.load_executable, compiling.compile_executable
+load = seam.load_executable
 seam.load_executable = lambda *given: loads.append(1) or load(*given)
-compiling.compile_executable = lambda *given: compiled.append(1) or compile_executable(*given)
+before_each_compilation(compiled.append)
 if platform == "tpu":
     devices = topologies.get_topology_desc("v5e:2x2", "tpu").devices
 else:

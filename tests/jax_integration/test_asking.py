@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from capabilities import needs
+from jax._src import compiler
 
 import ejcache
-from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.keys.side_keys import is_side_key
 
@@ -59,7 +59,7 @@ def test_nothing_is_compiled_read_or_counted(cache, monkeypatch):
     program, other = lowered(), lowered(5.0)
     before = cache.stats().to_dict()
     with monkeypatch.context() as patched:
-        patched.setattr(compiling, "compile_executable", None)
+        patched.setattr(compiler, "backend_compile_and_load", None)
         patched.setattr(seam, "load_executable", None)
         assert (ejcache.would_hit(program), ejcache.would_hit(other)) == (True, False)
         assert ejcache.key_of(program) != ejcache.key_of(other)

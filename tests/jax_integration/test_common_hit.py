@@ -29,6 +29,8 @@ class Rank:
             key=CacheKey("jit_step", "cpu", {"computation": name}),
             settings=None,
             cache=SimpleNamespace(url=f"gs://bucket-{rank // 2}", report_failure=None),
+            module=None,
+            placement=None,
             device_ids=(0, 1),
             ranks=tuple(range(processes)),
         )

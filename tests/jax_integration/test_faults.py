@@ -5,10 +5,11 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from jax._src import compiler
 
 import ejcache
 from ejcache.coordination.single_flight import SingleFlight
-from ejcache.jax_integration import misses, pipeline, publishing
+from ejcache.jax_integration import pipeline, publishing
 from ejcache.stores.local.store import LocalStore
 
 x = np.arange(8, dtype=np.float32)
@@ -41,7 +42,7 @@ def raising(error):
         (LocalStore, "put"),
         (LocalStore, "add_counters"),
         (SingleFlight, "run"),
-        (misses.compiling, "module_text"),
+        (publishing.compiling, "module_text"),
         (publishing, "record_miss"),
     ],
 )
@@ -81,11 +82,11 @@ def test_the_programs_own_error_is_the_programs(cache, monkeypatch):
         finally:
             raise KeyError("ours")
 
-    def out_of_memory(program):
+    def out_of_memory(*_):
         raise RuntimeError("RESOURCE_EXHAUSTED") from ValueError("the cause")
 
     monkeypatch.setattr(SingleFlight, "run", failing)
-    monkeypatch.setattr(misses.compiling, "compile_executable", out_of_memory)
+    monkeypatch.setattr(compiler, "backend_compile_and_load", out_of_memory)
     with pytest.raises(RuntimeError, match="RESOURCE_EXHAUSTED") as raised:
         run(4.0)
     assert isinstance(raised.value.__cause__, ValueError)

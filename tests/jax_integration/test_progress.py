@@ -33,13 +33,11 @@ sys.stderr = Stream()
 cache = ejcache.enable(min_compile_seconds=0)
 progress.show_progress()
 
-from ejcache.jax_integration.seam import compiling
-compile_executable = compiling.compile_executable
+from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 def slowly(program):
     if {after} == 0:
         said.wait(60)
-    return compile_executable(program)
-compiling.compile_executable = slowly
+before_each_compilation(slowly)
 
 def train_step(x):
     return x * 3 + 1

@@ -9,8 +9,7 @@ from notice_boards import NoticeBoard
 from ejcache.cache.policy import CachePolicy
 from ejcache.cache.stats import stats_of_process
 from ejcache.jax_integration.compilation import Compilation, Placement
-from ejcache.jax_integration.program import LoweredProgram
-from ejcache.jax_integration.ranks.share_binary import share
+from ejcache.jax_integration.ranks.share_binary import receive, send
 from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 from ejcache.keys.key import CacheKey
 from ejcache.settings.resolve import resolve
@@ -40,9 +39,6 @@ def test_programs_that_differ_in_their_callback_alone_call_their_own(tmp_path):
     assert said == [[[0, 10], [0, 100]], [[20, 30], [200, 300]]]
 
 
-PROGRAM = LoweredProgram(None, "jit_step", Placement(backend=None, devices=(), options=None))
-
-
 class Ranks:
     """Two processes' sharing over one coordination service; what the first one compiles cannot be serialised."""
 
@@ -61,18 +57,15 @@ class Ranks:
             key=CacheKey(name="jit_step", platform="cpu", components={}),
             settings=resolve(calls=self._calls),
             cache=self.policies[rank],
+            module=None,
+            placement=Placement(backend=None, devices=(), options=None),
             device_ids=(0, 1),
             ranks=(0, 1),
         )
-        return share(
-            compilation,
-            PROGRAM,
-            CoordinationClient(self.board, process=rank, processes=2, say_after=self._say_after),
-            note_origin=lambda *_: None,
-            first_process=0,
-            compile_here=compile_here,
-            store=lambda *_, **__: None,
-        )
+        coordination = CoordinationClient(self.board, process=rank, processes=2, say_after=self._say_after)
+        if rank == 0:
+            return send(compilation, coordination, compile_here)
+        return receive(compilation, coordination) or compile_here()
 
 
 def test_what_cannot_be_serialised_is_withdrawn():

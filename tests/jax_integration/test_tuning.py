@@ -11,6 +11,7 @@ import pytest
 from capabilities import needs
 from cli_helpers import ejcache as cli
 from forking import Forked
+from jax._src import compiler
 from jax.experimental import topologies
 from jobs import run_job
 from pod import run_pod
@@ -18,7 +19,6 @@ from pod import run_pod
 import ejcache
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.devices import absent as elsewhere
-from ejcache.jax_integration.seam import compiling
 from ejcache.keys import parsing
 from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING
 from ejcache.keys.parsing import evicted_before, parse_key
@@ -32,10 +32,13 @@ SHAPE = (6,)
 def compiled(monkeypatch):
     """The names of what is compiled from here on."""
     made = []
-    compile_executable = compiling.compile_executable
-    monkeypatch.setattr(
-        compiling, "compile_executable", lambda program: made.append(program.name) or compile_executable(program)
-    )
+    compile_now = compiler.backend_compile_and_load
+
+    def noting(backend, module, *rest):
+        made.append(module.operation.attributes["sym_name"].value)
+        return compile_now(backend, module, *rest)
+
+    monkeypatch.setattr(compiler, "backend_compile_and_load", noting)
     monkeypatch.setattr(parsing, "AUTOTUNED", frozenset({"cpu"}))
     return made
 
@@ -130,12 +133,12 @@ import json, sys
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
-from ejcache.jax_integration.seam import compiling
+from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 from ejcache.keys import parsing
 
 parsing.AUTOTUNED = frozenset({"cpu"})
-compiled, compile_executable = [], compiling.compile_executable
-compiling.compile_executable = lambda program: compiled.append(program.name) or compile_executable(program)
+compiled = []
+before_each_compilation(compiled.append)
 
 def step(x):
     return jnp.cumsum(x * 3) + x.sum()

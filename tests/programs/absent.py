@@ -14,7 +14,8 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import ejcache
-from ejcache.jax_integration.seam import compiling, patch
+from ejcache.jax_integration.seam import patch
+from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 from ejcache.keys.side_keys import is_side_key
 
 loads, compiled = [], []
@@ -128,9 +129,9 @@ def save(devices, number):
 
 def main(url, target, how, number="99"):
     cache = ejcache.enable(url, min_compile_seconds=0)
-    load, compile_executable = patch.load_executable, compiling.compile_executable
+    load = patch.load_executable
     patch.load_executable = lambda *given: loads.append(1) or load(*given)
-    compiling.compile_executable = lambda *given: compiled.append(1) or compile_executable(*given)
+    before_each_compilation(compiled.append)
     with ejcache.target(target) as devices:
         result = globals()[how](devices, int(number))
     cache.flush()

@@ -101,10 +101,9 @@ if __name__ == "__main__":
     if sys.argv[1] == "with":
         cache = ejcache.enable(sys.argv[3], min_compile_seconds=0)
         made = set()
-        from ejcache.jax_integration.seam import compiling
+        from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 
-        compile_executable = compiling.compile_executable
-        compiling.compile_executable = lambda program: made.add(program.name) or compile_executable(program)
+        before_each_compilation(made.add)
         results = run(names)
         print(json.dumps({"results": results, "compiled": sorted(made), "hits": cache.stats().hits}))
     else:

@@ -1,4 +1,4 @@
-"""Six small programs for `tools/each_jax.py`: `six_programs.py jax|thin|full PLACE` prints what they counted."""
+"""Six small programs for `tools/each_jax.py`: `six_programs.py jax|ours PLACE` prints what they counted."""
 
 import json
 import sys
@@ -21,12 +21,8 @@ if mode == "jax":
     jax.config.update("jax_compilation_cache_dir", place)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 else:
-    from ejcache import jax_integration
-    from ejcache.jax_integration import forms
-
-    if mode == "thin":
-        jax_integration.PROVEN = ()  # as if this version were not in the list
     import ejcache
+    from ejcache.jax_integration import in_charge
 
     ejcache.enable(place, min_compile_seconds=0)
 
@@ -70,7 +66,7 @@ if mode != "jax":
     cache = ejcache.active()
     cache.flush(timeout=60)
     counted = {
-        "form": str(forms.choose_form().form),
+        "kept": in_charge()[0],
         "hits": stats.hits,
         "misses": stats.misses,
         "corrupt": stats.corrupt,

@@ -143,12 +143,11 @@ def warm(devices):
 
 def main(url):
     """Two steps of each; what was compiled, and the losses."""
-    from ejcache.jax_integration.seam import compiling
+    from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 
     ejcache.enable(url, min_compile_seconds=0)
     made = []
-    compile_executable = compiling.compile_executable
-    compiling.compile_executable = lambda program: made.append(program.name) or compile_executable(program)
+    before_each_compilation(made.append)
     losses = {}
     for name, program in PROGRAMS.items():
         step, init, _, placed = program(jax.devices())

@@ -100,16 +100,36 @@ def watch(process: dict) -> None:
     """Stand between JAX and ejcache's key."""
     from jax._src import compilation_cache as jax_cache
     from jax._src import compiler as jax_compiler
+    from jax._src import config as jax_config
 
+    from ejcache.jax_integration import pipeline
+    from ejcache.jax_integration.activate import compiler_in_use
     from ejcache.jax_integration.seam import patch as seam
 
-    ours_of, theirs_of = jax_compiler._get_cache_key, seam.original("_get_cache_key")
-    if "://" not in process.get("url", "memory://"):
-        # XLA's own caches are where JAX has them: we have them elsewhere, and none on a CPU. Of URLs JAX makes nothing.
-        jax_compiler.get_compile_options = seam.original("get_compile_options")
+    compiler = compiler_in_use()
+    assert compiler is not None
     jax_cache.is_cache_used = lambda backend: True
+    own_key = seam.original(jax_cache, "get_cache_key")
 
-    def get_cache_key(options, backend, computation, devices, override_fdo_profile=None):
+    def key_of_jax(options, backend, computation, devices, sentinel):
+        make = getattr(jax_compiler, "_get_cache_key", None)
+        if make is not None:
+            return make(options, backend, computation, devices, sentinel)
+        from jax._src.cache_key import IgnoreCallbacks
+
+        ignored = jax_config.remove_custom_partitioning_ptr_from_cache_key.value
+        options = copy.deepcopy(options)
+        if sentinel is not None:
+            options.executable_build_options.fdo_profile = sentinel
+        return own_key(
+            computation,
+            devices,
+            options,
+            backend,
+            ignore_callbacks=IgnoreCallbacks.CUSTOM_PARTITIONING if ignored else IgnoreCallbacks.NO,
+        )
+
+    def compile_or_get_cached(backend, computation, devices, options, callbacks, *rest):
         if process["platform"]:
             backend = types.SimpleNamespace(
                 platform=process["platform"],
@@ -117,32 +137,39 @@ def watch(process: dict) -> None:
                 devices=backend.devices,
                 local_device_count=backend.local_device_count,
             )
-        options = copy.deepcopy(options)
+        options, sentinel = copy.deepcopy(options), None
+        if "://" in process.get("url", "memory://"):
+            seam.set_xla_caches(options, {})  # JAX makes nothing of URLs
         for change in changes:
             name, _, value = change.partition(":")
             if name == "profile":
                 options.executable_build_options.fdo_profile = value.encode()
             elif name == "sentinel":
-                override_fdo_profile = b"pgle profiled"
+                sentinel = seam.PROFILED
             elif name == "renumber":
                 computation = renumbered(computation, value)
             else:
                 raise ValueError(change)
-        arguments = (options, backend, computation, devices, override_fdo_profile)
         before = state(computation, options)
-        ours = ours_of(*arguments)
+        call = seam.JaxCall(None, (backend, computation, devices, options, callbacks), rest)
+        settings = compiler.settings()
+        try:
+            key = pipeline._compilation(call, settings, compiler.cache_of(settings), sentinel=sentinel).key
+        except Exception as exc:
+            key = None
+            if not getattr(exc, "skip", None):
+                print(exc, file=sys.stderr)
         untouched = state(computation, options) == before
-        key = ours.compilation.key if ours is not None else None
         raise Stop(
             {
-                "ours": None if ours is None else str(ours),
-                "theirs": theirs_of(*arguments),
+                "ours": None if key is None else key.text,
+                "theirs": key_of_jax(options, backend, computation, devices, sentinel),
                 "components": dict(key.components) if key else {},
                 "untouched": untouched,
             }
         )
 
-    jax_compiler._get_cache_key = get_cache_key
+    jax_compiler.compile_or_get_cached = compile_or_get_cached
 
 
 def renumbered(module, number: str):

@@ -34,6 +34,12 @@ class NoticeBoard:
                 raise RuntimeError("DEADLINE_EXCEEDED")
             return self._notes[name]
 
+    def key_value_try_get_bytes(self, name):
+        with self._there:
+            if name not in self._notes:
+                raise RuntimeError("NOT_FOUND")
+            return self._notes[name]
+
     def key_value_dir_get_bytes(self, directory):
         with self._there:
             return [(name, note) for name, note in self._notes.items() if name.startswith(f"{directory}/")]

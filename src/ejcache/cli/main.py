@@ -179,22 +179,9 @@ class _Commands(TyperGroup):
         return name, None if name is None or known is None else load_command(name), rest
 
 
-_OF_FULL_FORM: Final = frozenset({"target", "warm"})
-"""Commands that need a JAX of the full form."""
-
-
 def load_command(name: str) -> Any:
-    """Import the command or the group of this name, and make it as typer calls it.
-
-    Raises:
-        UsageError: the installed JAX does not have what the command needs.
-    """
+    """Import the command or the group of this name, and make it as typer calls it."""
     command = COMMANDS[name]
-    if name in _OF_FULL_FORM:
-        from ejcache.jax_integration.forms import what_is_needed
-
-        if lacking := what_is_needed(f"ejcache {name}"):
-            raise UsageError(lacking)
     module, _, attribute = command.place.partition(":")
     target = getattr(import_module(module), attribute)
     shown: dict[str, Any] = {"short_help": command.short_help, "epilog": examples(*command.examples)}

@@ -1,6 +1,6 @@
 """The only room that touches JAX: `seam` holds every contact with its internals, the rest builds on `seam`.
 
-Here is for which JAX the room is proven, as every start asks; `forms.py` says what another one gets.
+Here is what of it fits the installed JAX, as every start asks.
 """
 
 from __future__ import annotations
@@ -10,29 +10,61 @@ import importlib
 from typing import Final
 
 PROVEN: Final = ("0.10", "0.11", "0.12")
-"""The minor versions of JAX on which the whole suite has run with the full form: the one list of them."""
+"""The minor versions of JAX on which restarts without tracing are proven (`reuse`). All else goes by what is there."""
 NEEDED: Final = f"JAX {PROVEN[0]} to {PROVEN[-1]}"
+_PARTS: Final = (
+    *("arguments", "autotune.tracing", "backends", "compilation_watch", "compiling"),
+    *("coordination_service", "flags", "pickling", "topologies", "trace_settings", "tracebacks", "watching"),
+)
+"""The modules of the seam that have a `PART`."""
 
 
 def is_proven(version: str) -> bool:
-    """True if the full form is for this version of JAX: a release of a minor version in the list."""
+    """True if restarts without tracing are for this version of JAX: a release of a minor version in the list."""
     parts = version.partition("+")[0].split(".")
     return all(part.isdecimal() for part in parts) and ".".join(parts[:2]) in PROVEN
 
 
 @functools.cache
-def why_not_full() -> str:
-    """Return why the JAX of this process does not get the full form; empty if it does. It is found out once."""
-    import jax  # nothing in the room imports it before a form is chosen
-
-    is_listed = is_proven(str(jax.__version__))
-    return "; ".join(problems("patch")) if is_listed else f"the full form is for {NEEDED}"
+def why_not_ours() -> str:
+    """Return why the seam cannot take the compilations of this JAX; empty if it can. It is found out once."""
+    return "; ".join(_problems("patch"))
 
 
-def problems(part: str) -> list[str]:
-    """Ask a part of the seam for its mismatches."""
+@functools.cache
+def why_not_behind() -> str:
+    """Return why JAX's own cache takes no store of ours; empty if it does."""
+    return "; ".join(_problems("file_cache"))
+
+
+def in_charge() -> tuple[str, str]:
+    """Say what keeps the executables of this JAX: "ours", "behind" JAX's cache, or "jax"; and that in a line."""
+    import jax  # nothing in the room imports it before somebody asks
+
+    version, why = str(jax.__version__), why_not_ours()
+    if not why:
+        return "ours", f"JAX {version} is built as expected"
+    lacking = why_not_behind()
+    if lacking:
+        more = f"{why}; {lacking}"
+        return "jax", f"JAX {version} is not built as expected, so JAX's own cache stays in charge: {more}"
+    kept = "entries are kept under JAX's own keys, without why, agreement of ranks, preload and warm"
+    return "behind", f"JAX {version} is not built as expected ({why}): {kept}"
+
+
+def missing_parts() -> list[str]:
+    """Say, in a line for each, what this JAX does not give."""
+    found = []
+    for name in _PARTS:
+        part = importlib.import_module(f"ejcache.jax_integration.seam.{name}").PART
+        if lacking := part.mismatches():
+            found.append(f"{part.gives}: {'; '.join(lacking)}")
+    return found
+
+
+def _problems(name: str) -> list[str]:
     try:
-        found: list[str] = importlib.import_module(f"ejcache.jax_integration.seam.{part}").mismatches()
+        found: list[str] = importlib.import_module(f"ejcache.jax_integration.seam.{name}").mismatches()
     except Exception as exc:
         # JAX no longer has a module or a name that the seam uses.
         return [str(exc) or type(exc).__name__]

@@ -14,7 +14,8 @@ from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache, open_single_flight
 from ejcache.cache.policy import CachePolicy
 from ejcache.common_errors import UsageError
-from ejcache.jax_integration import why_not_full
+from ejcache.jax_integration import in_charge, why_not_ours
+from ejcache.jax_integration.seam.flags import FlagReader
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import (
     SettingsSource,
@@ -29,27 +30,43 @@ from ejcache.settings.table import FLAGS, Settings
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import warn_once
 from ejcache.util.scheduler import idle_threads
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Unpack
 
     from ejcache.jax_integration.pipeline import Compiler
-    from ejcache.jax_integration.saved_state import SavedState
-    from ejcache.jax_integration.seam.flags import FlagReader
-    from ejcache.jax_integration.thin import ThinFlags, ThinForm
-    from ejcache.settings.table import SettingOptions
+    from ejcache.settings.table import SettingOptions, Value
+
+
+class SavedState(NamedTuple):
+    """What `enable` changes, as it was at one moment.
+
+    Attributes:
+        calls: the values of settings that are not JAX flags.
+        changed: what was changed in JAX.
+        flags: JAX's flags.
+    """
+
+    calls: Mapping[str, Any]
+    changed: Mapping[str, tuple[Any, Any]]
+    flags: Mapping[str, Value]
 
 
 class Session:
-    """One activation: the flags that it watches, the caches that it opened, what it changed in JAX."""
+    """One activation: the flags that it watches, the caches that it opened, what it changed in JAX.
 
-    def __init__(self, flags: FlagReader | ThinFlags) -> None:
-        self.flags = flags
-        self.source = SettingsSource(flags)
+    Attributes:
+        is_left_to_jax: JAX's own cache is in charge, because this JAX takes none of ours.
+    """
+
+    def __init__(self) -> None:
+        self.flags = FlagReader()
+        self.source = SettingsSource(self.flags)
         self.changed: dict[str, tuple[Any, Any]] = {}
         self.compiler: Compiler | None = None
-        self.thin: ThinForm | None = None
+        self.is_left_to_jax = False
         self._caches: dict[str, tuple[CachePolicy, CompilationCache]] = {}
         self._opened_as: tuple[str, int, bool] | None = None
         self._current: tuple[Settings, CachePolicy | None, CompilationCache | None] | None = None
@@ -81,7 +98,7 @@ class Session:
         self, settings: Settings, replaced: list[CachePolicy]
     ) -> tuple[CachePolicy, CompilationCache] | tuple[None, None]:
         say_problems(settings)
-        if settings.disabled_reason:
+        if settings.disabled_reason or self.is_left_to_jax:
             return None, None
         url = str(settings.dir)
         overruled = self.flags.overruled_directory()
@@ -125,8 +142,22 @@ class Session:
 
                 read_libraries_ahead()
             self.compiler.begin()
-        elif self.thin is not None:
-            self.thin.begin()
+        else:
+            self._tell_jax()
+
+    def _tell_jax(self) -> None:
+        """Have JAX's own cache go by the settings, where it asks our store, or none of ours."""
+        settings = self.settings()
+        if settings.disabled_reason:
+            return
+        is_here = Location.parse(str(settings.dir)).kind == "directory"
+        floor = settings.floors.keep if is_here else settings.floors.publish
+        wanted: dict[str, Any] = {"dir": str(settings.dir), "min_compile_seconds": floor}
+        if not is_here:
+            wanted["xla_caches"] = "none"  # below a URL, XLA aborts the process
+        for name, value in wanted.items():
+            if getattr(jax.config, FLAGS[name], value) != value:
+                self.set(name, value)
 
     def set(self, name: str, value: Any) -> None:
         """Set a setting as the latest call in the program."""
@@ -138,6 +169,27 @@ class Session:
         before, _ = self.changed.get(flag, (current.value, None))
         jax.config.update(flag, value)
         self.changed[flag] = (before, value)
+
+    def save(self) -> SavedState:
+        """Copy all that `enable` may change, as it is now."""
+        return SavedState(self.source.calls, dict(self.changed), self.flags.save())
+
+    def load(self, saved: SavedState) -> None:
+        """Undo what was set since `saved`, to flags that the program has changed since then as well."""
+        for flag in self.changed.keys() | saved.changed.keys():
+            if self.changed.get(flag) != saved.changed.get(flag):
+                self.flags.put_back(flag, saved.flags[flag])
+        self.changed = dict(saved.changed)
+        self.source.calls = saved.calls
+
+    def put_back(self) -> None:
+        """Put back the flags whose values are still those that `enable` gave them."""
+        for flag, (before, ours) in self.changed.items():
+            current = self.flags.read(flag)
+            if current is not None and current.value == ours:
+                jax.config.update(flag, before)
+        self.changed.clear()
+        self.source.calls = {}
 
     def close(self) -> None:
         """Close the stores. The caches stay, and open their store again when they are used again."""
@@ -200,9 +252,9 @@ def enable(
 
     The state belongs to the process, not to a thread: blocks of different threads must not overlap.
 
-    With a JAX on which the full form is not proven, the entries are kept behind JAX's own cache (docs/jax.md). If even
-    that is not possible, JAX's own cache is used instead, with the same settings, and `active()` is None. Either is
-    logged once.
+    With a JAX whose compilations ejcache cannot take, the entries are kept behind JAX's own cache (docs/jax.md). If
+    even that is not possible, JAX's own cache is used instead, with the same settings, and `active()` is None. Either
+    is logged once.
 
     Entries are code. A person who can write to the cache can run code in this process: share it with people you trust.
     """
@@ -210,17 +262,9 @@ def enable(
     parsed = _parse_values({**settings, **{name: value for name, value in named.items() if value is not None}})
     global _session
     with lock:
-        before, saved, was_disabled = _session, None, _disabled_by_program
-        if before is not None:
-            from ejcache.jax_integration.saved_state import save  # the first call finds nothing to save
-
-            saved = save(before)
-        session = before or _start()
-        if session is None:
-            from ejcache.jax_integration.own_cache import leave_to_jax
-
-            return leave_to_jax(parsed, _place_now)
-        _session = session
+        before, was_disabled = _session, _disabled_by_program
+        saved = before.save() if before is not None else None
+        session = _session = before or _start()
         for name, value in parsed.items():
             session.set(name, value)
         now = session.settings()
@@ -300,15 +344,8 @@ def disable() -> None:
         session, _session = _session, None
         if session is None:
             return
-        from ejcache.jax_integration.saved_state import put_back  # few programs disable what they have enabled
-
-        if session.thin is not None:
-            session.thin.uninstall()
-        else:
-            from ejcache.jax_integration.seam import patch as seam
-
-            seam.uninstall()
-        put_back(session)
+        _uninstall(session)
+        session.put_back()
         session.flags.unwatch()
     if session.compiler is not None:
         session.compiler.end()
@@ -329,7 +366,7 @@ def session_in_use() -> Session | None:
 
 
 def compiler_in_use() -> Compiler | None:
-    """Return the `Compiler` that JAX uses now; None if ejcache is not enabled, or in its thin form."""
+    """Return the `Compiler` that JAX uses now; None if ejcache is not enabled, or behind JAX's cache."""
     session = _session
     return session.compiler if session is not None else None
 
@@ -343,45 +380,50 @@ def current_settings() -> Settings:
 use_settings(current_settings)
 
 
-def _start() -> Session | None:
-    """Put ejcache in the place of JAX's cache; log once which form this JAX gets, if it is not the full one."""
-    if why_not_full():
-        from ejcache.jax_integration.forms import Form, choose_form
-
-        choice = choose_form()
-        warn_once("form", "ejcache: %s", choice)
-        if choice.form is Form.NONE:
-            return None
-        from ejcache.jax_integration.thin import ThinFlags, ThinForm
-
-        flags = ThinFlags()
-        session = thin = Session(flags)
-        session.thin = ThinForm(
-            flags,
-            settings=session.settings,
-            cache=session.policy,
-            cache_at=lambda place, settings: thin.make(place, settings)[0],
-        )
-    else:
-        from ejcache.jax_integration.seam.flags import FlagReader
-
-        session = Session(FlagReader())
+def _start() -> Session:
+    """Put ejcache in the place of JAX's cache; log once if this JAX does not let it take compilations."""
+    session = Session()
     _install(session)
     idle_threads.keep()
     return session
 
 
 def _install(session: Session) -> None:
-    if session.thin is not None:
-        session.thin.install()
-        return
-    from ejcache.jax_integration.pipeline import Compiler
-    from ejcache.jax_integration.seam import patch as seam
-
     session.flags.watch()
-    compiler = Compiler(settings=session.settings, cache=session.policy, reset=session.close)
-    seam.install(compiler)
-    session.compiler = compiler
+    if not why_not_ours():
+        from ejcache.jax_integration.pipeline import Compiler
+        from ejcache.jax_integration.seam import patch as seam
+        from ejcache.jax_integration.seam.pickling import patch_pickler
+
+        compiler = Compiler(settings=session.settings, cache=session.policy, reset=session.close)
+        seam.install(compiler)
+        patch_pickler(compiler.stored_bytes)
+        session.compiler = compiler
+        return
+    kept, said = in_charge()
+    warn_once("in charge", "ejcache: %s", said)
+    session.is_left_to_jax = kept == "jax"
+    if kept == "behind":
+        from ejcache.jax_integration.behind_jax import StoreBehindJax
+        from ejcache.jax_integration.seam import file_cache
+
+        def open_cache(path: str) -> StoreBehindJax:
+            settings = session.settings()
+            current = session.policy(settings) if path == str(settings.dir) else None
+            return StoreBehindJax(current or session.make(path, settings)[0], session.settings)
+
+        file_cache.install(open_cache)
+
+
+def _uninstall(session: Session) -> None:
+    if session.compiler is not None:
+        from ejcache.jax_integration.seam import patch as seam
+
+        seam.uninstall()
+    elif not session.is_left_to_jax:
+        from ejcache.jax_integration.seam import file_cache
+
+        file_cache.uninstall()
 
 
 def _restore(before: Session | None, saved: SavedState | None, was_disabled: bool) -> None:  # noqa: FBT001 (private)
@@ -392,8 +434,6 @@ def _restore(before: Session | None, saved: SavedState | None, was_disabled: boo
         saved: what it had changed; None if there was none.
         was_disabled: whether `disable` had been called.
     """
-    from ejcache.jax_integration.saved_state import load, set_flags  # few programs leave a block
-
     global _session, _disabled_by_program
     with lock:
         flags = {flag: value for flag, (value, _) in _session.changed.items()} if _session is not None else {}
@@ -401,12 +441,14 @@ def _restore(before: Session | None, saved: SavedState | None, was_disabled: boo
             disable()
         _disabled_by_program = was_disabled
         if before is None or saved is None:
-            set_flags(flags)
+            for flag, value in flags.items():
+                if getattr(jax.config, flag) != value:
+                    jax.config.update(flag, value)
             return
         if _session is None:
             _session = before
             _install(before)
-        load(before, saved)
+        before.load(saved)
     before.begin()
 
 

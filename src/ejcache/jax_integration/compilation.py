@@ -1,7 +1,6 @@
 """One compilation: what JAX hands over, what is found out until its executable is stored, and what JAX gets.
 
-JAX carries the text of a key from the key to the read and the write. Our text is a `KeyText`, which holds the
-`Compilation`, so that no step has to look up what an earlier one found.
+`pipeline.Compiler` makes a `Compilation` of each call of JAX's that has a key, and hands it from step to step.
 """
 
 from __future__ import annotations
@@ -96,6 +95,8 @@ class Compilation:
     """One compilation. The thread that compiles changes it; nothing else refers to it.
 
     Attributes:
+        module: the MLIR module.
+        placement: where it is to run.
         key: what the result is stored under. Becomes the key of another variant where that one is compiled instead.
         text: the text of the key.
         settings: as they were when JAX asked for the key; all steps follow them.
@@ -104,8 +105,8 @@ class Compilation:
         ranks: the processes that take part in the program, ascending.
         is_multi_process: there are several.
         devices_absent: the client has no devices; the result is stored, and another process loads it.
+        holds_callbacks: it calls Python functions that this JAX cannot restore with an executable.
         has_profile: PGLE has just collected a profile, and JAX compiles the program with it.
-        module: the lowered program, if it spans processes.
         is_drifted: the ranks compile different programs, so the result is neither loaded nor stored.
         profile: the profile that the program is compiled with, if JAX or we have one for it.
         is_local_only: shared storage is not asked for it.
@@ -130,12 +131,16 @@ class Compilation:
         key: CacheKey,
         settings: Settings,
         cache: CachePolicy,
+        module: Any,
+        placement: Placement,
         device_ids: tuple[int, ...],
         ranks: tuple[int, ...],
         devices_absent: bool = False,
         has_profile: bool = False,
-        module: Any = None,
+        holds_callbacks: bool = False,
     ) -> None:
+        self.module = module
+        self.placement = placement
         self.key = key
         self.text = key.text
         self.settings = settings
@@ -145,7 +150,7 @@ class Compilation:
         self.is_multi_process = len(ranks) > 1
         self.devices_absent = devices_absent
         self.has_profile = has_profile
-        self.module = module
+        self.holds_callbacks = holds_callbacks
         self.is_drifted = False
         self.profile: Profile | None = None
         self.is_local_only = False
@@ -163,6 +168,11 @@ class Compilation:
         self.to_check: Any = None
         self.forbidden_on: tuple[int, ...] | None = None
         self.seconds: dict[str, float] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of the program."""
+        return self.key.name
 
     def begin_lookup(self) -> None:
         """Note that its entry is looked up from now on."""
@@ -196,19 +206,6 @@ class Compilation:
             Exception: `exc` itself, if the settings ask for that.
         """
         self.cache.report_failure(doing, exc, self.settings, program=self.key.name)
-
-
-class KeyText(str):
-    """The text of a key, as JAX carries it, and the compilation that it is the key of."""
-
-    __slots__ = ("compilation",)
-
-    compilation: Compilation
-
-
-def compilation_of(key: str) -> Compilation | None:
-    """Find what JAX carried to us; None if other code replaced the key, which then compiles without the cache."""
-    return key.compilation if isinstance(key, KeyText) else None
 
 
 asking_threads: Final[dict[object, list[Compilation]]] = {}

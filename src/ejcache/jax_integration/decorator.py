@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 
 import jax
 
+from ejcache.jax_integration import NEEDED, is_proven
 from ejcache.jax_integration.activate import enable_by_default
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
+from ejcache.util.log import warn_once
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -102,9 +104,9 @@ def ejit(fun: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     word = options.pop(_WORD, None)
     if word is None or word is False:
         return jax.jit(fun, **options)
-    from ejcache.jax_integration.forms import has_full_form  # for a word alone
-
-    if not has_full_form("ejit(reuse_lowering=…)"):
+    if not is_proven(str(jax.__version__)):
+        said = "ejcache: ejit(reuse_lowering=…) needs %s, and this is JAX %s"
+        warn_once("unproven reuse", said, NEEDED, jax.__version__)
         return jax.jit(fun, **options)
     return import_module(_REUSE).reusing_jit(fun, word, options)
 

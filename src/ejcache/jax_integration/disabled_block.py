@@ -44,7 +44,7 @@ def disabled() -> Iterator[None]:
 def _forget_whether_jax_caches() -> None:
     """Make JAX read `jax_enable_compilation_cache` again, which it does once per process otherwise."""
     session = session_in_use()
-    if session is None or session.thin is not None:
+    if session is None or session.compiler is None:
         from jax.experimental.compilation_cache import compilation_cache
 
         compilation_cache.reset_cache()

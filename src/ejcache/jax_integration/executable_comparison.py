@@ -9,7 +9,6 @@ if two fresh compilations agree with each other and differ from it.
 from __future__ import annotations
 
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.cache.counters import count_check
@@ -19,10 +18,7 @@ from ejcache.jax_integration.seam import compiling
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.compilation import LoadedExecutable
-    from ejcache.jax_integration.program import LoweredProgram
-    from ejcache.settings.table import Settings
+    from ejcache.jax_integration.compilation import Compilation, LoadedExecutable
 
 T = TypeVar("T")
 
@@ -51,16 +47,20 @@ class StoredExecutable:
         self.program = _if_given(compiling.optimised_program, loaded.executable)
 
 
-def check(
-    stored: StoredExecutable, program: LoweredProgram, fresh: Any, cache: CachePolicy, settings: Settings
-) -> None:
-    """Compare `stored` with a fresh executable of its program; quarantine its entry if it is another program.
+def check(compilation: Compilation, fresh: Any, *, compile_again: Callable[[], Any]) -> None:
+    """Compare a stored executable with a fresh one of its program; quarantine its entry if it is another program.
+
+    Args:
+        compilation: which has what was stored as its `to_check`.
+        fresh: the fresh executable.
+        compile_again: makes another one.
 
     Raises:
         Exception: it is another program. This is the error that JAX itself raises then, whatever
             `raise_persistent_cache_errors` is.
     """
-    result = compare(stored, fresh, compile_again=partial(compiling.compile_executable, program))
+    stored, cache, settings = compilation.to_check, compilation.cache, compilation.settings
+    result = compare(stored, fresh, compile_again=compile_again)
     count_check(cache, result.value)
     if result is not Comparison.DIFFERENT:
         return

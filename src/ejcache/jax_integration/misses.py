@@ -6,22 +6,21 @@
 from __future__ import annotations
 
 import time
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Skip, count_miss, count_skip
 from ejcache.cache.policy import Miss
-from ejcache.jax_integration.compilation import LoadedExecutable, compilation_of
+from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.executable_origins import forget_origin
 from ejcache.jax_integration.lowering.quick_programs import QuickPrograms, is_worth_a_lease
 from ejcache.jax_integration.no_compile_blocks import (
-    AlreadyStoredError,
     is_forbidden,
     refuse_if_forbidden,
     stores_only,
 )
+from ejcache.jax_integration.own_failures import is_for_program
 from ejcache.jax_integration.seam import backends as seam_backends
-from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.substitutes import OWN
 from ejcache.keys.key import PGLE
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.compilation import Compilation, KeyRequest, Origins, Placement
+    from ejcache.jax_integration.compilation import Compilation, Origins
     from ejcache.jax_integration.preload.preloader import Preloader
-    from ejcache.jax_integration.program import LoweredProgram
     from ejcache.jax_integration.publishing import Publisher
+    from ejcache.jax_integration.seam.patch import CacheAnswer, JaxCall
     from ejcache.jax_integration.xla_options import XlaCaches
     from ejcache.settings.table import Settings
 
@@ -42,13 +41,14 @@ if TYPE_CHECKING:
         """What a miss needs of what makes hits; `pipeline.Compiler` has it."""
 
         origins: Origins
+        settings: Callable[[], Settings]
         own_xla_caches: XlaCaches | None
 
         @property
         def preloader(self) -> Preloader: ...
-        def load(self, compilation: Compilation, text: str, placement: Placement) -> LoadedExecutable | Miss: ...
+        def load(self, compilation: Compilation, text: str) -> LoadedExecutable | Miss: ...
         def note_origin(self, executable: Any, compilation: Compilation, key: str) -> None: ...
-        def count_hit(self, compilation: Compilation, placement: Placement, found: LoadedExecutable) -> None: ...
+        def count_hit(self, compilation: Compilation, found: LoadedExecutable) -> None: ...
         def report_failure(self, doing: str, exc: Exception) -> None: ...
 
 
@@ -82,12 +82,11 @@ class MissedPrograms:
         return self._quick.is_quick(compilation) and not is_forbidden()
 
     @staticmethod
-    def ask_ahead(compilation: Compilation, placement: Placement) -> None:
+    def ask_ahead(compilation: Compilation) -> None:
         """Ask for the leases of a program that is probably compiled next, unless it is compiled without them."""
         if (
             compilation.is_multi_process
             or compilation.key.variant == PGLE  # another variant may be compiled
-            or _holds_callbacks(placement)
             or is_forbidden()
         ):
             return
@@ -96,59 +95,35 @@ class MissedPrograms:
             compilation.asked_ahead = flight
             flight.ask_ahead(compilation.text)
 
-    def compile(self, key: str, program: LoweredProgram) -> Any:
-        """Compile after a miss, and store the result."""
-        compilation = compilation_of(key)
-        if compilation is None:
-            self._fill_xla_caches(program.placement.backend)
-            return compiling.compile_executable(program)
-        _choose_compiled(compilation, program)
-        return self._compile_once(compilation, program)
+    # -- the path after a miss -------------------------------------------------------------------------------------
 
-    def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
-        """Compile a program that spans processes on the first of them, and load its result on the others."""
-        from ejcache.jax_integration.seam.coordination_service import coordination_client
+    def compile_missed(self, compilation: Compilation, call: JaxCall, answer: CacheAnswer) -> Any:
+        """Return the executable of a program that was not found: compiled here, or by whoever compiles it now."""
+        if compilation.key.variant == PGLE:
+            from ejcache.jax_integration.pgle import choose_compiled
 
-        compilation, coordination = compilation_of(key), coordination_client()
-        if compilation is None or coordination is None or compilation.devices_absent or compilation.is_drifted:
-            return self.compile(key, program)
-        from ejcache.jax_integration.ranks.share_binary import share
+            choose_compiled(compilation, call.options)
+        if not _is_compiled_alone(compilation):
+            return self._compile_once(compilation, call, answer)
+        if compilation.asked_ahead is not None:
+            compilation.asked_ahead.drop_ahead(compilation.text)
+        is_shared = compilation.is_multi_process and seam.is_shared_between_hosts()
+        if is_shared and not (compilation.is_drifted or compilation.holds_callbacks):
+            return self._share(compilation, call, answer)
+        return self._compile_here(compilation, call, answer)
 
-        _choose_compiled(compilation, program)
-        waited = _wait(compilation)
-
-        def store(executable: Any, **more: Any) -> Any:
-            waited()
-            return self._publisher.publish(compilation, program, executable, **more)
-
-        return share(
-            compilation,
-            program,
-            coordination,
-            note_origin=self._hits.note_origin,
-            first_process=first_process,
-            compile_here=partial(self._compile_once, compilation, program),
-            store=store,
-        )
-
-    def _compile_once(self, compilation: Compilation, program: LoweredProgram) -> Any:
+    def _compile_once(self, compilation: Compilation, call: JaxCall, answer: CacheAnswer) -> Any:
         """Compile, or load what another thread, process or host is compiling now."""
-        placement = program.placement
-        if _is_compiled_alone(compilation, program):
-            if compilation.asked_ahead is not None:
-                compilation.asked_ahead.drop_ahead(compilation.text)
-            return self._compile_here(compilation, program)
-        own: list[Any] = []  # the outcome of compiling here: an executable or the program's own error
         waited = _wait(compilation)
 
         def work() -> Any:
             waited()
             try:
-                own.append(self._compile_here(compilation, program))
+                return self._compile_here(compilation, call, answer)
             except BaseException as exc:
-                own.append(exc)
+                if not isinstance(exc, Exception) or is_for_program(exc):
+                    call.error = exc
                 raise
-            return own[0]
 
         def lookup() -> LoadedExecutable | None:
             if compilation.devices_absent:
@@ -156,13 +131,13 @@ class MissedPrograms:
 
                 look_for_others(compilation)
                 return None
-            found = self._hits.load(compilation, compilation.text, placement)
+            found = self._hits.load(compilation, compilation.text)
             return found if isinstance(found, LoadedExecutable) else None
 
+        flight = compilation.cache.single_flight(compilation.settings)
+        if flight is None:
+            return work()
         try:
-            flight = compilation.cache.single_flight(compilation.settings)
-            if flight is None:
-                return work()
             made = flight.run(
                 compilation.text,
                 lookup=lookup,
@@ -170,36 +145,58 @@ class MissedPrograms:
                 deadline=WAIT_SECONDS,
                 missed_since=compilation.looked,
                 between_hosts=is_worth_a_lease(compilation, flight),
-                left_entry=lambda: compilation.is_stored or not own,  # what was not compiled here was found
+                left_entry=lambda: compilation.is_stored or not call.runs,  # what was not compiled here was found
                 in_words=_program_in_words,
             )
-        except AlreadyStoredError:
-            raise
         except Exception as exc:
-            if own and isinstance(own[0], BaseException):
-                raise own[0] from own[0].__cause__
+            if call.error is not None:
+                raise call.error from call.error.__cause__  # also where releasing the lease has failed after it
+            if is_for_program(exc):
+                raise
             compilation.report_failure("compile this program only once", exc)  # leases failed, or waiting
-            return own[0] if own else self._compile_here(compilation, program)
+            return call.executable if call.runs else self._compile_here(compilation, call, answer)
         if not isinstance(made, LoadedExecutable):
             return made
         waited()
-        self._hits.count_hit(compilation, placement, made)
-        compiling.record_hit(program.name, compilation.text, made.header.compile_seconds, made.seconds)
-        return made.executable
+        self._hits.count_hit(compilation, made)
+        return call.run(answer.of(made))
 
-    def _compile_here(self, compilation: Compilation, program: LoweredProgram) -> Any:
+    def _share(self, compilation: Compilation, call: JaxCall, answer: CacheAnswer) -> Any:
+        """Compile a program that spans processes on the first of them, and load its result on the others."""
+        from ejcache.jax_integration.seam.coordination_service import coordination_client
+
+        coordination = coordination_client()
+        if coordination is None:
+            return self._compile_here(compilation, call, answer)
+        from ejcache.jax_integration.ranks.share_binary import receive, send
+
+        first_process = min(call.devices.flat, key=lambda device: device.id).process_index
+        if coordination.process == first_process:
+            return send(compilation, coordination, lambda: self._compile_here(compilation, call, answer))
+        waited = _wait(compilation)
+        received = receive(compilation, coordination)
+        waited()
+        if received is None:
+            return self._compile_here(compilation, call, answer)
+        self._hits.note_origin(received.executable, compilation, compilation.text)
+        seconds = received.header.compile_seconds
+        count_miss(compilation.cache, compilation.miss)
+        self._publisher.publish(compilation, received.executable, compile_seconds=seconds, raw=received.raw)
+        return call.run(answer.of(received))
+
+    def _compile_here(self, compilation: Compilation, call: JaxCall, answer: CacheAnswer) -> Any:
         from ejcache.jax_integration.progress import progress_of
 
-        self._refuse_if_forbidden(compilation, program)
-        self._fill_xla_caches(program.placement.backend)
+        self._refuse_if_forbidden(compilation)
+        self._fill_xla_caches(call.backend)
         started = time.monotonic()
-        with progress_of(program.name):
+        with progress_of(compilation.name):
             if compilation.devices_absent:
                 from ejcache.jax_integration.devices.absent import check_memory, compile_for_others
 
-                executable = compile_for_others(compilation, program)
+                executable = compile_for_others(compilation, call, answer)
             else:
-                executable = compiling.compile_executable(program)
+                executable = call.run(answer)
         seconds = compilation.seconds["compiled"] = time.monotonic() - started
         if compilation.devices_absent:
             check_memory(executable)
@@ -211,28 +208,32 @@ class MissedPrograms:
                 self._hits.own_xla_caches.collect()
             except Exception as exc:
                 self._hits.report_failure("store what XLA's own caches hold", exc)
-        if _holds_callbacks(program.placement):
-            self._publisher.skip(compilation, program, Skip.CALLBACK, seconds)
+        self._keep(compilation, call, executable, seconds)
+        return executable
+
+    def _keep(self, compilation: Compilation, call: JaxCall, executable: Any, seconds: float) -> None:
+        """Count what was compiled, and store it where nothing forbids that."""
+        if compilation.holds_callbacks:
+            self._publisher.skip(compilation, Skip.CALLBACK, seconds)
         elif compilation.miss is Miss.NO_DEVICES or compilation.is_drifted:
             count_miss(compilation.cache, compilation.miss, compile_seconds=seconds)
             skipped = Skip.RANKS_DIFFER if compilation.is_drifted else Skip.DUPLICATE
-            self._publisher.skip(compilation, program, skipped, seconds)
+            self._publisher.skip(compilation, skipped, seconds)
         elif compilation.to_check is not None:
             count_miss(compilation.cache, Miss.CHECKED, compile_seconds=seconds)
             self.checked.add(compilation.to_check.key)
             from ejcache.jax_integration.executable_comparison import check
 
-            check(compilation.to_check, program, executable, compilation.cache, compilation.settings)
+            check(compilation, executable, compile_again=call.run)
         else:
             count_miss(compilation.cache, compilation.miss, compile_seconds=seconds)
-            skip = self._publisher.publish(compilation, program, executable, compile_seconds=seconds)
+            skip = self._publisher.publish(compilation, executable, compile_seconds=seconds)
             compilation.is_stored = skip in {None, Skip.DUPLICATE}
             is_next_time = compilation.settings.preload and not compilation.devices_absent
             if is_next_time and skip in {None, Skip.QUICK, Skip.DUPLICATE}:
                 self._hits.preloader.note(
-                    compilation, program.placement, seconds=seconds, stored=skip is not Skip.QUICK
+                    compilation, compilation.placement, seconds=seconds, stored=skip is not Skip.QUICK
                 )
-        return executable
 
     def _note_speed(self, compilation: Compilation, seconds: float) -> None:
         try:
@@ -242,7 +243,7 @@ class MissedPrograms:
         except Exception as exc:
             self._hits.report_failure("note how long a program compiled", exc)
 
-    def _refuse_if_forbidden(self, compilation: Compilation, program: LoweredProgram) -> None:
+    def _refuse_if_forbidden(self, compilation: Compilation) -> None:
         """Raise CompileForbiddenError if this thread forbids compilations, or a rank of the program does.
 
         Here all ranks have had their answer, so that none waits for one that raises.
@@ -250,8 +251,8 @@ class MissedPrograms:
         ranks = compilation.forbidden_on
         if is_forbidden() if ranks is None else ranks:
             where = "here" if not ranks or seam_backends.process_index() in ranks else f"on rank {ranks[0]}"
-            never = Skip.CALLBACK if _holds_callbacks(program.placement) else None
-            raise self._publisher.refusal(compilation, program, never, where)
+            never = Skip.CALLBACK if compilation.holds_callbacks else None
+            raise self._publisher.refusal(compilation, never, where)
 
     def wants_check(self, compilation: Compilation, found: LoadedExecutable) -> bool:
         """True if this is the first hit of the key in this process, where `check_contents` is set.
@@ -266,28 +267,30 @@ class MissedPrograms:
             return False
         return found.key not in self.checked
 
-    def begin_without_cache(self, request: KeyRequest, cache: CachePolicy | None) -> None:
-        """Begin a compilation for which there is no cache, or on a platform whose executables `cache` cannot store.
+    # -- without a key ---------------------------------------------------------------------------------------------
+
+    def compile_without_cache(self, call: JaxCall, cache: CachePolicy | None) -> Any:
+        """Compile where there is no cache, or on a platform whose executables `cache` cannot store.
 
         Raises:
             CompileForbiddenError: this thread may not compile.
         """
         if cache is not None:
             count_skip(cache, Skip.PLATFORM)
-        self._begin_alone(request, Skip.DISABLED if cache is None else Skip.PLATFORM)
+        return self._compile_without_key(call, Skip.DISABLED if cache is None else Skip.PLATFORM)
 
-    def begin_without_key(
+    def compile_without_key(
         self,
-        request: KeyRequest,
+        call: JaxCall,
         settings: Settings,
         cache: CachePolicy,
         error: Exception,
         seconds: Mapping[str, float],
-    ) -> None:
-        """Begin the compilation of a program that has no key: it is compiled without the cache, as in JAX.
+    ) -> Any:
+        """Compile a program that has no key: it is compiled without the cache, as in JAX.
 
         Args:
-            request: for the key.
+            call: of JAX.
             settings: of the compilation.
             cache: that it would use.
             error: why there is no key.
@@ -298,29 +301,28 @@ class MissedPrograms:
         """
         from ejcache.jax_integration.lowering.python_functions import UnkeyableError  # most misses have a key
 
-        if isinstance(error, UnkeyableError):
-            reason, name = error.skip, seam.module_name(request.module)
-            self._publisher.skip_without_key(cache, settings, name, reason, seconds)
-            cache.warn(reason, f"{name} {error}")
-        else:
-            reason = Skip.NO_KEY
-            count_skip(cache, reason)
+        if not isinstance(error, UnkeyableError):
+            count_skip(cache, Skip.NO_KEY)
             cache.report_failure("make a key", error, settings)
-        self._begin_alone(request, reason)
+            return self._compile_without_key(call, Skip.NO_KEY)
+        name = seam.module_name(call.module)
+        count_skip(cache, error.skip)
+        cache.warn(error.skip, f"{name} {error}")
+        began = time.monotonic()
+        executable = self._compile_without_key(call, error.skip)
+        compiled = time.monotonic() - began
+        self._publisher.log_without_key(cache, settings, name, error.skip, {**seconds, "compiled": compiled})
+        return executable
 
-    def _begin_alone(self, request: KeyRequest, reason: Skip) -> None:
-        refuse_if_forbidden(seam.module_name(request.module), reason)
-        self._fill_xla_caches(request.backend)
+    def _compile_without_key(self, call: JaxCall, reason: Skip) -> Any:
+        refuse_if_forbidden(seam.module_name(call.module), reason)
+        self._fill_xla_caches(call.backend)
+        settings = self._hits.settings()
+        if settings.enable_pgle and call.options.executable_build_options.fdo_profile:
+            from ejcache.jax_integration.pgle import share_profile_without_cache
 
-    def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
-        """Return the profile with which every process of this program compiles; empty for none."""
-        try:
-            from ejcache.jax_integration.pgle import share_profile  # few programs are guided by profiles
-
-            return share_profile(request, first_process=first_process)
-        except Exception as exc:
-            self._hits.report_failure("share a profile", exc)
-            return b""
+            return call.run(share_profile_without_cache(call))
+        return call.run()
 
     def _fill_xla_caches(self, backend: Any) -> None:
         """Let XLA, before it compiles, find what its own caches have stored, if it was told where they are."""
@@ -343,30 +345,18 @@ def _wait(compilation: Compilation) -> Callable[[], None]:
     return end
 
 
-def _is_compiled_alone(compilation: Compilation, program: LoweredProgram) -> bool:
+def _is_compiled_alone(compilation: Compilation) -> bool:
     """True if neither the executable of another process nor waiting for one would do."""
     return (
         compilation.to_check is not None
         # Who wants the executable itself cannot take another process's.
         or (compilation.devices_absent and not stores_only())
         or compilation.text in compilation.unloadable
-        or _holds_callbacks(program.placement)
+        or compilation.holds_callbacks
         # The ranks of one program meet in it; they must not wait for each other here.
         or compilation.is_multi_process
         or compilation.miss is Miss.QUICK
     )
-
-
-def _choose_compiled(compilation: Compilation, program: LoweredProgram) -> None:
-    if compilation.key.variant == PGLE:
-        from ejcache.jax_integration.pgle import choose_compiled
-
-        choose_compiled(compilation, program.placement.options)
-
-
-def _holds_callbacks(placement: Placement) -> bool:
-    """True if a program calls Python functions that this JAX cannot restore with an executable."""
-    return bool(placement.callbacks) and not compiling.callbacks_are_cacheable()
 
 
 def _program_in_words(key: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, ParamSpec, TypeVar
 
 from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.history.causes import why_not_stored
@@ -22,7 +22,8 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ejcache.jax_integration.compilation import Compilation, KeyRequest
+    from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.seam.patch import JaxCall
 
 
 class AlreadyStoredError(Exception):
@@ -101,24 +102,23 @@ def asking() -> Iterator[list[Compilation]]:
             asking_threads[thread] = before
 
 
-def note_key(asked: list[Compilation], request: KeyRequest, make: Callable[[], Compilation] | None) -> None:
-    """Note the key that a thread would look up which is `asking`.
+def note_keys(asked: list[Compilation], call: JaxCall, make: Callable[[], list[Compilation]] | None) -> NoReturn:
+    """Note the keys that a thread would look up which is `asking`.
 
     Args:
         asked: the list for its keys.
-        request: for one of them.
-        make: makes the compilation with the key; None if there is no cache.
+        call: of JAX.
+        make: makes the compilations with the keys; None if there is no cache.
 
     Raises:
-        AskedError: it was the last key that JAX asks for.
+        AskedError: always.
     """
-    if make is not None and seam.can_serialize(request.backend):
+    if make is not None and seam.can_serialize(call.backend):
         try:
-            asked.append(make())
+            asked.extend(make())
         except Exception as exc:
-            log.debug("ejcache: %s has no key: %s", seam.module_name(request.module), exc)
-    if request.profile_sentinel is None:
-        raise AskedError
+            log.debug("ejcache: %s has no key: %s", seam.module_name(call.module), exc)
+    raise AskedError
 
 
 def refuse_tuning(operation: str) -> None:

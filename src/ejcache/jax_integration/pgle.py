@@ -1,15 +1,17 @@
 """PGLE: which variant of a program is used, and its profile.
 
-JAX asks `contains` about the optimised entry. If the answer is True, it stops profiling and asks for the optimised
-executable. If not, it compiles the program to be profiled, and after some runs compiles it once more with the profile.
-A program without an optimised entry, but with a stored profile, is answered True as well: a miss follows, and
-`choose_compiled` gives that compilation the profile.
+JAX asks whether its cache has the optimised executable. If the answer is True, it stops profiling and asks for that. If
+not, it compiles the program to be profiled, and after some runs compiles it once more with the profile.
+`choose_variant` settles the answer before JAX's function runs. A program without an optimised entry, but with a stored
+profile, is answered True as well: a miss follows, and `choose_compiled` gives that compilation the profile. So is one
+that comes with the profile of this process: JAX's own exchange of profiles is left out.
 
 The ranks of a program that spans processes may see different entries, and a rank that goes on profiling would wait for
 a profile that the others never send. So they agree: the optimised variant is used if all ranks see its entry, or if all
 see the same profile.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `_resolve_compilation_strategy` and `_share_fdo_profiles` in `compiler.py`.
+Read for this: jax 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `_resolve_compilation_strategy` and
+`_share_fdo_profiles` in `compiler.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from ejcache.jax_integration.pgle_profile import Profile
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
-from ejcache.keys.key import PGLE, PLAIN, PROFILING
+from ejcache.jax_integration.seam.patch import CacheAnswer
+from ejcache.keys.key import PLAIN, PROFILING
 from ejcache.keys.parsing import untuned_key
 from ejcache.keys.side_keys import profile_key
 from ejcache.keys.xla_messages import canonical_options
@@ -37,6 +40,7 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation, KeyRequest
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient
+    from ejcache.jax_integration.seam.patch import JaxCall
 
 PROFILE_KIND: Final = "pgle_profile"
 """`kind` in the header of a stored profile."""
@@ -52,10 +56,48 @@ _SENT: Final = b"P"
 _warned: Final[set[tuple[str, str]]] = set()
 
 
-def is_wanted(compilation: Compilation) -> bool:
-    """Answer JAX's question whether there is an entry; about the optimised variant, whether to use that."""
-    if compilation.key.variant != PGLE:
-        return _is_news(compilation)
+def choose_variant(optimised: Compilation, plain: Compilation, call: JaxCall) -> tuple[CacheAnswer, Compilation]:
+    """Return what JAX is told of the variants of a program, and the compilation of the one that it is to take.
+
+    Args:
+        optimised: of the variant that is compiled with a profile.
+        plain: of the other one.
+        call: whose options get the profile that all ranks agree on, where the program has just been profiled.
+    """
+    answer, settings = CacheAnswer(plain.text, optimised=optimised.text), plain.settings
+    try:
+        is_wanted = _is_wanted(optimised)
+    except Exception as exc:
+        optimised.report_failure("look for an optimised entry", exc)
+        is_wanted = False
+    if not is_wanted and optimised.has_profile and settings.enable_pgle:
+        _share_profile(call)
+        is_wanted = True
+    if is_wanted:
+        return answer._replace(is_optimised=True), optimised
+    try:
+        is_news = settings.expect_pgle and _is_news(plain)
+    except Exception as exc:
+        plain.report_failure("look for an optimised entry", exc)
+        is_news = False
+    return answer._replace(is_expected=is_news), plain
+
+
+def share_profile_without_cache(call: JaxCall) -> CacheAnswer:
+    """Agree on the profile of a program that is not stored; return what makes JAX compile it with that."""
+    _share_profile(call)
+    name = seam.module_name(call.module)
+    return CacheAnswer(name, optimised=f"{name}, optimised", is_optimised=True)
+
+
+def _share_profile(call: JaxCall) -> None:
+    if len({device.process_index for device in call.devices.flat}) > 1:
+        first = min(call.devices.flat, key=lambda device: device.id).process_index
+        call.options.executable_build_options.fdo_profile = share_profile(call.request(), first_process=first)
+
+
+def _is_wanted(compilation: Compilation) -> bool:
+    """Say whether to use the optimised variant."""
     exists = compilation.cache.contains(compilation.text, compilation.settings)
     profile = None if exists or compilation.has_profile else _stored_profile(compilation)
     choice = _ENTRY if exists else _PROFILE if profile is not None else _NEITHER
@@ -189,11 +231,15 @@ def share_profile(request: KeyRequest, *, first_process: int) -> bytes:
         return profile
     options = copy.deepcopy(request.options)
     options.executable_build_options.fdo_profile = b""
-    about = (
-        digest_module(request.module, metadata=False, ignore_custom_partitioning=True).digest,
-        canonical_options(seam.serialized_options(options)),
-        [device.id for device in request.devices.flat],
-    )
+    try:
+        about = (
+            digest_module(request.module, metadata=False, ignore_custom_partitioning=True).digest,
+            canonical_options(seam.serialized_options(options)),
+            [device.id for device in request.devices.flat],
+        )
+    except Exception as exc:
+        log.warning("ejcache: a profile has no name for the other ranks, so it is not used: %s", exc)
+        return b""
     name = f"ejcache/profile/{hashlib.sha256(repr(about).encode()).hexdigest()[:40]}"
     mine = profile if coordination.process == first_process else None
     return exchange(coordination, name, mine, seconds=_PROFILE_SECONDS)

@@ -1,12 +1,11 @@
-"""One compile, from JAX's request to the stored executable.
+"""The path of a compilation, from JAX's request to the stored executable.
 
-JAX asks in this order. The questions up to a hit are methods of `Compiler`, the others of `misses.MissedPrograms`:
+`Compiler.compile` is the path: the key; find and load, agree with the other ranks of the program, perhaps check; a hit
+ends here. Otherwise `misses.MissedPrograms` compiles once among all threads, processes and hosts that want the same
+program, and `publishing` stores the result. Where `forbid_compile` forbids it, that raises.
 
-1. `make_key`: the key of the program, on which JAX carries our `Compilation`.
-2. `contains`: only with PGLE, which variant to use (`pgle.py`).
-3. `read`: `find` an entry and load it, agree with the other ranks of the program, perhaps check it. A hit ends here.
-4. `compile`, or `share` for a program that spans processes: compile once among all threads, processes and hosts that
-   want the same program, and store the result (`publishing.py`). Where `forbid_compile` forbids it, this raises.
+JAX's own function is called once, whatever was found: it returns what was loaded, or compiles (`seam/patch.py`). Only a
+program that is refused does not come to it.
 
 A failure in one of our own steps means that the step is left out, whatever the type of the error; the program compiles
 as it would without a cache. `jax_raise_persistent_cache_errors` lets the error through.
@@ -24,11 +23,12 @@ import jax
 
 from ejcache.cache.policy import Miss
 from ejcache.entry import Entry
-from ejcache.jax_integration.compilation import Compilation, KeyText, LoadedExecutable, asking_threads, compilation_of
+from ejcache.jax_integration.compilation import Compilation, LoadedExecutable, asking_threads
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import make_key
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.patch import CacheAnswer
 from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.jax_integration.seam.watching import take_durations
 from ejcache.journal.line import HIT, ProgramRecord
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.policy import CachePolicy
-    from ejcache.jax_integration.compilation import KeyRequest, Origins, Placement
+    from ejcache.jax_integration.compilation import Origins
     from ejcache.jax_integration.misses import MissedPrograms
     from ejcache.jax_integration.preload.preloader import Preloader
+    from ejcache.jax_integration.seam.patch import JaxCall
     from ejcache.jax_integration.xla_options import XlaCaches
     from ejcache.settings.table import Settings
 
@@ -123,93 +124,92 @@ class Compiler:
 
         return vars(self).setdefault("misses", MissedPrograms(self))  # type: ignore[no-any-return]  # one for all threads
 
-    # -- the key ---------------------------------------------------------------------------------------------------
+    # -- the path --------------------------------------------------------------------------------------------------
 
-    def make_key(self, request: KeyRequest) -> KeyText | None:
-        """Make the key of a program, which carries its `Compilation`; None if it is compiled without the cache."""
-        if asking_threads and (asked := asking_threads.get(threading.current_thread())) is not None:
-            from ejcache.jax_integration.no_compile_blocks import note_key
+    def compile(self, call: JaxCall) -> Any:
+        """Return the executable of a program: loaded, or compiled by JAX's own function.
 
-            settings = self.settings()
-            cache = self.cache_of(settings)
-            note_key(asked, request, None if cache is None else partial(_compilation, request, settings, cache))
-            return None
+        Raises:
+            CompileForbiddenError: it would be compiled, and a block forbids that.
+            Exception: what XLA and the functions of the program raise, or an error of ours: `own_failures.answer` has
+                the program go on without the cache then.
+        """
         began, measured = time.monotonic(), take_durations()
         settings = self.settings()
         cache = self.cache_of(settings)
+        seam.set_xla_caches(call.options, self._xla_caches(call.backend))
+        if asking_threads and (asked := asking_threads.get(threading.current_thread())) is not None:
+            from ejcache.jax_integration.no_compile_blocks import note_keys
+
+            note_keys(asked, call, None if cache is None else partial(self._compilations, call, settings, cache))
         if cache is not None:
-            self._last = settings, str(request.backend.platform)
-        if cache is None or not seam.can_serialize(request.backend):
-            self.misses.begin_without_cache(request, cache)
-            return None
+            self._last = settings, str(call.backend.platform)
+        if cache is None or not seam.can_serialize(call.backend):
+            return self.misses.compile_without_cache(call, cache)
         try:
-            compilation = _compilation(request, settings, cache)
+            variants = self._compilations(call, settings, cache)
         except Exception as exc:
-            self.misses.begin_without_key(request, settings, cache, exc, measured)
-            return None
+            return self.misses.compile_without_key(call, settings, cache, exc, measured)
+        answer, compilation = CacheAnswer(variants[-1].text), variants[-1]
+        if len(variants) > 1:
+            from ejcache.jax_integration.pgle import choose_variant
+
+            answer, compilation = choose_variant(variants[0], variants[1], call)
         compilation.seconds.update(measured)
         compilation.spent("keyed", began)
-        text = KeyText(compilation.text)
-        text.compilation = compilation
-        return text
+        found = self._look_up(compilation)
+        if found is None:
+            return self.misses.compile_missed(compilation, call, answer)
+        compilation.beside = None  # it refers to the compilation, which is not to wait for the garbage collector
+        if compilation.asked_ahead is not None:
+            compilation.asked_ahead.drop_ahead(compilation.text)
+        self.count_hit(compilation, found)
+        return call.run(answer.of(found))
 
-    def contains(self, key: str) -> bool:
-        """Answer PGLE's question whether to use the optimised variant, or, of the plain one, whether to warn."""
-        compilation = compilation_of(key)
-        if compilation is None:
-            return False
-        from ejcache.jax_integration.pgle import is_wanted
+    def _compilations(self, call: JaxCall, settings: Settings, cache: CachePolicy) -> list[Compilation]:
+        """Make the compilation of a call; with PGLE one of the variant that was optimised comes before it."""
+        if not (settings.enable_pgle and settings.pgle_profiling_runs > 0) and not settings.expect_pgle:
+            return [_compilation(call, settings, cache)]
+        optimised = _compilation(call, settings, cache, sentinel=seam.PROFILED)
+        return [optimised, _compilation(call, settings, cache, options=seam.options_to_profile(call.options))]
 
-        try:
-            return is_wanted(compilation)
-        except Exception as exc:
-            compilation.report_failure("look for an optimised entry", exc)
-            return False
-
-    # -- a hit -----------------------------------------------------------------------------------------------------
-
-    def read(self, key: str, placement: Placement) -> tuple[Any, float | None]:
-        """Find and load an executable: return it, and the seconds that it took to compile; (None, None) after a miss.
+    def _look_up(self, compilation: Compilation) -> LoadedExecutable | None:
+        """Find and load the executable of a program; None after a miss, whose reason the compilation has as its `miss`.
 
         All ranks of a program load, or none does. A hit that is to be compared with a fresh executable counts as a
-        miss. A failure of the storage is a miss, whose reason the compilation has as its `miss`.
+        miss. A failure of the storage is a miss.
         """
-        compilation = compilation_of(key)
-        if compilation is None:
-            return None, None
         if compilation.devices_absent:
             from ejcache.jax_integration.devices.absent import look_for_others
 
             compilation.miss = look_for_others(compilation)
-            return None, None
-        if compilation.cache.tiers is not None:
-            # Until something was compiled, nobody knows what is quick.
-            compilation.is_local_only = "misses" in vars(self) and self.misses.is_surely_quick(compilation)
-        # Also if nobody knows the tiers yet: another thread may still be opening the store.
-        compilation.beside = lambda: self.misses.ask_ahead(compilation, placement)
-        compilation.begin_lookup()
-        found = self.find(compilation, placement)
+            return None
+        found = None
+        if not compilation.holds_callbacks:  # such an executable would call functions of a process that has ended
+            if compilation.cache.tiers is not None:
+                # Until something was compiled, nobody knows what is quick.
+                compilation.is_local_only = "misses" in vars(self) and self.misses.is_surely_quick(compilation)
+            # Also if nobody knows the tiers yet: another thread may still be opening the store.
+            compilation.beside = lambda: self.misses.ask_ahead(compilation)
+            compilation.begin_lookup()
+            found = self.find(compilation)
         if compilation.is_multi_process:
             from ejcache.jax_integration.ranks.common_hit import agree_in_job
 
-            found = agree_in_job(compilation, found, placement, load=self.load)
+            found = agree_in_job(compilation, found, load=self.load)
         if found is not None and compilation.settings.check_contents and self.misses.wants_check(compilation, found):
             from ejcache.jax_integration.executable_comparison import StoredExecutable
 
             compilation.to_check = StoredExecutable(found)
             compilation.miss = Miss.CHECKED
             found = None
-        if found is None:
-            return None, None
-        compilation.beside = None  # it refers to the compilation, which is not to wait for the garbage collector
-        if compilation.asked_ahead is not None:
-            compilation.asked_ahead.drop_ahead(compilation.text)
-        self.count_hit(compilation, placement, found)
-        return found.executable, found.header.compile_seconds
+        return found
 
-    def find(self, compilation: Compilation, placement: Placement) -> LoadedExecutable | None:
+    # -- finding ---------------------------------------------------------------------------------------------------
+
+    def find(self, compilation: Compilation) -> LoadedExecutable | None:
         """Load the first candidate that can be loaded. `miss` gets the reason why the program's own key failed."""
-        found = self.load(compilation, compilation.text, placement)
+        found = self.load(compilation, compilation.text)
         if isinstance(found, LoadedExecutable):
             return found
         compilation.miss = found
@@ -217,19 +217,19 @@ class Compiler:
 
         for number, text in enumerate(candidates(compilation)):
             if number != OWN:
-                found = self.load(compilation, text, placement)
+                found = self.load(compilation, text)
                 if isinstance(found, LoadedExecutable):
                     return found._replace(candidate=number)
         return None
 
-    def load(self, compilation: Compilation, text: str, placement: Placement) -> LoadedExecutable | Miss:
+    def load(self, compilation: Compilation, text: str) -> LoadedExecutable | Miss:
         """Return the executable of one candidate, from the first source that has it, or why the store gives none."""
-        found = self._load_entry(compilation, text, placement)
+        found = self._load_entry(compilation, text)
         if not isinstance(found, LoadedExecutable) and text in compilation.unloadable:
             # Hosts of this kind may have stored what they compiled beside an entry that XLA refuses on them.
             from ejcache.jax_integration.lowering.key import alternative_key
 
-            beside = self._load_entry(compilation, alternative_key(text, placement.backend), placement)
+            beside = self._load_entry(compilation, alternative_key(text, compilation.placement.backend))
             if isinstance(beside, LoadedExecutable):
                 found = beside
         if isinstance(found, LoadedExecutable):
@@ -242,9 +242,9 @@ class Compiler:
         if len(self.origins) > _MAX_EXECUTABLES:
             self.origins.popitem(last=False)
 
-    def _load_entry(self, compilation: Compilation, key: str, placement: Placement) -> LoadedExecutable | Miss:
+    def _load_entry(self, compilation: Compilation, key: str) -> LoadedExecutable | Miss:
         if compilation.settings.preload:
-            ahead = self.preloader.take(compilation, key, placement)
+            ahead = self.preloader.take(compilation, key, compilation.placement)
             if ahead is not None:
                 return ahead
         if key in compilation.unloadable:
@@ -274,7 +274,7 @@ class Compiler:
             return Miss.SUSPECTED
         executable, place = None, load_journal.begin(header)
         try:
-            executable = seam.load_executable(stored.raw, placement)
+            executable = seam.load_executable(stored.raw, compilation.placement)
         except Exception as exc:
             # XLA refuses an intact entry: another CPU, another driver. Other hosts may still be able to use it.
             compilation.unloadable.add(key)
@@ -285,7 +285,7 @@ class Compiler:
             loaded = compilation.spent("loaded", read)
         return LoadedExecutable(executable, key, header, stored.raw, loaded - began)
 
-    def count_hit(self, compilation: Compilation, placement: Placement, found: LoadedExecutable) -> None:
+    def count_hit(self, compilation: Compilation, found: LoadedExecutable) -> None:
         """Count a hit, note it for preload and record it; warn of a program that XLA has not tuned."""
         if found.header.variant == CROSS:
             compilation.cache.warn(
@@ -293,7 +293,7 @@ class Compiler:
                 f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; `ejcache warm` on a host "
                 "with the GPU stores such programs tuned",
             )
-        if target := seam_backends.dump_target(placement.options):
+        if target := seam_backends.dump_target(compilation.placement.options):
             warn_once(
                 "dumps",
                 "ejcache: XLA dumps to %s what it compiles, and %s was loaded, as with JAX's own cache: "
@@ -304,7 +304,7 @@ class Compiler:
         spent = sum(compilation.seconds.values())
         compilation.cache.count_hit(found.header, load_seconds=found.seconds, since=spent)
         if compilation.settings.preload:
-            self.preloader.note(compilation, placement, found)
+            self.preloader.note(compilation, compilation.placement, found)
         program = ProgramRecord(
             name=compilation.key.name,
             time=time.time(),
@@ -330,7 +330,7 @@ class Compiler:
         rank, ranks = seam_backends.process_index(), seam_backends.processes_of_job()
         return {"rank": rank, "ranks": ranks, "versions": versions, "settings": chosen}
 
-    def xla_caches(self, backend: Any) -> dict[str, str]:
+    def _xla_caches(self, backend: Any) -> dict[str, str]:
         """Return the values of XLA's options that say where its own caches are, by name."""
         if backend is None or str(backend.platform) not in _PLATFORMS_WITH_CACHES:
             return {}
@@ -378,21 +378,24 @@ class Compiler:
             cache.report_failure(doing, exc, settings)
 
 
-def _compilation(request: KeyRequest, settings: Settings, cache: CachePolicy) -> Compilation:
-    key = make_key(request, settings)
-    participants = list(request.devices.flat)
-    devices_absent = not seam.can_load(request.backend)
+def _compilation(
+    call: JaxCall, settings: Settings, cache: CachePolicy, *, options: Any = None, sentinel: bytes | None = None
+) -> Compilation:
+    """Make the key of a call, and the compilation that goes by it."""
+    key = make_key(call.request(options=options, profile_sentinel=sentinel), settings)
+    participants = list(call.devices.flat)
+    devices_absent = not seam.can_load(call.backend)
     # The processes of absent devices take no part in compiling for them.
     here, involved = seam_backends.process_index(), {each.process_index for each in participants}
-    ranks = (here,) if devices_absent else tuple(sorted(involved))
-    optimised = request.profile_sentinel is not None
     return Compilation(
         key=key,
         settings=settings,
         cache=cache,
+        module=call.module,
+        placement=call.placement(options),
         device_ids=tuple([device.id for device in participants]),  # a generator takes longer
-        ranks=ranks,
-        module=request.module if len(ranks) > 1 else None,
+        ranks=(here,) if devices_absent else tuple(sorted(involved)),
         devices_absent=devices_absent,
-        has_profile=optimised and bool(request.options.executable_build_options.fdo_profile),
+        has_profile=sentinel is not None and bool(call.options.executable_build_options.fdo_profile),
+        holds_callbacks=bool(call.callbacks) and not seam.callbacks_are_cacheable(),
     )

@@ -32,7 +32,6 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
 from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
-from ejcache.jax_integration.seam.watching import when_compiled
 from ejcache.journal.late_writes import write_later
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.journal.recorder import recorder
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.program import LoweredProgram
     from ejcache.settings.table import Settings
 
 
@@ -65,7 +63,6 @@ class Publisher:
     def publish(
         self,
         compilation: Compilation,
-        program: LoweredProgram,
         executable: Any,
         *,
         compile_seconds: float,
@@ -75,7 +72,6 @@ class Publisher:
 
         Args:
             compilation: which missed.
-            program: what was compiled.
             executable: the result.
             compile_seconds: what it took.
             raw: the serialised executable where it was received from another process.
@@ -85,10 +81,10 @@ class Publisher:
         """
         cache, settings = compilation.cache, compilation.settings
         writer = EntryWriter(cache)
-        record = _record(compilation, program, reason=compilation.miss, seconds=compile_seconds)
+        record = _record(compilation, reason=compilation.miss, seconds=compile_seconds)
         skip = writer.why_not_stored(compile_seconds, settings)
         if skip is not None:
-            writer.leave_out(_stored_key(compilation, program), skip, compile_seconds, settings)
+            writer.leave_out(_stored_key(compilation), skip, compile_seconds, settings)
         else:
             began = time.monotonic()
             try:
@@ -96,9 +92,9 @@ class Publisher:
                 compilation.serialized_size = len(raw)
                 if compile_seconds >= max(TEXT_SECONDS, settings.floors.publish):
                     # The text goes first: nothing may be written after the entry that could evict it.
-                    text = compiling.module_text(program.module)
-                    record = record._replace(module=writer.write_text(text, settings, program=program.name))
-                skip, size = self._write(compilation, program, record, raw)
+                    text = compiling.module_text(compilation.module)
+                    record = record._replace(module=writer.write_text(text, settings, program=compilation.name))
+                skip, size = self._write(compilation, record, raw)
                 record = record._replace(size=size)
             except Exception as exc:
                 # A failure of ours must not take the executable from the program.
@@ -106,9 +102,9 @@ class Publisher:
                 skip = Skip.ERROR
             compilation.spent("lost" if skip is Skip.ERROR else "stored", began)
         record = record._replace(outcome=skip if skip is not None else STORED)
-        _log(cache, settings, record, program, compilation.seconds)
+        _log(cache, settings, record, compilation, compilation.seconds)
         if skip is None:
-            compiling.record_event("/jax/compilation_cache/cache_misses")
+            compiling.log_write(compilation.name, compilation.text)
             if settings.expect_pgle:
                 warnings.warn(
                     f"PERSISTENT CACHE WRITE with key {compilation.text}, this is unexpected because "
@@ -118,28 +114,27 @@ class Publisher:
                 )
         return skip
 
-    def skip(self, compilation: Compilation, program: LoweredProgram, reason: Skip, compile_seconds: float) -> None:
+    def skip(self, compilation: Compilation, reason: Skip, compile_seconds: float) -> None:
         """Count and log a compilation that cannot be stored."""
         count_skip(compilation.cache, reason)
-        record = _record(compilation, program, outcome=reason, seconds=compile_seconds)
-        _log(compilation.cache, compilation.settings, record, program, compilation.seconds)
+        record = _record(compilation, outcome=reason, seconds=compile_seconds)
+        _log(compilation.cache, compilation.settings, record, compilation, compilation.seconds)
 
-    def refusal(self, compilation: Compilation, program: LoweredProgram, skip: Skip | None, where: str) -> Exception:
+    def refusal(self, compilation: Compilation, skip: Skip | None, where: str) -> Exception:
         """Return the error for a compilation that is forbidden. It is counted as a miss, and logged the first time.
 
         Args:
             compilation: which missed.
-            program: what would be compiled.
             skip: why this program is never stored, if that is so.
             where: which ranks forbid it, in words.
         """
-        cache, settings, name, key = compilation.cache, compilation.settings, program.name, compilation.text
+        cache, settings, name, key = compilation.cache, compilation.settings, compilation.name, compilation.text
         count_miss(cache, compilation.miss)
         count_skip(cache, Skip.FORBIDDEN)
         if key not in self._refused:
             # A server may be asked for the same program again and again, and the reason may cost a listing.
-            record = _record(compilation, program, reason=compilation.miss, outcome=Skip.FORBIDDEN)
-            _log(cache, settings, record, program, compilation.seconds)
+            record = _record(compilation, reason=compilation.miss, outcome=Skip.FORBIDDEN)
+            _log(cache, settings, record, compilation, compilation.seconds)
             found = None
             try:
                 found = cause_in(cache, record, settings) if skip is None else None
@@ -150,24 +145,17 @@ class Publisher:
         more = f"`ejcache why {name}` says more."
         return CompileForbiddenError(name, self._refused[key], caller(), where, more)
 
-    def skip_without_key(
+    def log_without_key(
         self, cache: CachePolicy, settings: Settings, name: str, reason: Skip, seconds: Mapping[str, float]
     ) -> None:
-        """Count a program of which no key can be made, and log it when JAX has compiled it."""
-        count_skip(cache, reason)
+        """Log a program of which no key can be made, once it is compiled."""
+        record = ProgramRecord(name, url=cache.url, outcome=reason, compile_seconds=seconds["compiled"])
+        _log(cache, settings, record, None, seconds)
 
-        def log_it(took: float) -> None:
-            record = ProgramRecord(name, url=cache.url, outcome=reason, compile_seconds=took)
-            _log(cache, settings, record, None, {**seconds, "compiled": took})
-
-        when_compiled(log_it)
-
-    def _write(
-        self, compilation: Compilation, program: LoweredProgram, record: ProgramRecord, raw: bytes
-    ) -> WriteResult:
+    def _write(self, compilation: Compilation, record: ProgramRecord, raw: bytes) -> WriteResult:
         cache, settings, profile = compilation.cache, compilation.settings, compilation.profile
-        backend = program.placement.backend
-        where = _stored_key(compilation, program)
+        backend = compilation.placement.backend
+        where = _stored_key(compilation)
         extra: dict[str, Any] = {
             "details": shorten_details(record.details),
             "signature": record.signature,
@@ -213,7 +201,7 @@ def _log(
     cache: CachePolicy,
     settings: Settings,
     record: ProgramRecord,
-    program: LoweredProgram | None,
+    compilation: Compilation | None,
     seconds: Mapping[str, float],
 ) -> None:
     """Write the miss down, and with `jax_explain_cache_misses` say why it was one."""
@@ -223,12 +211,12 @@ def _log(
         record = record._replace(caller=caller())
         names = names_by_caller()
         record = record._replace(details=rename_details(record.details, names))
-        if program is not None and record.components:
+        if compilation is not None and record.components:
             # Here, and not in the thread that writes: the next lowering may be in the same MLIR context, and a dialect
             # that it loads while another thread prints a module ends the process (SIGSEGV). This thread has lowered the
             # program, unless the program calls `lower()` and `compile()` in two threads. Then JAX and XLA read the
             # module in this one, too.
-            text = rename_arguments(located_text(program), names)
+            text = rename_arguments(located_text(compilation.module), names)
     except Exception as exc:
         cache.report_failure("log a miss", exc, settings, program=record.name)
     write = partial(_write_log, cache, settings, record, text)
@@ -261,17 +249,16 @@ def _write_log(
         cache.report_failure("log a miss", exc, settings, program=record.name)
 
 
-def _stored_key(compilation: Compilation, program: LoweredProgram) -> str:
+def _stored_key(compilation: Compilation) -> str:
     """Choose the key to store the result under: the program's own, or one beside it for hosts like this one."""
     if compilation.text in compilation.unloadable:
         # Hosts that cannot load each other's entries would replace them for ever, so ours goes beside the other.
-        return alternative_key(compilation.text, program.placement.backend)
+        return alternative_key(compilation.text, compilation.placement.backend)
     return compilation.text
 
 
 def _record(
     compilation: Compilation,
-    program: LoweredProgram,
     *,
     reason: str = "",
     outcome: str = "",
@@ -281,13 +268,13 @@ def _record(
     key = compilation.key
     details, signature = dict(key.details), ""
     try:
-        details |= notes(program) | facts_of_call()
-        signature = compiling.signature(program.module)
+        details |= notes(compilation) | facts_of_call()
+        signature = compiling.signature(compilation.module)
     except Exception as exc:
         # The program is compiled; a detail of the log must not take it away.
         compilation.report_failure("log a miss", exc)
     return ProgramRecord(
-        name=program.name,
+        name=compilation.name,
         time=time.time(),
         url=compilation.cache.url,
         reason=str(reason),
@@ -316,22 +303,22 @@ _OPTIONS: Final = (
 )
 
 
-def notes(program: LoweredProgram) -> dict[str, str]:
+def notes(compilation: Compilation) -> dict[str, str]:
     """Return the version of JAX, and its settings and compile options that are not at their default, as texts."""
     settings = changed_trace_settings()
-    build = program.placement.options.executable_build_options
-    options = {name: value for name in _OPTIONS if (value := _small(getattr(build, name, None)))}
+    build = compilation.placement.options.executable_build_options
+    options = {name: value for name in _OPTIONS if (value := _option(build, name))}
     return {"jax": jax.__version__, "settings": _lines(settings), "options": _lines(options)}
 
 
-def located_text(program: LoweredProgram) -> str:
+def located_text(module: Any) -> str:
     """Return the module as text with the source lines of its operations, and digests of the constants that it leaves
     out.
     """
-    text = compiling.module_text(program.module, locations=True)
+    text = compiling.module_text(module, locations=True)
     if _ELIDED not in text:
         return text
-    return "\n".join((text, *(f"{LARGE_CONSTANT}{digest}" for digest in _large_constants(program.module))))
+    return "\n".join((text, *(f"{LARGE_CONSTANT}{digest}" for digest in _large_constants(module))))
 
 
 def _large_constants(module: Any) -> Iterator[str]:
@@ -351,8 +338,12 @@ def _content(value: Any) -> bytes:
         return str(value).encode()  # Python has no buffers of bfloat16 and of the smaller types
 
 
-def _small(value: Any) -> str:
-    """Return the text of an option; empty if it is at its default."""
+def _option(build: Any, name: str) -> str:
+    """Return the text of an option; empty if it is at its default, or if this jaxlib does not say."""
+    try:
+        value = getattr(build, name, None)
+    except TypeError:  # jaxlib 0.6 has no Python type for some
+        return ""
     text = str(getattr(value, "name", value))
     text = _EFFORTS.get(text, text)
     return "" if text in {"None", "False", "0", "1", "0.0", "UNKNOWN"} else text

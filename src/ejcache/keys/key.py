@@ -48,7 +48,7 @@ Flags and the host's CPU are not among them: an entry of another host, or of a j
 LOGICAL_DIGITS: Final = 40
 ENVIRONMENT_DIGITS: Final = 24
 
-THIN: Final = "-thin-"
+BEHIND_JAX: Final = "-behind-jax-"
 
 
 class CacheKey(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ejcache.keys.key import CROSS, ENVIRONMENT_DIGITS, LOGICAL_DIGITS, PGLE, PLAIN, PROFILING, THIN, CacheKey
+from ejcache.keys.key import BEHIND_JAX, CROSS, ENVIRONMENT_DIGITS, LOGICAL_DIGITS, PGLE, PLAIN, PROFILING, CacheKey
 from ejcache.keys.side_keys import is_profile_key
 from ejcache.util.tuples import NamedTuple
 
@@ -22,7 +22,7 @@ _TEXT: Final = (
     rf"(?P<name>[A-Za-z0-9_.]{{1,96}})-(?P<platform>[a-z0-9_]+)-(?P<variant>{PLAIN}|{PROFILING}|{PGLE}|{CROSS})"
     rf"-(?P<logical>[0-9a-f]{{{LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{ENVIRONMENT_DIGITS}}})"
 )
-_JAX_KEY: Final = rf"(?P<name>.+)-[0-9a-f]{{64}}(?:{THIN}[0-9a-f]{{{ENVIRONMENT_DIGITS}}})?"
+_JAX_KEY: Final = rf"(?P<name>.+)-[0-9a-f]{{64}}(?:{BEHIND_JAX}[0-9a-f]{{{ENVIRONMENT_DIGITS}}})?"
 """The module's name and a SHA-256 digest: `jax._src.cache_key.get` in JAX 0.4.38 to 0.12."""
 
 

@@ -99,16 +99,12 @@ JAX_SECONDS: Final = 1.0
 _ASK_JAX: Final = """
 import jax
 print(jax.__version__)
-from ejcache.jax_integration.forms import choose_form
-choice = choose_form()
-print(choice.form)
-print(choice)
+from ejcache.jax_integration import in_charge, missing_parts
+kept, said = in_charge()
+print(kept)
+print("; ".join([said, *(f"it does not give {each}" for each in missing_parts())]))
 """
-_OTHER_JAX: Final = {
-    "thin": "nothing, or install a JAX of the full form to get the rest",
-    "none": "install versions of ejcache and JAX that fit",
-}
-"""What to do about a JAX that does not get the full form, by the form that it gets."""
+_ANOTHER_JAX: Final = "install versions of ejcache and JAX that fit"
 
 
 class JaxCheck:
@@ -140,7 +136,7 @@ class JaxCheck:
             out, err = self._process.communicate(timeout=max(JAX_SECONDS, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             return skipped(name, "not known: importing it takes longer than this command may")
-        version, form, said = (*out.splitlines(), "", "", "")[:3]
+        version, kept, said = (*out.splitlines(), "", "", "")[:3]
         if not version:
             why = (err.strip().splitlines() or ["no message"])[-1]
             return failed(name, f"JAX cannot be imported, {why}", f"repair its installation for {self._command[0]}")
@@ -149,7 +145,8 @@ class JaxCheck:
             return failed(
                 name, f"JAX {version} cannot be looked at: {why}", f"repair its installation for {self._command[0]}"
             )
-        return fine(name, said) if form == "full" else warning(name, said, _OTHER_JAX[form])
+        fits = kept == "ours" and "does not give" not in said
+        return fine(name, said) if fits else warning(name, said, _ANOTHER_JAX)
 
 
 _WRITABLE: Final = "make the directory this user's own (chown, chmod u+rwx), or set EJCACHE_READ_ONLY=1 to read only"

@@ -21,7 +21,6 @@ from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.history.advise import set_smaller_apart
 from ejcache.history.earlier import Earlier, Texts
 from ejcache.history.log import lost_before
-from ejcache.jax_integration.forms import what_is_needed
 from ejcache.journal.start_records import read_starts
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
 from ejcache.reports.html import html_page
@@ -74,8 +73,7 @@ def report(
     if compare is not None:
         return _compare(compare, records, as_json=as_json)
     if not records:
-        nothing = "no start was recorded, or none of that time and cache"
-        raise NotFoundError("; ".join(filter(None, (nothing, what_is_needed("report")))))
+        raise NotFoundError("no start was recorded, or none of that time and cache")
     earlier = Earlier(starts, Texts(budget=_BUDGET), lost_before=lost_before(starts))
     findings, smaller = set_smaller_apart(findings_of(records, earlier=earlier))
     is_page = html is not None or show

@@ -19,7 +19,6 @@ from ejcache.history.advise import SMALLEST, check_kinds, set_smaller_apart
 from ejcache.history.advise import advise as findings_of
 from ejcache.history.findings import KINDS, LEAST_SAVED, SmallerFindings, annotation, document, said_of_none
 from ejcache.history.text import SourceFiles
-from ejcache.jax_integration.forms import what_is_needed
 from ejcache.journal.run_log import RUN_COUNTS, read_counts
 from ejcache.journal.start_records import read_starts
 from ejcache.settings.child_environment import child_environment
@@ -99,8 +98,7 @@ def findings(
     Raises NotFoundError if there is none.
     """
     if not records or (only is not None and not only):
-        nothing = "no start was recorded" if only is None else "the program compiled nothing with JAX"
-        raise NotFoundError("; ".join(filter(None, (nothing, what_is_needed("advise")))))
+        raise NotFoundError("no start was recorded" if only is None else "the program compiled nothing with JAX")
     sources = SourceFiles(until=time.time())
     return findings_of(records, lines_of=sources.lines, ignore=ignore, least=SMALLEST, only=only, earlier=earlier)
 

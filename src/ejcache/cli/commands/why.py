@@ -13,7 +13,6 @@ from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
-from ejcache.jax_integration.forms import what_is_needed
 from ejcache.reuse.log import changed_parts, latest_notes
 from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, plural
@@ -71,7 +70,7 @@ def why(
         explained = _answers(caches, what, last=last, after=after)
         notes = [each for each in latest_notes(what) if caches.hold(each.url) and each.time >= (after or 0.0)]
     if not explained and not notes:
-        raise NotFoundError("; ".join(filter(None, (_why_nothing(what, since), what_is_needed("why")))))
+        raise NotFoundError(_why_nothing(what, since))
     if as_json:
         fields = [_fields(record, why) for record, why in explained]
         output.print_json({"explanations": fields, "reuse": [each._asdict() for each in notes]})
@@ -183,8 +182,8 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
 
 def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
     """Return the newest entry that `what` names, in the form of the miss after which some host stored it."""
+    from ejcache.keys.behind_jax import is_key_behind_jax
     from ejcache.keys.key import listed_name
-    from ejcache.keys.thin_keys import is_thin_key
 
     known = None
     with contextlib.suppress(NotAStoreError):
@@ -193,7 +192,7 @@ def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
         return []
 
     def matching(wanted: str) -> list[str]:
-        return match((info.key for info in known.entries() if not is_thin_key(info.key)), wanted, identify_key)[0]
+        return match((info.key for info in known.entries() if not is_key_behind_jax(info.key)), wanted, identify_key)[0]
 
     found = matching(what) or matching(listed_name(what))
     return list(itertools.islice(filter(None, map(known.program, found)), 1))

@@ -237,10 +237,6 @@ def tune(
     budget or the rounds of its measurement were too few; with PROGRAM, those are measured again. Exits with 1 if a call
     or the program failed.
     """
-    from ejcache.jax_integration.forms import what_is_needed
-
-    if lacking := what_is_needed("ejcache tuned tune"):
-        raise UsageError(lacking)
     from ejcache.cli.tuned.tune import tune_calls
 
     return tune_calls(

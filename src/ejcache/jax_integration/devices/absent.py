@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.policy import Miss
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, stores_only
-from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam.lowered_programs import autotune_directory, with_overrides
 from ejcache.jax_integration.substitutes import own_keys
 from ejcache.keys.key import CROSS
@@ -17,7 +16,7 @@ from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.compilation import Compilation
-    from ejcache.jax_integration.program import LoweredProgram
+    from ejcache.jax_integration.seam.patch import CacheAnswer, JaxCall
 
 _GIB: Final = 1 << 30
 
@@ -46,24 +45,23 @@ def check_memory(executable: Any) -> None:
         )
 
 
-def compile_for_others(compilation: Compilation, program: LoweredProgram) -> Any:
+def compile_for_others(compilation: Compilation, call: JaxCall, answer: CacheAnswer) -> Any:
     """Compile a program for devices that are not here.
 
     What XLA would have autotuned on the devices becomes the variant `cross`. If the cache has all measurements that XLA
     would make, the program stays the plain one.
     """
     if not untuned_key(compilation.key):
-        return compiling.compile_executable(program)
-    placement = program.placement
-    measured = autotune_directory(placement.options)
+        return call.run(answer)
+    measured = autotune_directory(call.options)
     if measured and any(path.is_file() for path in Path(measured).rglob("*")):
-        options = with_overrides(placement.options, {"xla_gpu_require_complete_aot_autotune_results": True})
+        options = with_overrides(call.options, {"xla_gpu_require_complete_aot_autotune_results": True})
         try:
-            return compiling.compile_executable(program._replace(placement=placement._replace(options=options)))
+            return call.run(answer, options=options)
         except Exception as exc:
             # If it is the program that does not compile, the compilation below says so.
-            log.debug("ejcache: %s is not tuned: %s", program.name, exc)
-    executable = compiling.compile_executable(program)
+            log.debug("ejcache: %s is not tuned: %s", compilation.name, exc)
+    executable = call.run(answer)
     compilation.use_variant(CROSS)
     return executable
 

@@ -30,7 +30,7 @@ from ejcache.util.log import log, warn_once
 from ejcache.util.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
@@ -126,8 +126,10 @@ class RankAgreement:
         lowest = participants[0]
         try:
             self._readmit_late_ranks()
-            self._await_presence(participants)
-            if self._is_foreign_to(participants):
+            # The lowest rank decides for all, so that it alone needs to know of all.
+            asked = participants if self.rank == lowest else (lowest,)
+            self._await_presence(asked)
+            if self._is_foreign_to(asked):
                 self.settle(topic, None)
                 return None
             if self.rank == lowest:
@@ -246,7 +248,7 @@ class RankAgreement:
                 )
                 if value is None:
                     # This rank has used up its group's time. Take at once what the rest of the group has published.
-                    said |= {other: view for other, view in self._read_published(topic).items() if other in group}
+                    said |= self._read_published(topic, [each for each in group if each not in said])
                     break
                 said[rank] = json.loads(value)
         for rank in self._present.keys() & set(ranks):
@@ -267,15 +269,15 @@ class RankAgreement:
 
     def _await_presence(self, ranks: tuple[int, ...]) -> None:
         """Learn which of these ranks use ejcache; those that have not said so within the grace, which is given once."""
-        if not self._present.keys() >= set(ranks):
-            self._present |= {int(name): json.loads(said) for name, said in self._coordination.list(_PRESENT).items()}
         deadline, self._grace = time.monotonic() + self._grace, 0.0
         for rank in ranks:
-            left = deadline - time.monotonic()
-            if rank not in self._present and left > 0:
+            if rank in self._present:
+                continue
+            said, left = self._coordination.peek(f"{_PRESENT}/{rank}"), deadline - time.monotonic()
+            if said is None and left > 0:
                 said = self._coordination.get(f"{_PRESENT}/{rank}", timeout=left)
-                if said is not None:
-                    self._present[rank] = json.loads(said)
+            if said is not None:
+                self._present[rank] = json.loads(said)
         missing = ", ".join(str(rank) for rank in ranks if rank not in self._present)
         if missing:
             warn_once(
@@ -286,16 +288,14 @@ class RankAgreement:
 
     def _readmit_late_ranks(self) -> None:
         """Stop counting a rank as silent if it has come to its earlier topic after all: it was only late."""
-        silent = dict(self._silent)
-        for topic in set(silent.values()):
-            for rank in self._read_published(topic):
-                if silent.get(rank) == topic:
-                    self._silent.pop(rank, None)
+        for rank, topic in list(self._silent.items()):
+            if self._read_published(topic, [rank]):
+                self._silent.pop(rank, None)
 
-    def _read_published(self, topic: str) -> dict[int, Any]:
-        """Read what ranks have published on `topic` so far."""
-        values = self._coordination.list(topic)
-        return {int(name): json.loads(value) for name, value in values.items() if name.isdecimal()}
+    def _read_published(self, topic: str, ranks: Iterable[int]) -> dict[int, Any]:
+        """Read what these ranks have published on `topic` so far."""
+        values = {rank: self._coordination.peek(f"{topic}/{rank}") for rank in ranks}
+        return {rank: json.loads(value) for rank, value in values.items() if value is not None}
 
 
 def _encode(value: Any) -> bytes:

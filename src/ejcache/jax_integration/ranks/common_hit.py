@@ -26,7 +26,7 @@ from ejcache.jax_integration.substitutes import OWN, candidates
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.jax_integration.compilation import Compilation, Placement
+    from ejcache.jax_integration.compilation import Compilation
     from ejcache.jax_integration.ranks.agreement import RankAgreement
 
 _CONFIRMED: Final = "confirmed"
@@ -35,16 +35,14 @@ _CONFIRMED: Final = "confirmed"
 def agree_in_job(
     compilation: Compilation,
     found: LoadedExecutable | None,
-    placement: Placement,
     *,
-    load: Callable[[Compilation, str, Placement], LoadedExecutable | Miss],
+    load: Callable[[Compilation, str], LoadedExecutable | Miss],
 ) -> LoadedExecutable | None:
     """Agree with the other ranks: return the executable only if every one of them can load it, else None.
 
     Args:
         compilation: of this rank.
         found: what this rank has loaded.
-        placement: of the program.
         load: loads the executable under a key.
     """
     agreement = agreement_of_job() if processes_of_job() > 1 else None
@@ -53,7 +51,7 @@ def agree_in_job(
 
     def load_candidate(number: int) -> LoadedExecutable | None:
         for text in itertools.islice(candidates(compilation), number, number + 1):
-            loaded = load(compilation, text, placement)
+            loaded = load(compilation, text)
             if isinstance(loaded, LoadedExecutable):
                 return loaded._replace(candidate=number)
         return None

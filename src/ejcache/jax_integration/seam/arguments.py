@@ -4,7 +4,7 @@
 explain misses; where JAX has renamed something, they are left out. Equinox and Flax give JAX lists of the leaves of
 their user's objects: how the user calls a leaf is found in their own frames, by the identity of the array.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py` and `pjit.py`; equinox 0.13 and
+Read for this: jax 0.4.38, 0.8.3, 0.10.2 and 0.12.0.1, `interpreters/pxla.py` and `pjit.py`; equinox 0.13 and
 flax 0.12, the files of `_WRAPPERS`.
 """
 
@@ -15,12 +15,18 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
-from jax._src import sharding_impls
 
+from ejcache.jax_integration.seam.parts import Part
 from ejcache.util.files import read_regular
 
 if TYPE_CHECKING:
     from types import FrameType
+
+PART: Final = Part(
+    "the committed arguments of a program in `ejcache why`",
+    {"jax._src.sharding_impls": ("GSPMDSharding", "UnspecifiedValue")},
+)
+sharding_impls = PART.module("jax._src.sharding_impls")
 
 _CALLER: Final = "from_hlo"
 _FILE: Final = "pxla.py"
@@ -65,7 +71,7 @@ def facts_of_call() -> dict[str, str]:
         weak = [str(each) for each, aval in zip(names, avals, strict=True) if getattr(aval, "weak_type", False)]
         facts["weak"] = "\n".join(weak[:_MOST])
         placed, kept = known.get("in_shardings", ()), sorted(known.get("kept_var_idx", ()))
-        if len(placed) == len(kept) and (not kept or kept[-1] < len(names)):
+        if PART.fits and len(placed) == len(kept) and (not kept or kept[-1] < len(names)):
             each_placed = ((names[n], avals[n], sharding) for n, sharding in zip(kept, placed, strict=True))
             committed = [str(name) for name, aval, sharding in each_placed if name and _is_committed(aval, sharding)]
             if len(committed) <= _MOST_COMMITTED:

@@ -6,7 +6,7 @@ That function is replaced by one that tells the watchers of the result, so that 
 asking makes one, and takes JAX's locks. JAX holds its lock meanwhile, so a watcher must not ask for a backend either,
 nor wait for another thread or another machine.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `xla_bridge.py` and `interpreters/pxla.py`.
+Read for this: jax 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `xla_bridge.py` and `interpreters/pxla.py`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,30 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import jax
-from jax._src import distributed as jax_distributed
-from jax._src import xla_bridge
-from jax._src.lib import _jax, xla_client
 
 from ejcache.jax_integration.compilation import Placement
+from ejcache.jax_integration.seam.parts import Part
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+
+PART: Final = Part(
+    "preload",
+    {
+        "jax._src.distributed": ("global_state",),
+        "jax._src.xla_bridge": ("_init_backend",),
+        "jax._src.lib.xla_client": ("CompileOptions", "DeviceList"),
+    },
+)
+jax_distributed = PART.module("jax._src.distributed")
+xla_bridge = PART.module("jax._src.xla_bridge")
+xla_client = PART.module("jax._src.lib.xla_client")
 
 _lock = threading.RLock()
 _watchers: list[Callable[[Any], object]] = []
@@ -109,7 +119,7 @@ def placement_of(client: Any, options: bytes, devices: Sequence[int]) -> Placeme
     # XLA ends the process where options that it was given name no devices.
     if build.device_assignment is None or build.num_replicas * build.num_partitions != len(devices):
         return None
-    assigned = _jax.DeviceList(tuple(by_id[device] for device in devices))
+    assigned = xla_client.DeviceList(tuple(by_id[device] for device in devices))
     return Placement(client, assigned, parsed)
 
 
@@ -133,15 +143,19 @@ def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence
     placement = placement_of(client, options, devices)
     if placement is None:
         return None
-    return client.deserialize_executable(serialized, placement.devices, placement.options), placement.devices
+    from ejcache.jax_integration.seam.patch import load_executable  # where `patch` fits
+
+    return load_executable(serialized, placement), placement.devices
 
 
 def processes_of_job() -> int:
     """Return how many processes the job has that this one has joined by `jax.distributed`; 1 in a program of one."""
-    state = jax_distributed.global_state
-    return int(state.num_processes or 1) if state.client is not None else 1
+    state = getattr(jax_distributed, "global_state", None)
+    if state is None or state.client is None:
+        return 1
+    return int(state.num_processes or 1)
 
 
 def process_index() -> int:
     """Return the index of this process in its job; 0 in a program of one process."""
-    return int(jax_distributed.global_state.process_id or 0)
+    return int(getattr(getattr(jax_distributed, "global_state", None), "process_id", 0) or 0)

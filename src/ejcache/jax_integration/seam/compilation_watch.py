@@ -9,16 +9,22 @@ Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from jax._src import compiler as jax_compiler
+from jaxlib.mlir import ir
 
-from ejcache.jax_integration.seam.patch import module_name
+from ejcache.jax_integration.seam.parts import Part
 from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+PART: Final = Part("blocks that forbid compilations for which no cache is asked", {"jax._src.compiler": ()})
+jax_compiler = PART.module("jax._src.compiler")
+_NAMES: Final = ("backend_compile_and_load", "backend_compile")
+"""What JAX compiles with; the second one before JAX 0.6."""
 
 
 def before_each_compilation(call: Callable[[str], None]) -> None:
@@ -27,22 +33,20 @@ def before_each_compilation(call: Callable[[str], None]) -> None:
     There is one such function in a process, and a second call with the same one does nothing. It stays: taking it out
     could take out what another library has put around it.
     """
-    original = getattr(jax_compiler, "backend_compile_and_load", None)
-    if original is None:
-        warn_once(
-            "no backend_compile_and_load",
-            "ejcache: compilations without a cache cannot be forbidden, because this version of JAX compiles elsewhere",
-        )
-        return
     if call in _watching:
         return
+    name = next((each for each in _NAMES if hasattr(jax_compiler, each)), "")
+    if not name:
+        warn_once("no compilation", "ejcache: this JAX does not give %s: %s are gone", PART.gives, " and ".join(_NAMES))
+        return
+    original = getattr(jax_compiler, name)
 
     @functools.wraps(original)
     def compile_after_call(backend: Any, module: Any, *arguments: Any, **named: Any) -> Any:
-        call(module_name(module))
+        call(str(ir.StringAttr(module.operation.attributes["sym_name"]).value))
         return original(backend, module, *arguments, **named)
 
-    jax_compiler.backend_compile_and_load = without_our_frames(compile_after_call)
+    setattr(jax_compiler, name, without_our_frames(compile_after_call))
     _watching.append(call)  # afterwards: a thread that finds it there is watched
 
 

@@ -1,32 +1,24 @@
 """What a compilation needs of JAX's internals, from its start to what is stored of it: a part of the seam.
 
-A hit needs nothing of it. `patch.mismatches` says whether this JAX has what is used here.
+A hit needs nothing of it.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `monitoring.py`.
+Read for this: jax 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `monitoring.py`.
 """
 
 from __future__ import annotations
 
-import inspect
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import Any, Final
 
-from jax._src import compilation_cache as jax_cache
-from jax._src import compiler as jax_compiler
-from jax._src import monitoring as jax_monitoring
-from jax._src.lib.mlir import ir
-from jaxlib import _hlo
+import jax
+from jaxlib.mlir import ir
 
-from ejcache.jax_integration.own_failures import note_compilation
-from ejcache.jax_integration.seam.patch import original
+from ejcache.jax_integration.seam.parts import Part
 
-if TYPE_CHECKING:
-    from ejcache.jax_integration.program import LoweredProgram
-
-
-def callbacks_are_cacheable() -> bool:
-    """True if this JAX restores host callbacks with an executable (0.11 and later do)."""
-    return "host_callbacks" in inspect.signature(original("_cache_read")).parameters
+PART: Final = Part("comparison of programs whose bytes differ (check_contents)", {"jax._src.lib.xla_client": ("_xla",)})
+_CACHE: Final = "jax._src.compilation_cache"
+_hlo = PART.module("jaxlib._hlo")
+_xla_client = PART.module("jax._src.lib.xla_client")
 
 
 def signature(module: Any) -> str:
@@ -44,29 +36,18 @@ def module_text(module: Any, *, locations: bool = False) -> str:
         return str(module.operation.get_asm(enable_debug_info=locations, large_elements_limit=64))
 
 
-def compile_executable(program: LoweredProgram) -> Any:
-    """Compile as JAX does."""
-    placement = program.placement
-    return note_compilation(
-        partial(
-            jax_compiler.backend_compile_and_load,
-            placement.backend,
-            program.module,
-            placement.devices,
-            placement.options,
-            placement.callbacks,
-        )
-    )
-
-
 def serialize_executable(executable: Any) -> bytes:
     """Return the bytes that `load_executable` takes."""
-    return bytes(executable.serialize())
+    own = getattr(executable, "serialize", None)
+    return bytes(own() if own is not None else executable.client.serialize_executable(executable))
 
 
 def optimised_program(executable: Any) -> str:
     """Return the HLO that XLA made of a program, without what does not run: names of files and lines."""
-    options = _hlo.HloPrintOptions.canonical()
+    named = getattr(_hlo, "HloPrintOptions", None) or getattr(_xla_client._xla, "HloPrintOptions", None)
+    if named is None:
+        raise RuntimeError("this jaxlib prints no HLO")
+    options = named.canonical()
     options.print_metadata = False
     options.print_large_constants = True
     return "\n".join(module.to_string(options) for module in executable.hlo_modules())
@@ -74,27 +55,19 @@ def optimised_program(executable: Any) -> str:
 
 def verification_error(key: str, stored: bytes, fresh: bytes) -> Exception:
     """Return JAX's own error for an entry that differs from a fresh compilation."""
-    error: Exception = jax_cache.CacheVerificationError(
+    said = (
         f"Persistent compilation cache inconsistency for key {key}. The executable in the cache differs from what a "
-        "fresh compilation gives; its entry is quarantined.",
-        key,
-        stored,
-        fresh,
+        "fresh compilation gives; its entry is quarantined."
     )
+    own = getattr(PART.module(_CACHE), "CacheVerificationError", None)
+    error: Exception = RuntimeError(said) if own is None else own(said, key, stored, fresh)  # JAX before 0.10 has none
     vars(error)["is_for_program"] = True
     return error
 
 
-def record_event(name: str) -> None:
-    """Record a monitoring event of JAX's, for those who listen."""
-    jax_monitoring.record_event(name)
-
-
-def record_hit(module_name: str, key: str, compile_seconds: float, retrieval_seconds: float) -> None:
-    """Log and send what JAX does for a hit, for one that came after JAX had counted a miss."""
-    jax_compiler.log_persistent_cache_hit(module_name, key)
-    jax_monitoring.record_event("/jax/compilation_cache/cache_hits")
-    jax_monitoring.record_event_duration_secs(
-        "/jax/compilation_cache/compile_time_saved_sec", compile_seconds - retrieval_seconds
-    )
-    jax_monitoring.record_event_duration_secs("/jax/compilation_cache/cache_retrieval_time_sec", retrieval_seconds)
+def log_write(module_name: str, key: str) -> None:
+    """Log and send what JAX does for an entry that it writes."""
+    asked = jax.config.jax_explain_cache_misses
+    level = logging.WARNING if asked else logging.DEBUG
+    logging.getLogger(_CACHE).log(level, "Writing %s to persistent compilation cache with key %r", module_name, key)
+    jax.monitoring.record_event("/jax/compilation_cache/cache_misses")

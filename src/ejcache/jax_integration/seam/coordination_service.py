@@ -6,14 +6,19 @@ processes try to set is therefore the same for all of them: exactly one of them 
 
 from __future__ import annotations
 
+import base64
 from typing import Any, Final
 
 import jax
-from jax._src import distributed as jax_distributed
 
 from ejcache.errors import StoreUnavailableError
 from ejcache.jax_integration.seam.backends import process_index, processes_of_job
+from ejcache.jax_integration.seam.parts import Part
 from ejcache.util.log import LONG_WAIT, say_waiting
+from ejcache.util.tuples import NamedTuple
+
+PART: Final = Part("agreement of the processes of a job", {"jax._src.distributed": ("global_state",)})
+jax_distributed = PART.module("jax._src.distributed")
 
 
 def initialize_job() -> None:
@@ -37,14 +42,14 @@ class CoordinationClient:
     """
 
     def __init__(self, client: Any, *, process: int = 0, processes: int = 1, say_after: float = LONG_WAIT) -> None:
-        self._client = client
+        self._client = _Texts(client) if not hasattr(type(client), "key_value_try_get_bytes") else client
         self.process = process
         self.processes = processes
         self._say_after = say_after
 
     def is_of_job(self, other: CoordinationClient) -> bool:
         """True if both are clients of one job."""
-        return self._client is other._client
+        return bool(self._client == other._client)
 
     def set_once(self, name: str, value: bytes) -> bool:
         """Set a value; False if the name has one. Of several processes that set a name, exactly one gets True.
@@ -86,22 +91,38 @@ class CoordinationClient:
                 return None
             raise StoreUnavailableError(f"the job's coordination service failed: {exc}") from exc
 
-    def list(self, directory: str) -> dict[str, bytes]:
-        """Return the values set so far under `directory`, by the part of the name that follows it.
+    def peek(self, name: str) -> bytes | None:
+        """Return the value that a name has now, or None.
 
         Raises:
             StoreUnavailableError: the service cannot be reached.
         """
         try:
-            found = self._client.key_value_dir_get_bytes(directory)
+            return bytes(self._client.key_value_try_get_bytes(name))
         except Exception as exc:
+            if "NOT_FOUND" in str(exc) or "DEADLINE_EXCEEDED" in str(exc):
+                return None
             raise StoreUnavailableError(f"the job's coordination service failed: {exc}") from exc
-        return {name.rpartition("/")[2]: bytes(value) for name, value in found}
+
+
+class _Texts(NamedTuple):
+    """The client of JAX 0.4.38, whose functions that read bytes end the process: everything is sent as text."""
+
+    client: Any
+
+    def key_value_set_bytes(self, name: str, value: bytes) -> None:
+        self.client.key_value_set(name, base64.b64encode(value).decode())
+
+    def blocking_key_value_get_bytes(self, name: str, milliseconds: int) -> bytes:
+        return base64.b64decode(self.client.blocking_key_value_get(name, milliseconds))
+
+    def key_value_try_get_bytes(self, name: str) -> bytes:
+        return self.blocking_key_value_get_bytes(name, 1)
 
 
 def coordination_client() -> CoordinationClient | None:
     """Return the job's client; None in a program of one process and before `jax.distributed.initialize()`."""
     processes = processes_of_job()
-    if processes < 2:
+    if processes < 2 or not PART.fits:
         return None
     return CoordinationClient(jax_distributed.global_state.client, process=process_index(), processes=processes)

@@ -1,4 +1,4 @@
-"""The one function of JAX that the thin form replaces: `compilation_cache.get_file_cache(path)`.
+"""The function of JAX that takes our store where `patch` does not fit: `compilation_cache.get_file_cache(path)`.
 
 JAX calls it once, when the first program asks its persistent cache, for the object that has the entries: a
 `CacheInterface`, with `get` and `put`. Its signature and the interface were the same in JAX 0.4.38 to 0.12.0.1, one of
@@ -9,11 +9,12 @@ Nothing but this module is imported of JAX's internals, so that it works where t
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from jax._src import compilation_cache as jax_cache
+
+from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,23 +63,17 @@ _replaced: list[Any] = []
 """JAX's own function, while ours is in its place."""
 
 
-def install(open_cache: Callable[[str], FileCache | None], *, failed: Callable[[Exception], str | None]) -> None:
-    """Have JAX keep its executables in what `open_cache` returns for a path; None keeps nothing.
-
-    Args:
-        open_cache: called when JAX opens its cache.
-        failed: called with what `open_cache` raises; returns the path at which JAX opens its own cache instead.
-    """
+def install(open_cache: Callable[[str], FileCache]) -> None:
+    """Have JAX keep its executables in what `open_cache` returns for a path; if that fails, in its own cache there."""
     uninstall()
     own = original()
 
     def get_file_cache(path: str, *arguments: Any, **named: Any) -> Any:
         try:
-            cache = open_cache(path)
-            return None if cache is None else (_behind_interface(cache, path), path)
+            return _behind_interface(open_cache(path), path), path
         except Exception as exc:
-            place = failed(exc)
-            return None if place is None else own(place, *arguments, **named)
+            warn_once("behind", "ejcache: JAX's own cache is used, because ours cannot be opened: %s", exc)
+            return own(path, *arguments, **named)
 
     _replaced.append(own)
     setattr(jax_cache, _NAME, get_file_cache)
@@ -92,34 +87,17 @@ def uninstall() -> None:
         jax_cache.reset_cache()
 
 
-def reopen() -> None:
-    """Have JAX open its cache anew when it is next asked: its flags have changed."""
-    jax_cache.reset_cache()
-
-
 def original() -> Any:
     """Return JAX's own function, also while ours is in its place; None if it has none."""
     return _replaced[-1] if _replaced else getattr(jax_cache, _NAME, None)
 
 
 def _behind_interface(cache: FileCache, path: str) -> Any:
-    """Return `cache` as an object of this JAX's own type; compared with fresh compilations if JAX's flag asks for
-    that.
-    """
+    """Return `cache` as an object of this JAX's own type."""
 
     class StoreOfEjcache(jax_cache.CacheInterface):  # type: ignore[misc]  # mypy reads no types of jax._src
         _path = path  # JAX logs it
         get = staticmethod(cache.get)
         put = staticmethod(cache.put)
 
-    store = StoreOfEjcache()
-    check = getattr(jax_cache, "VerificationCache", None)
-    if check is not None and _checks_contents():
-        return check(store)
-    return store
-
-
-def _checks_contents() -> bool:
-    with contextlib.suppress(AttributeError):
-        return bool(jax_cache.config.compilation_cache_check_contents.value)
-    return False
+    return StoreOfEjcache()

@@ -7,13 +7,46 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from jax._src import config as jax_config
+import jax
 
+from ejcache.jax_integration.seam.parts import Part
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.table import JAX_DEFAULTS, KINDS, NAMES, Origin, Value, jax_reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+PART: Final = Part(
+    "the origin of a flag that a call sets to the value that the environment gave it", {"jax._src.config": ("config",)}
+)
+_config = PART.module("jax._src.config")
+
+
+class _PublicFlag:
+    """A flag by what JAX says of it in public, where its own object is not known."""
+
+    _update_global_hook: Any = None
+
+    def __init__(self, flag: str) -> None:
+        self._flag = flag
+
+    @property
+    def value(self) -> Any:
+        return getattr(jax.config, self._flag)
+
+
+def _states() -> dict[str, Any]:
+    """Return JAX's objects of the flags that are settings of ours, by flag."""
+    config = getattr(_config, "config", None)
+    known = getattr(_config, "config_states", None) or getattr(config, "_value_holders", {})  # before JAX 0.5
+    found = {}
+    for flag in JAX_DEFAULTS:
+        state = known.get(flag)
+        if hasattr(state, "_update_global_hook") and hasattr(state, "value"):
+            found[flag] = state
+        elif hasattr(jax.config, flag):
+            found[flag] = _PublicFlag(flag)
+    return found
 
 
 class FlagReader:
@@ -26,9 +59,7 @@ class FlagReader:
     """
 
     def __init__(self) -> None:
-        self._states: dict[str, Any] = {
-            flag: jax_config.config_states[flag] for flag in JAX_DEFAULTS if flag in jax_config.config_states
-        }
+        self._states = _states()
         self._initial = {flag: _initial_value(flag, state) for flag, state in self._states.items()}
         self._called: set[str] = {flag for flag, state in self._states.items() if state.value != self._initial[flag]}
         self._calls_noted = 0
@@ -70,7 +101,7 @@ class FlagReader:
 
     def put_back(self, flag: str, before: Value) -> None:
         """Give a flag the value and the origin that `save` found."""
-        jax_config.config.update(flag, before.value)
+        jax.config.update(flag, before.value)
         if before.origin not in (Origin.CALL, Origin.COMMAND_LINE):
             with self._lock:
                 self._called.discard(flag)
@@ -127,9 +158,9 @@ _DIRECTORY: Final = "jax_compilation_cache_dir"
 
 
 def _set_by_absl(flag: str, value: Any) -> bool:
-    if not jax_config.config.use_absl:
+    if not getattr(jax.config, "use_absl", False):
         return False
-    flags = getattr(jax_config.config, "absl_flags", None)
+    flags = getattr(jax.config, "absl_flags", None)
     try:
         given = flags.FLAGS[flag] if flags is not None else None
     except KeyError:

@@ -1,77 +1,53 @@
-"""The monkey patch of JAX's persistent cache: functions of `jax._src.compiler` that ejcache replaces.
+"""The one seam: JAX's `compiler.compile_or_get_cached`, and the five functions by which it asks its cache.
 
-JAX decides what to do with its persistent cache in `jax._src.compiler`: `compile_or_get_cached` asks
-`_get_cache_key` (eligibility and key), `_is_executable_in_cache` (PGLE preference), `_share_fdo_profiles` (PGLE over
-several processes), `_cache_read`, and then `_compile_and_write_cache` or `_compile_and_share_module`. These six are
-replaced, because they contain the rule that only rank 0 writes, whole seconds, the list of platforms and the double
-read. Everything around them (donation, shardings, monitoring events, PGLE, module dumps) stays JAX's own.
+`compile_or_get_cached` is replaced by a wrapper, which knows the module, the devices, the options and the callbacks of
+a compilation. It hands them as a `JaxCall` to `pipeline.Compiler`, which finds an executable or not, and then has JAX's
+own function run, once. While that runs, JAX's function asks `compilation_cache`, and is answered with what is known
+already: `is_cache_used`, `get_cache_key`, `is_executable_in_cache`, `get_executable_and_time`,
+`put_executable_and_time`. So events, log lines, dumps, PGLE and the errors of XLA stay JAX's own.
 
-`mismatches` says whether this JAX has the functions and flags that the patch expects. If not, nothing is replaced.
+Outside of such a call the five do what JAX's own do. `mismatches` says whether this JAX asks in this way. If not,
+nothing is replaced here, and the store works behind JAX's cache (`file_cache`).
 
-Read for this: jax 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `cache_key.py`, `config.py`.
+Read for this: jax 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `cache_key.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import inspect
+import logging
+import sys
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import jax
 import jaxlib.version
 from jax._src import cache_key as jax_cache_key
 from jax._src import compilation_cache as jax_cache
 from jax._src import compiler as jax_compiler
-from jax._src import config as jax_config
 from jax._src.lib import xla_client
-from jax._src.lib.mlir import ir
-from jax.experimental import serialize_executable as jax_serialization
-from jaxlib import _hlo
+from jaxlib.mlir import ir
 
+from ejcache.jax_integration import own_failures
 from ejcache.jax_integration.compilation import KeyRequest, Placement
-from ejcache.jax_integration.own_failures import answer
 from ejcache.jax_integration.seam import watching
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ejcache.jax_integration.program import LoweredProgram
-
-    class CompileMisses(Protocol):
-        """The functions of `jax._src.compiler` that follow a miss; `misses.MissedPrograms` has them."""
-
-        def compile(self, key: str, program: LoweredProgram) -> Any:
-            """Compile after a miss, and store the result."""
-
-        def share(self, key: str, program: LoweredProgram, *, first_process: int) -> Any:
-            """Compile a program that spans processes once for all of them."""
-
-        def share_profile(self, request: KeyRequest, *, first_process: int) -> bytes:
-            """Return the profile with which every process of this program compiles; empty for none."""
+    from ejcache.jax_integration.compilation import LoadedExecutable
 
     class CompileCache(Protocol):
-        """The functions of `jax._src.compiler` that ejcache replaces, up to a hit; `pipeline.Compiler` has them."""
+        """What takes JAX's compilations; `pipeline.Compiler` does."""
 
-        def make_key(self, request: KeyRequest) -> str | None:
-            """Return the key of this compilation, or None to compile it without the cache."""
-
-        def contains(self, key: str) -> bool:
-            """True if there is an entry under `key`."""
-
-        def read(self, key: str, placement: Placement) -> Any:
-            """Return the loaded executable and its compile time in seconds, or (None, None)."""
-
-        @property
-        def misses(self) -> CompileMisses:
-            """What answers the questions after a miss."""
-
-        def xla_caches(self, backend: Any) -> dict[str, str]:
-            """Return the values of XLA's options that say where its own caches are, by name."""
-
-        def stored_bytes(self, executable: Any) -> bytes | None:
-            """Return the bytes that an executable was loaded from, or None."""
+        def compile(self, call: JaxCall) -> Any:
+            """Return the executable of a program, by `JaxCall.run`."""
 
         def is_enabled(self) -> bool:
             """True if compilations use a cache now."""
@@ -80,294 +56,208 @@ if TYPE_CHECKING:
             """Do what JAX's `reset_cache()` asks for."""
 
         def report_failure(self, doing: str, exc: Exception) -> None:
-            """Count and log a failure of one of our own steps."""
+            """Count and log a failure of one of our own steps; raise it if the settings ask for that."""
 
 
-_READ: Final = "module_name cache_key compile_options backend executable_devices"
-_COMPILE: Final = "backend computation executable_devices compile_options host_callbacks"
-PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
-    "_get_cache_key": ("options backend computation devices override_fdo_profile",),
-    "_is_executable_in_cache": ("backend cache_key",),
-    "_cache_read": (_READ, f"{_READ} host_callbacks"),
-    "_compile_and_write_cache": (f"{_COMPILE} module_name cache_key",),
-    "_compile_and_share_module": (f"{_COMPILE} global_client module_name cache_key first_process_id",),
-    "_share_fdo_profiles": ("computation devices compile_options backend global_client min_process_id",),
+_WRAPPED: Final = "compile_or_get_cached"
+_FIRST: Final = ("backend", "computation", "devices", "compile_options", "host_callbacks")
+"""The first parameters of that function, in every version."""
+_MORE: Final = ("executable_devices", "pgle_profiler")
+"""Those that may follow."""
+_ASKED: Final[dict[str, tuple[str, ...]]] = {
+    "is_cache_used": ("backend",),
+    "get_cache_key": ("module", "devices", "compile_options", "backend"),
+    "is_executable_in_cache": ("backend", "cache_key"),
+    "get_executable_and_time": ("cache_key", "compile_options", "backend"),
+    "put_executable_and_time": ("cache_key", "module_name", "executable", "backend", "compile_time"),
 }
-"""The functions of `jax._src.compiler` that take part in a compilation, with the parameters that they may have.
+"""The functions of `compilation_cache` that it asks, and their first parameters."""
+_SAID: Final = "is_persistent_cache_enabled"
+"""By this one JAX's lines say correctly whether a cache is on."""
+_MAKES_OPTIONS: Final = "get_compile_options"
+_LOADING: Final = {"executable_devices", "host_callbacks"}
+"""What `get_executable_and_time` may take besides: an executable is loaded with what it takes."""
+_OF_KEYS: Final = ("_hash_serialized_compile_options", "custom_hook", "get_flag_prefixes")
+"""What our keys need of `cache_key`."""
+PROFILED: Final = b"pgle profiled"
+"""What JAX puts in place of the profile when it asks for the key of a program that was optimised with one."""
+_RETRIEVAL: Final = "/jax/compilation_cache/cache_retrieval_time_sec"
+_SAVED: Final = "/jax/compilation_cache/compile_time_saved_sec"
+_NOT_STORED: Final = "Not writing persistent cache entry"
+"""How the lines begin in which JAX says why it stores nothing, while we may."""
 
-The last text of each has all of them, in the order of ours.
-"""
 
-_XLA_CACHES: Final = "jax_persistent_cache_enable_xla_caches"
-_RAISE: Final = "jax_raise_persistent_cache_errors"
-_NEEDED_FLAGS: Final = (
-    "jax_compilation_cache_dir",
-    "jax_enable_compilation_cache",
-    "jax_compilation_cache_max_size",
-    "jax_persistent_cache_min_compile_time_secs",
-    "jax_persistent_cache_min_entry_size_bytes",
-    _XLA_CACHES,
-    _RAISE,
-)
+class CacheAnswer(NamedTuple):
+    """What JAX's own function is told while it runs.
 
-_CALLERS: Final[dict[str, tuple[str, ...]]] = {
-    "compile_or_get_cached": (
-        "_resolve_compilation_strategy",
-        "_cache_read",
-        "_compile_and_write_cache",
-        "_compile_and_share_module",
-    ),
-    "_resolve_compilation_strategy": ("_get_cache_key", "_is_executable_in_cache", "_share_fdo_profiles"),
-}
-"""The functions that must look the replaced ones up in the module: otherwise replacing them changes nothing."""
+    Attributes:
+        key: of the program.
+        executable: that was loaded for it; None if JAX is to compile.
+        compile_seconds: what it took to compile that.
+        seconds: what it took to get it.
+        optimised: the key of the variant that was optimised with a profile; empty where JAX does not ask for it.
+        is_optimised: whether JAX is to take that variant, and to stop profiling.
+        is_expected: whether JAX is to warn that the other variant was found in its place.
+    """
 
-_USED: Final[dict[Any, tuple[str, ...]]] = {
-    jax_compiler: ("backend_compile_and_load", "get_compile_options", "log_persistent_cache_hit"),
-    jax_cache: (
-        "reset_cache",
-        "_cache_initialized",
-        "_UNSUPPORTED_RUNTIMES",
-        "is_cache_used",
-        "is_persistent_cache_enabled",
-    ),
-    jax_cache_key: (
-        "_hash_serialized_compile_options",
-        "_hash_accelerator_config",
-        "custom_hook",
-        "get_flag_prefixes",
-    ),
-    jax_config: ("config", "config_states"),
-    _hlo: ("HloPrintOptions",),
-}
-"""What is used of these modules here, in `compiling.py` and in `topologies.py`."""
+    key: str
+    executable: Any = None
+    compile_seconds: float = 0.0
+    seconds: float = 0.0
+    optimised: str = ""
+    is_optimised: bool = False
+    is_expected: bool = False
+
+    def of(self, found: LoadedExecutable) -> CacheAnswer:
+        """Return this answer where an executable was found."""
+        seconds = found.header.compile_seconds
+        return self._replace(executable=found.executable, compile_seconds=seconds, seconds=found.seconds)
+
+
+class JaxCall:
+    """One compilation that JAX asks for.
+
+    Args:
+        own: JAX's own function.
+        given: what it was called with, its first parameters in their order.
+        rest: the parameters that follow those.
+
+    Attributes:
+        backend: the PJRT client.
+        module: the MLIR module.
+        devices: JAX's array of devices.
+        options: XLA's compile options; JAX's function gets them as they are when it runs.
+        callbacks: Python functions of this process that the program calls.
+        loaded_on: the devices as XLA takes them to load an executable.
+        answer: what JAX's function was told last.
+        runs: how often it was called.
+        error: what it raised last; None if it has returned.
+        executable: what it has returned.
+    """
+
+    def __init__(self, own: Callable[..., Any], given: Sequence[Any], rest: Sequence[Any]) -> None:
+        self.backend, self.module, self.devices, self.options, self.callbacks = given
+        self._own = own
+        self._rest = rest
+        self.loaded_on = rest[0] if rest and _passes_devices else xla_client.DeviceList(tuple(self.devices.flat))
+        self.answer: CacheAnswer | None = None
+        self.runs = 0
+        self.error: BaseException | None = None
+        self.executable: Any = None
+
+    def request(self, *, options: Any = None, profile_sentinel: bytes | None = None) -> KeyRequest:
+        """Return what a key is made of."""
+        chosen = self.options if options is None else options
+        return KeyRequest(self.module, self.devices, chosen, self.backend, profile_sentinel)
+
+    def placement(self, options: Any = None) -> Placement:
+        """Return where the program is to run."""
+        return Placement(self.backend, self.loaded_on, self.options if options is None else options, self.callbacks)
+
+    def run(self, answer: CacheAnswer | None = None, *, options: Any = None) -> Any:
+        """Call JAX's own function, which asks the cache and is told this; without an answer it has no cache.
+
+        Raises whatever JAX raises, which `error` has then.
+
+        Args:
+            answer: for JAX.
+            options: other options than its own.
+        """
+        before, _here.call = _here.call, self
+        self.answer = answer
+        self.runs += 1
+        chosen = self.options if options is None else options
+        sharing: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if answer is not None and is_shared_between_hosts():
+            found = _sharing_is_off()
+            if found is None and answer.executable is not None:
+                return answer.executable
+            self.answer, sharing = (None, sharing) if found is None else (answer, found)
+        given = (self.backend, self.module, self.devices, chosen, self.callbacks, *self._rest)
+        try:
+            with sharing:
+                self.executable = own_failures.note_compilation(functools.partial(self._own, *given))
+            self.error = None
+            return self.executable
+        except BaseException as exc:
+            self.error = exc
+            raise
+        finally:
+            _here.call = before
+
+
+class _Here(threading.local):
+    """The call whose function of JAX runs in this thread."""
+
+    call: JaxCall | None = None
+
+
+_here: Final = _Here()
+_originals: Final[dict[tuple[Any, str], Any]] = {}
+_lock = threading.RLock()
+_passes_devices = True
+_loads_with: frozenset[str] = frozenset(_LOADING)
 
 
 def mismatches() -> list[str]:
     """List how this JAX differs from what is replaced here; empty if it does not."""
     found = [
         f"{module.__name__}.{name} is gone"
-        for module, names in _USED.items()
+        for module, names in {jax_compiler: (_WRAPPED,), jax_cache: tuple(_ASKED), jax_cache_key: _OF_KEYS}.items()
         for name in names
-        if not hasattr(module, name)
+        if original(module, name) is None
     ]
-    for name, accepted in PARAMETERS.items():
-        function = original(name)
-        if function is None:
-            found.append(f"jax._src.compiler.{name} is gone")
-        elif " ".join(inspect.signature(function).parameters) not in accepted:
-            found.append(f"jax._src.compiler.{name} takes {tuple(inspect.signature(function).parameters)}")
-    for caller, callees in _CALLERS.items():
-        # Others may have put something around it, as profilers do; the function itself is inside.
-        function = getattr(jax_compiler, caller, None)
-        code = None if function is None else getattr(inspect.unwrap(function), "__code__", None)
-        missing = [callee for callee in callees if code is None or callee not in code.co_names]
-        found += [f"jax._src.compiler.{caller} does not call {callee}" for callee in missing]
-    states = getattr(jax_config, "config_states", {})
-    missing = [flag for flag in _NEEDED_FLAGS if not hasattr(states.get(flag), "_update_global_hook")]
-    return found + [f"the flag {flag} is gone" for flag in missing] + watching.mismatches()
+    if found:
+        return found
+    wrapped = original(jax_compiler, _WRAPPED)
+    parameters = tuple(inspect.signature(wrapped).parameters)
+    if parameters[: len(_FIRST)] != _FIRST or not set(parameters[len(_FIRST) :]) <= set(_MORE):
+        found.append(f"{jax_compiler.__name__}.{_WRAPPED} takes {parameters}")
+    for name, first in _ASKED.items():
+        parameters = tuple(inspect.signature(original(jax_cache, name)).parameters)
+        more = set(parameters[len(first) :])
+        if parameters[: len(first)] != first or (name == "get_executable_and_time" and not more <= _LOADING):
+            found.append(f"{jax_cache.__name__}.{name} takes {parameters}")
+    # Replacing them changes nothing where JAX does not look them up in the module.
+    asked = {name for each in vars(jax_compiler).values() for name in _names_of(each)}
+    found += [f"{jax_compiler.__name__} does not ask {name}" for name in _ASKED if name not in asked]
+    return found
+
+
+def _names_of(function: Any) -> tuple[str, ...]:
+    # Others may have put something around it, as profilers do; the function itself is inside.
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return code.co_names if code is not None else ()
+
+
+def original(module: Any, name: str) -> Any:
+    """Return JAX's own function of this name, also while ours is in its place; None if it has none."""
+    return _originals.get((module, name)) or getattr(module, name, None)
 
 
 # -- replacing -----------------------------------------------------------------------------------------------------
 
-_originals: dict[str, Any] = {}
-_lock = threading.RLock()
-
-_XLA_CACHE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    # JAX lets process 0 alone write, because the directory is shared; here each process has its own.
-    "xla_gpu_per_fusion_autotune_cache_dir": {
-        "xla_gpu_experimental_autotune_cache_mode": xla_client.AutotuneCacheMode.UPDATE
-    },
-    "xla_gpu_kernel_cache_file": {"xla_gpu_enable_llvm_module_compilation_parallelism": True},
-}
-"""The options that JAX sets together with the path of a cache, in those versions that do."""
-
-_BY_EJCACHE: Final = "set by ejcache"
-"""The value of JAX's flag for XLA's own caches, in the thread that makes compile options, while it makes them."""
-
-
-# The functions that replace JAX's. They have its parameters, those of `PARAMETERS`, because JAX passes some by name.
-
-
-def _make_compile_options(
-    hooks: CompileCache, own: Callable[..., Any], known: Sequence[str], /, *arguments: Any, **named: Any
-) -> Any:
-    """Make compile options by JAX's `own` function, which names all the options that are `known` in this version."""
-    # JAX would put XLA's own caches below the cache directory, which aborts the process if that is a URL.
-    with jax_config.config_states[_XLA_CACHES](_BY_EJCACHE):
-        options = own(*arguments, **named)
-    debug = options.executable_build_options.debug_options
-    for name, path in hooks.xla_caches(named.get("backend")).items():
-        setattr(debug, name, path)
-        for option, value in _XLA_CACHE_OPTIONS.get(name, {}).items():
-            if option in known:
-                setattr(debug, option, value)
-    return options
-
-
-def _is_enabled(hooks: CompileCache) -> bool:
-    return jax_config.config_states[_XLA_CACHES].value != _BY_EJCACHE and hooks.is_enabled()
-
-
-def _make_key(
-    hooks: CompileCache, options: Any, backend: Any, computation: Any, devices: Any, override_fdo_profile: Any = None
-) -> str | None:
-    if not jax_cache._cache_initialized:
-        hooks.reset()
-        _keep_jax_cache_closed()
-    jax_cache.is_cache_used(backend)  # sends JAX's event about the use of the cache, once in a process
-    return hooks.make_key(KeyRequest(computation, devices, options, backend, override_fdo_profile))
-
-
-def _contains(hooks: CompileCache, backend: Any, cache_key: str) -> bool:  # noqa: ARG001 (JAX's parameters)
-    return hooks.contains(cache_key)
-
-
-def _read(
-    hooks: CompileCache,
-    module_name: str,  # noqa: ARG001 (JAX's parameters)
-    cache_key: str,
-    compile_options: Any,
-    backend: Any,
-    executable_devices: Any,
-    host_callbacks: Sequence[Any] = (),
-) -> Any:
-    return hooks.read(cache_key, Placement(backend, executable_devices, compile_options, host_callbacks))
-
-
-def _compile(
-    hooks: CompileCache,
-    backend: Any,
-    computation: Any,
-    executable_devices: Any,
-    compile_options: Any,
-    host_callbacks: Sequence[Any],
-    module_name: str,
-    cache_key: str,
-) -> Any:
-    from ejcache.jax_integration.program import LoweredProgram  # no hit has one
-
-    placement = Placement(backend, executable_devices, compile_options, host_callbacks)
-    return hooks.misses.compile(cache_key, LoweredProgram(computation, module_name, placement))
-
-
-def _share(
-    hooks: CompileCache,
-    backend: Any,
-    computation: Any,
-    executable_devices: Any,
-    compile_options: Any,
-    host_callbacks: Sequence[Any],
-    global_client: Any,  # noqa: ARG001 (JAX's parameters)
-    module_name: str,
-    cache_key: str,
-    first_process_id: int,
-) -> Any:
-    from ejcache.jax_integration.program import LoweredProgram  # no hit has one
-
-    placement = Placement(backend, executable_devices, compile_options, host_callbacks)
-    program = LoweredProgram(computation, module_name, placement)
-    return hooks.misses.share(cache_key, program, first_process=first_process_id)
-
-
-def _share_profile(
-    hooks: CompileCache,
-    computation: Any,
-    devices: Any,
-    compile_options: Any,
-    backend: Any,
-    global_client: Any,  # noqa: ARG001 (JAX's parameters)
-    min_process_id: int,
-) -> bytes:
-    request = KeyRequest(computation, devices, compile_options, backend)
-    return hooks.misses.share_profile(request, first_process=min_process_id)
-
-
-REPLACEMENTS: Final[dict[str, Callable[..., Any]]] = {
-    "_get_cache_key": _make_key,
-    "_is_executable_in_cache": _contains,
-    "_cache_read": _read,
-    "_compile_and_write_cache": _compile,
-    "_compile_and_share_module": _share,
-    "_share_fdo_profiles": _share_profile,
-    "get_compile_options": _make_compile_options,
-    "is_persistent_cache_enabled": _is_enabled,
-}
-"""What stands in the place of JAX's functions, by their names; each is called with the hooks before JAX's arguments."""
-
-
-def _call(own: Callable[..., Any], ours: tuple[Any, ...], /, *arguments: Any, **named: Any) -> Any:
-    """Call our function, and JAX's `own` if a step of ours fails."""
-    function, hooks, *more = ours
-    try:
-        return answer(
-            functools.partial(function, hooks, *more, *arguments, **named),
-            functools.partial(own, *arguments, **named),
-            is_raised=_raises_errors,
-            report=hooks.report_failure,
-        )
-    except BaseException as exc:
-        cut_our_frames(exc)
-        raise
-
-
-def _raises_errors() -> bool:
-    return bool(jax_config.config_states[_RAISE].value)
-
-
-def _compile_alone(
-    backend: Any, computation: Any, executable_devices: Any, compile_options: Any, host_callbacks: Any, *_: Any
-) -> Any:
-    """Compile a program that spans processes, where sharing it fails: JAX's own way would wait for a rank of ours."""
-    return jax_compiler.backend_compile_and_load(
-        backend, computation, executable_devices, compile_options, host_callbacks
-    )
-
-
-def _no_profile(*_: Any, **__: Any) -> bytes:
-    return b""
-
-
-_INSTEAD: Final[dict[str, Callable[..., Any]]] = {
-    "_compile_and_share_module": _compile_alone,
-    "_share_fdo_profiles": _no_profile,
-}
-"""What takes the place of our function, if it fails, where JAX's own would wait for processes that have ours."""
-
 
 def install(hooks: CompileCache) -> None:
-    """Put `hooks` in the place of JAX's cache; `mismatches` must be empty."""
+    """Have `hooks` take JAX's compilations; `mismatches` must be empty."""
+    global _passes_devices, _loads_with
     with _lock:
         if _originals:
             raise RuntimeError("the seam is already in use")
-        own = jax_compiler.get_compile_options
-        more = {"get_compile_options": (own, own.__code__.co_names)}
-        for name, function in REPLACEMENTS.items():
-            module = _module_of(name)
-            _originals[name] = getattr(module, name)
-            own_or_alone = _INSTEAD.get(name, _originals[name])
-            setattr(module, name, functools.partial(_call, own_or_alone, (function, hooks, *more.get(name, ()))))
+        own = getattr(jax_compiler, _WRAPPED)
+        _passes_devices = _MORE[0] in inspect.signature(own).parameters
+        _loads_with = frozenset(inspect.signature(jax_cache.get_executable_and_time).parameters) & _LOADING
+        _replace(jax_compiler, _WRAPPED, _wrapper(hooks, own))
+        for name, answer in _ANSWERS.items():
+            _replace(jax_cache, name, _answering(getattr(jax_cache, name), answer))
+        if hasattr(jax_cache, _SAID):
+            _replace(jax_cache, _SAID, functools.partial(_is_enabled, hooks))
+        if hasattr(jax_compiler, "monitoring"):
+            _replace(jax_compiler, "monitoring", _Monitoring(jax_compiler.monitoring))
+        logging.getLogger(jax_compiler.__name__).addFilter(_leave_out_untrue)
         register_our_frames()
         watching.watch()
         _keep_jax_cache_closed()
-        _patch_pickler(hooks)
-
-
-def _patch_pickler(hooks: CompileCache) -> None:
-    """Let `jax.experimental.serialize_executable` serialise what was loaded from the cache.
-
-    This stays after `uninstall`, because executables that were loaded before do.
-    """
-    pickler = getattr(jax_serialization, "_JaxPjrtPickler", None)
-    if pickler is None:
-        return
-    original = getattr(pickler.persistent_id, "original", pickler.persistent_id)
-
-    def persistent_id(self: Any, value: Any) -> Any:
-        stored = hooks.stored_bytes(value) if isinstance(value, xla_client.LoadedExecutable) else None
-        return ("exec", stored) if stored is not None else original(self, value)
-
-    vars(persistent_id)["original"] = original
-    pickler.persistent_id = persistent_id
 
 
 def uninstall() -> None:
@@ -375,16 +265,22 @@ def uninstall() -> None:
     with _lock:
         if not _originals:
             return
-        for name, function in _originals.items():
-            setattr(_module_of(name), name, function)
+        for (module, name), function in _originals.items():
+            setattr(module, name, function)
         _originals.clear()
+        logging.getLogger(jax_compiler.__name__).removeFilter(_leave_out_untrue)
         watching.unwatch()
         jax_cache.reset_cache()
 
 
 def is_installed() -> bool:
-    """True if hooks are in the place of JAX's cache now."""
+    """True if hooks take JAX's compilations now."""
     return bool(_originals)
+
+
+def _replace(module: Any, name: str, ours: Any) -> None:
+    _originals[module, name] = getattr(module, name)
+    setattr(module, name, ours)
 
 
 def _keep_jax_cache_closed() -> None:
@@ -395,16 +291,158 @@ def _keep_jax_cache_closed() -> None:
     jax_cache._cache_initialized = True
 
 
-def _module_of(name: str) -> Any:
-    return jax_cache if name == "is_persistent_cache_enabled" else jax_compiler
+def _wrapper(hooks: CompileCache, own: Callable[..., Any]) -> Callable[..., Any]:
+    names = tuple(inspect.signature(own).parameters)
+    count = len(_FIRST)
+
+    @functools.wraps(own)
+    def compile_or_get_cached(*arguments: Any, **named: Any) -> Any:
+        if named or len(arguments) < count:
+            # JAX's own defaults and errors hold.
+            bound = inspect.signature(own).bind(*arguments, **named)
+            bound.apply_defaults()
+            arguments = tuple(bound.arguments[name] for name in names)
+        call = JaxCall(own, arguments[:count], arguments[count:])
+
+        def compile_it() -> Any:
+            if not vars(jax_cache).get("_cache_initialized", True):
+                hooks.reset()
+                _keep_jax_cache_closed()
+            return hooks.compile(call)
+
+        try:
+            return own_failures.answer(compile_it, call.run, is_raised=_raises_errors, report=hooks.report_failure)
+        except BaseException as exc:
+            cut_our_frames(exc)
+            raise
+
+    return compile_or_get_cached
 
 
-def original(name: str) -> Any:
-    """Return JAX's own function of this name, also while ours is in its place; None if it has none."""
-    return _originals.get(name) or getattr(jax_compiler, name, None)
+def _raises_errors() -> bool:
+    return bool(getattr(jax.config, "jax_raise_persistent_cache_errors", False))
+
+
+# -- what JAX's function is told -----------------------------------------------------------------------------------
+
+
+def _answering(own: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(own)
+    def answering(*arguments: Any, **named: Any) -> Any:
+        call = _here.call
+        return own(*arguments, **named) if call is None else answer(call, own, *arguments, **named)
+
+    return answering
+
+
+def _is_cache_used(call: JaxCall, own: Callable[..., Any], backend: Any) -> bool:
+    own(backend)  # sends JAX's event about the use of the cache, once in a process
+    return call.answer is not None
+
+
+def _cache_key(
+    call: JaxCall, own: Callable[..., Any], module: Any, devices: Any, options: Any, *more: Any, **named: Any
+) -> Any:
+    answer = call.answer
+    if answer is None or module is not call.module:
+        return own(module, devices, options, *more, **named)
+    if answer.optimised and bytes(options.executable_build_options.fdo_profile or b"") == PROFILED:
+        return answer.optimised
+    return answer.key
+
+
+def _is_in_cache(call: JaxCall, own: Callable[..., Any], backend: Any, key: str) -> bool:  # noqa: ARG001 (JAX's parameters)
+    answer = call.answer
+    return answer is not None and (answer.is_optimised if key == answer.optimised else answer.is_expected)
+
+
+def _executable(call: JaxCall, own: Callable[..., Any], key: str, *_: Any, **__: Any) -> tuple[Any, Any]:  # noqa: ARG001
+    answer = call.answer
+    if answer is None or answer.executable is None:
+        return None, None
+    return answer.executable, answer.compile_seconds
+
+
+def _is_enabled(hooks: CompileCache) -> bool:
+    """Say whether a cache is on; to JAX's function that makes compile options, that none is.
+
+    It would put XLA's own caches below the cache directory, and raises for the URLs of some.
+    """
+    if sys._getframe(1).f_code.co_name == _MAKES_OPTIONS:
+        return False
+    call = _here.call
+    return hooks.is_enabled() if call is None else call.answer is not None
+
+
+def _put(*_: Any, **__: Any) -> None:
+    """Store nothing: `publishing` has its own rules."""
+
+
+_ANSWERS: Final[dict[str, Callable[..., Any]]] = {
+    "is_cache_used": _is_cache_used,
+    "get_cache_key": _cache_key,
+    "is_executable_in_cache": _is_in_cache,
+    "get_executable_and_time": _executable,
+    "put_executable_and_time": _put,
+}
+
+
+class _Monitoring:
+    """The module `monitoring`, as `compiler` sees it: a hit took the time in which it was loaded, before JAX asked."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def record_event_duration_secs(self, event: str, duration: float, **more: Any) -> None:
+        call = _here.call
+        if call is not None and (answer := call.answer) is not None:
+            if event == _RETRIEVAL:
+                duration = answer.seconds
+            elif event == _SAVED:
+                duration = answer.compile_seconds - answer.seconds
+        self._own.record_event_duration_secs(event, duration, **more)
+
+
+def _leave_out_untrue(record: logging.LogRecord) -> bool:
+    """Leave out a line in which JAX says that nothing is stored of a program which we may store."""
+    call = _here.call
+    return call is None or call.answer is None or not str(record.msg).startswith(_NOT_STORED)
 
 
 # -- what the hooks need of JAX ------------------------------------------------------------------------------------
+
+
+def is_shared_between_hosts() -> bool:
+    """True if one process is to compile a program for all that it spans (`jax_share_binary_between_hosts`)."""
+    return bool(getattr(jax.config, "jax_share_binary_between_hosts", False))
+
+
+def _sharing_is_off() -> contextlib.AbstractContextManager[object] | None:
+    """Return a context in which JAX sends no executable to other processes, in this thread; None if there is none."""
+    from jax._src import config as jax_config  # of programs that span processes
+
+    flag = getattr(jax_config, "share_binary_between_hosts", None)
+    return flag(False) if callable(flag) else None
+
+
+def options_to_profile(options: Any) -> Any:
+    """Return the options with which JAX compiles a program that it is to profile."""
+    if "xla_gpu_enable_command_buffer" not in _constants_of(jax_compiler):
+        return options
+    copied = copy.deepcopy(options)
+    copied.env_option_overrides = [*copied.env_option_overrides, ("xla_gpu_enable_command_buffer", "")]
+    return copied
+
+
+@functools.cache
+def _constants_of(module: Any) -> frozenset[str]:
+    codes = [getattr(each, "__code__", None) for each in vars(module).values() if callable(each)]
+    found = [constant for code in codes if code is not None for constant in code.co_consts]
+    nested = [each for constant in found if isinstance(constant, tuple) for each in constant]
+    return frozenset(each for each in (*found, *nested) if isinstance(each, str))
 
 
 def jaxlib_version() -> str:
@@ -419,8 +457,17 @@ def module_name(module: Any) -> str:
 
 def load_executable(serialized: bytes, placement: Placement) -> Any:
     """Deserialise; raises XLA's own error if it refuses to load the bytes."""
-    callbacks = (placement.callbacks,) if placement.callbacks else ()  # JAX 0.10 takes none at all
-    return placement.backend.deserialize_executable(serialized, placement.devices, placement.options, *callbacks)
+    arguments: tuple[Any, ...] = (placement.options,)
+    if "executable_devices" in _loads_with:
+        arguments = (placement.devices, placement.options)
+    if placement.callbacks and "host_callbacks" in _loads_with:
+        arguments = (*arguments, placement.callbacks)
+    return placement.backend.deserialize_executable(serialized, *arguments)
+
+
+def callbacks_are_cacheable() -> bool:
+    """True if this JAX restores host callbacks with an executable (0.11 and later do)."""
+    return "host_callbacks" in _loads_with
 
 
 def executable_identity(executable: Any) -> tuple[object, object]:
@@ -433,7 +480,7 @@ def executable_identity(executable: Any) -> tuple[object, object]:
 def can_serialize(backend: Any) -> bool:
     """True if this backend can serialise executables: any PJRT platform that says so, not a list of names."""
     return bool(getattr(backend, "supports_executable_serialization", True)) and (
-        getattr(backend, "runtime_type", None) not in jax_cache._UNSUPPORTED_RUNTIMES
+        getattr(backend, "runtime_type", None) not in getattr(jax_cache, "_UNSUPPORTED_RUNTIMES", ())
     )
 
 
@@ -460,11 +507,57 @@ def extra_flag_prefixes() -> tuple[str, ...]:
 
 def topology_bytes(devices: Sequence[Any]) -> bytes | None:
     """Return the serialised topology of `devices`, where this jaxlib gives it (0.11 and later)."""
-    topology = xla_client.get_topology_for_devices(devices)
-    serialize = getattr(topology, "serialize", None)
+    asked = getattr(xla_client, "get_topology_for_devices", None)
+    serialize = getattr(asked(devices), "serialize", None) if asked is not None else None
     return bytes(serialize()) if serialize is not None else None
 
 
 def custom_hook() -> str:
     """Call the hook by which a user adds a text to every key."""
     return str(jax_cache_key.custom_hook())
+
+
+# -- XLA's own caches ----------------------------------------------------------------------------------------------
+
+_XLA_CACHES: Final[dict[str, dict[str, Any]]] = {
+    # JAX lets process 0 alone write, because the directory is shared; here each process has its own.
+    "xla_gpu_per_fusion_autotune_cache_dir": {
+        "xla_gpu_experimental_autotune_cache_mode": xla_client.AutotuneCacheMode.UPDATE
+    },
+    "xla_gpu_kernel_cache_file": {"xla_gpu_enable_llvm_module_compilation_parallelism": True},
+}
+"""XLA's options that say where its own caches are, and what JAX sets with each of them, in those versions that do."""
+
+
+def set_xla_caches(options: Any, paths: dict[str, str]) -> None:
+    """Have XLA use its own caches at these paths, and otherwise those that `XLA_FLAGS` names.
+
+    JAX may have put them below the cache directory, which aborts the process if that is a URL.
+
+    Args:
+        options: of a compilation.
+        paths: by the names of XLA's options.
+    """
+    debug = options.executable_build_options.debug_options
+    for name, more in _XLA_CACHES.items():
+        path = paths.get(name)
+        if path or getattr(debug, name, ""):
+            of_flags, known = _debug_options_of_flags(), _options_that_jax_sets()
+            setattr(debug, name, path or of_flags[name])
+            for option, value in more.items():
+                if option in known:
+                    setattr(debug, option, value if path else of_flags[option])
+
+
+@functools.cache
+def _debug_options_of_flags() -> dict[str, Any]:
+    """Return the values of these options as `XLA_FLAGS` has them, which XLA reads once."""
+    options = xla_client.CompileOptions()
+    debug = options.executable_build_options.debug_options  # a part of `options`, and gone with it
+    names = [each for name, more in _XLA_CACHES.items() for each in (name, *more)]
+    return {name: getattr(debug, name) for name in names if hasattr(debug, name)}
+
+
+@functools.cache
+def _options_that_jax_sets() -> frozenset[str]:
+    return frozenset(_names_of(getattr(jax_compiler, _MAKES_OPTIONS, None)))

@@ -7,21 +7,36 @@ Read for this: jax 0.10.2 and 0.12.0.1, `cache_key.py`, `jax/experimental/topolo
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from jax._src import cache_key as jax_cache_key
 
 from ejcache.errors import UsageError
+from ejcache.jax_integration.seam.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+PART: Final = Part(
+    "keys of programs on a TPU, and programs for devices that are elsewhere",
+    {
+        "jax._src.cache_key": ("_hash_accelerator_config",),
+        "jax._src.xla_bridge": ("_discover_and_register_pjrt_plugins",),
+    },
+)
+jax_cache_key = PART.module("jax._src.cache_key")
+xla_bridge = PART.module("jax._src.xla_bridge")
+
+
 def topology_fingerprint(devices: Sequence[Any]) -> str:
     """Return the topology as JAX's own key has it."""
     hasher = hashlib.sha256()
-    jax_cache_key._hash_accelerator_config(hasher, np.array(devices, dtype=object))
+    given: list[Any] = [np.array(devices, dtype=object)]
+    if "backend" in inspect.signature(jax_cache_key._hash_accelerator_config).parameters:  # before JAX 0.7
+        given.append(devices[0].client)
+    jax_cache_key._hash_accelerator_config(hasher, *given)
     return hasher.hexdigest()
 
 
@@ -31,7 +46,6 @@ def absent_devices(platform: str, topology: bytes) -> Sequence[Any]:
     Raises:
         UsageError: this JAX cannot read one, or has no compiler for its platform.
     """
-    from jax._src import xla_bridge
     from jax.experimental import topologies
 
     read = getattr(topologies.TopologyDescription, "deserialize", None)

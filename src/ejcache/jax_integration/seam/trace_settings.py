@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from jax._src import config as jax_config
+from ejcache.jax_integration.seam.parts import Part
+
+PART: Final = Part(
+    "settings of JAX in `ejcache why`, and their part of what a tuned operation goes by",
+    {"jax._src.config": ("trace_context",)},
+)
+jax_config = PART.module("jax._src.config")
 
 _OTHER_PARTS: Final = frozenset(
     {
@@ -44,12 +50,26 @@ _TRACE_DEFAULTS: Final = {
 }
 """The texts of defaults in JAX 0.10 to 0.12. All other settings are off by default."""
 
+_TRACE_NAMES: Final = (
+    *_TRACE_DEFAULTS,
+    *("jax_debug_key_reuse", "jax_debug_nans", "jax_default_dtype_bits", "jax_default_matmul_precision"),
+    *("jax_default_prng_impl", "jax_dynamic_shapes", "jax_enable_checks", "jax_enable_x64", "jax_random_seed_offset"),
+    *("jax_sharding_in_types", "jax_softmax_custom_jvp", "jax_xla_profile_version"),
+)
+"""The settings that JAX before 0.10, which does not list them, has in its trace context."""
+
 _OFF: Final = frozenset({"None", "False", "0"})
 
 
 def _holders() -> dict[str, Any]:
-    names = [name for name in jax_config.trace_context_names() if name not in _OTHER_PARTS]
-    found = {name: jax_config.config_states.get(name, getattr(jax_config, name, None)) for name in names}
+    states = getattr(jax_config, "config_states", None) or getattr(
+        getattr(jax_config, "config", None),
+        "_value_holders",
+        {},  # before JAX 0.5
+    )
+    listed = getattr(jax_config, "trace_context_names", None)
+    names = list(listed()) if listed is not None else [name for name in _TRACE_NAMES if name in states]
+    found = {name: states.get(name, getattr(jax_config, name, None)) for name in names if name not in _OTHER_PARTS}
     return {name: holder for name, holder in found.items() if hasattr(holder, "get_local")}
 
 

@@ -21,13 +21,18 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final
 
-try:
-    from jax._src import config as jax_config
-    from jax._src import source_info_util as jax_source_info
-    from jax._src import traceback_util as jax_tracebacks
-except ImportError:
-    # A JAX that is not known: frames of ours are shown wherever it cannot be told of them.
-    jax_config = jax_source_info = jax_tracebacks = None
+from ejcache.jax_integration.seam.parts import Part
+
+PART: Final = Part(
+    "errors without frames of ejcache, and the lines of a program that compile",
+    {
+        "jax._src.source_info_util": ("is_user_filename", "register_exclusion"),
+        "jax._src.traceback_util": ("register_exclusion",),
+    },
+)
+jax_config = PART.module("jax._src.config")
+jax_source_info = PART.module("jax._src.source_info_util")
+jax_tracebacks = PART.module("jax._src.traceback_util")
 
 _PACKAGE: Final = str(Path(__file__).parents[2])
 """The directory of ejcache."""

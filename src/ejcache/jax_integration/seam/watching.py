@@ -14,8 +14,9 @@ docs/keys.md lists the other registries, and why they need nothing.
 JAX tells listeners (`jax.monitoring`) how long it traced and lowered a program, in the thread that does it, after it
 has done it. A program that removes all listeners loses the two numbers.
 
-Read for this: jax and jaxlib 0.10.2 and 0.12.0.1, `xla_transform.py`, `ffi.py`, `custom_partitioning.py`,
-`xla_bridge.py`, `lax/linalg.py`; XLA's `xla_transform.cc`, `custom_call_batch_partitioner.cc`.
+Read for this: jax and jaxlib 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `xla_transform.py`, `ffi.py`,
+`custom_partitioning.py`, `xla_bridge.py`, `lax/linalg.py`; XLA's `xla_transform.cc` and
+`custom_call_batch_partitioner.cc`.
 """
 
 from __future__ import annotations
@@ -26,13 +27,24 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from jax._src import lib as jax_lib
-from jax._src import monitoring as jax_monitoring
-from jax._src import xla_bridge
-from jax._src.lib import xla_client
+import jax
+
+from ejcache.jax_integration.seam.parts import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+PART: Final = Part(
+    "keys of programs whose passes or partitioners a program has registered",
+    {
+        "jax._src.lib.xla_client": ("register_custom_call_partitioner",),
+        "jax._src.xla_bridge": ("_plugin_callbacks", "_plugins_registered"),
+    },
+)
+jax_lib = PART.module("jax._src.lib")
+xla_bridge = PART.module("jax._src.xla_bridge")
+xla_client = PART.module("jax._src.lib.xla_client")
+jax_monitoring = PART.module("jax._src.monitoring")
 
 _REGISTER: Final = "register_xla_transform"
 _CLEAR: Final = "clear_xla_transform"
@@ -66,15 +78,6 @@ _seen = RegisteredFunctions()
 _originals: dict[tuple[Any, str], Any] = {}
 
 
-def mismatches() -> list[str]:
-    """List how this JAX differs from what is replaced here; empty if it does not."""
-    names = [name for name in dir(_passes_module()) if name.startswith((_REGISTER, _CLEAR))]
-    found = [f"jaxlib has {name}" for name in names if name.replace(_PLUGIN, "") not in {_REGISTER, _CLEAR}]
-    missing = [name for name in (_BATCHED, _PARTITIONED) if not hasattr(xla_client, name)]
-    missing += [name for name in ("_plugin_callbacks", "_plugins_registered") if not hasattr(xla_bridge, name)]
-    return found + [f"{name} is gone" for name in missing]
-
-
 def watch() -> None:
     """Note from now on what is registered and what takes how long, and find out what was registered before."""
     global _seen
@@ -85,8 +88,8 @@ def watch() -> None:
 
         _seen.passes = may_have_run(registering)
     # JAX asks plug-ins to register the calls, too, and until it has found the plug-ins it keeps the requests.
-    _seen.all_calls = not xla_bridge._plugins_registered
-    for request in xla_bridge._plugin_callbacks:
+    _seen.all_calls = PART.fits and not xla_bridge._plugins_registered
+    for request in getattr(xla_bridge, "_plugin_callbacks", ()):
         if isinstance(request, functools.partial):
             _note_registration(getattr(request.func, "__name__", ""), request.args, request.keywords)
     passes = _passes_module()
@@ -94,8 +97,9 @@ def watch() -> None:
         if name.startswith(_REGISTER):
             _replace(passes, name)
     for name in (_BATCHED, _PARTITIONED):
-        _replace(xla_client, name)
-    jax_monitoring.register_event_duration_secs_listener(_note_duration)
+        if hasattr(xla_client, name):
+            _replace(xla_client, name)
+    jax.monitoring.register_event_duration_secs_listener(_note_duration)
 
 
 def unwatch() -> None:
@@ -103,8 +107,14 @@ def unwatch() -> None:
     for (module, name), original in _originals.items():
         setattr(module, name, original)
     _originals.clear()
-    with contextlib.suppress(AssertionError, AttributeError, ValueError):  # the program has removed all listeners
-        jax_monitoring.unregister_event_duration_listener(_note_duration)
+    own = getattr(jax_monitoring, "unregister_event_duration_listener", None) or getattr(
+        jax_monitoring,
+        "_unregister_event_duration_listener_by_callback",
+        None,  # before JAX 0.8
+    )
+    with contextlib.suppress(AssertionError, ValueError):  # the program has removed all listeners
+        if own is not None:
+            own(_note_duration)
 
 
 def registered() -> RegisteredFunctions:
@@ -139,7 +149,7 @@ def _note_registration(function: str, arguments: tuple[Any, ...], named: Mapping
 
 
 def _passes_module() -> Any:
-    """Return None in jaxlib before 0.10.2, which has no such passes."""
+    """Return None in a jaxlib that has no such passes, before 0.10.2."""
     return getattr(jax_lib, "_xla", None)
 
 
@@ -150,11 +160,9 @@ _PHASES: Final = {
     "/jax/core/compile/jaxpr_trace_duration": "traced",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowered",
 }
-_COMPILED: Final = "/jax/core/compile/backend_compile_duration"
-
 
 _here: Final = threading.local()
-"""What this thread has measured since its last program, `seconds`, and what waits for it, `when_compiled`."""
+"""What this thread has measured since its last program, `seconds`."""
 
 
 def take_durations() -> dict[str, float]:
@@ -163,14 +171,7 @@ def take_durations() -> dict[str, float]:
     return found
 
 
-def when_compiled(callback: Callable[[float], object]) -> None:
-    """Call `callback` with the seconds that JAX took to compile what this thread compiles now."""
-    _here.when_compiled = callback
-
-
 def _note_duration(event: str, duration: float, **_: Any) -> None:
     phase = _PHASES.get(event)
     if phase is not None:
         vars(_here).setdefault("seconds", {})[phase] = duration
-    elif event == _COMPILED and (callback := vars(_here).pop("when_compiled", None)) is not None:
-        callback(duration)

@@ -17,17 +17,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
-from jax._src import config as jax_config
-from jax._src import core
-from jax._src.interpreters import ad, batching
 
+from ejcache.jax_integration.seam.parts import Part
 from ejcache.jax_integration.seam.trace_settings import TRACE_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-_UNSET: Final = jax_config.config_ext.unset
+PART: Final = Part(
+    "tuning that knows jax.vmap, derivatives and jax.eval_shape",
+    {
+        "jax._src.config": ("config_ext", "trace_context"),
+        "jax._src.core": ("Tracer", "no_axis_name", "trace_ctx"),
+        "jax._src.interpreters.ad": ("JVPTracer",),
+        "jax._src.interpreters.batching": ("BatchTrace", "BatchTracer"),
+    },
+)
+jax_config = PART.module("jax._src.config")
+core = PART.module("jax._src.core")
+ad = PART.module("jax._src.interpreters.ad")
+batching = PART.module("jax._src.interpreters.batching")
+_UNSET: Final = getattr(getattr(jax_config, "config_ext", None), "unset", None)
 _lock = threading.RLock()
 _context: Any = None
 
