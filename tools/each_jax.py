@@ -3,10 +3,11 @@
     python tools/each_jax.py --seconds 300
 
 For each version, in an environment of its own that is kept in `.venv-jax/`: six small programs with JAX's own cache and
-no floor, twice; then with ejcache in its thin form, twice, with a damaged entry, with a cache that is too small, and
-twice with a bucket on loopback. The values must be equal, the hits at least JAX's own, and but for the one line about
-the form nothing may be warned of that the programs without ejcache are not warned of. On versions of the full form,
-that one is started twice, too.
+no floor, twice; then with ejcache, twice, with a damaged entry, with a cache that is too small, and twice with a bucket
+on loopback. The values must be equal, the hits at least JAX's own, and nothing may be warned of that the programs
+without ejcache are not warned of. Then come the cases of `tests/programs/every_jax.py`: callbacks, forbidden
+compilations, `warm`, a tuned operation, serialised executables, events, errors, `why`, processes that start together,
+and two ranks, which also share what the first one compiles.
 
 What does not fit into the time is left out. The versions take turns by the date, and the last lines say which ran.
 Exits with 1 if a version fails, and with 0 where no environment can be made.
@@ -144,7 +145,7 @@ class Start(NamedTuple):
         values: of the programs.
         hits: as JAX counted them.
         counted: by ejcache; empty without it.
-        warnings: lines on stderr, but the one about the form.
+        warnings: lines on stderr.
         seconds: of processor time.
     """
 
@@ -160,14 +161,14 @@ _STAMP: Final = re.compile(r"^([A-Z])\d{4} [\d:.]+ +\d+ ")
 
 
 def start(python: Path, mode: str, place: str, **variables: str) -> Start:
-    """Start the six programs: `jax` with JAX's own cache, `thin` or `full` with ejcache."""
+    """Start the six programs: `jax` with JAX's own cache, `ours` with ejcache."""
     kept = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH")
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1", **variables}
     done = subprocess.run(
         [python, str(PROGRAMS), mode, place], env=env, capture_output=True, text=True, check=False, timeout=240
     )
-    said = [line for line in done.stderr.splitlines() if line.strip() and "gets the thin form" not in line]
+    said = [line for line in done.stderr.splitlines() if line.strip()]
     lines = [_STAMP.sub(r"\1 ", line) for line in said]
     if done.returncode or not done.stdout.startswith("{"):
         raise FailedError(f"{mode}: exit status {done.returncode}: {' | '.join(lines[-5:])}")
@@ -231,43 +232,127 @@ def check(python: Path, server: str) -> str:
             return found
 
         quiet = {"HOME": f"{scratch}/home"}
-        cold = same("cold", start(python, "thin", f"{scratch}/c", **quiet))
-        warm = same("warm", start(python, "thin", f"{scratch}/c", **quiet))
-        require(cold.counted["form"] == "thin", f"the form is {cold.counted['form']}")
+        cold = same("cold", start(python, "ours", f"{scratch}/c", **quiet))
+        warm = same("warm", start(python, "ours", f"{scratch}/c", **quiet))
+        require(cold.counted["kept"] == "ours", f"the entries are kept {cold.counted['kept']}")
         require(warm.hits >= own[1].hits > 0, f"warm: {warm.hits} hits, {began}")
         require(warm.counted["misses"] == 0, f"warm: {warm.counted['misses']} misses")
 
         damaged = damage(python, f"{scratch}/c")
-        healed = same("damaged", start(python, "thin", f"{scratch}/c", **quiet), said=True)
+        healed = same("damaged", start(python, "ours", f"{scratch}/c", **quiet), said=True)
         require(healed.counted["corrupt"] == damaged, f"damaged: {healed.counted['corrupt']} of {damaged} were found")
-        after = same("healed", start(python, "thin", f"{scratch}/c", **quiet))
+        after = same("healed", start(python, "ours", f"{scratch}/c", **quiet))
         require(after.counted["misses"] == 0, f"healed: {after.counted['misses']} misses")
 
-        full = same("full", start(python, "thin", f"{scratch}/f", EJCACHE_MAX_SIZE=str(FULL_BYTES), **quiet), said=True)
+        full = same("full", start(python, "ours", f"{scratch}/f", EJCACHE_MAX_SIZE=str(FULL_BYTES), **quiet), said=True)
         require(0 < full.counted["bytes"] <= FULL_BYTES, f"full: {full.counted['bytes']} bytes")
 
         url = f"gs://bucket/{python.parent.parent.name}"
         far = {"STORAGE_EMULATOR_HOST": server, "EJCACHE_MIN_COMPILE_SECONDS": "0"}
-        first = same("bucket", start(python, "thin", url, HOME=f"{scratch}/one", **far))
-        second = same("bucket, another host", start(python, "thin", url, HOME=f"{scratch}/two", **far))
+        first = same("bucket", start(python, "ours", url, HOME=f"{scratch}/one", **far))
+        second = same("bucket, another host", start(python, "ours", url, HOME=f"{scratch}/two", **far))
         require(second.hits >= own[1].hits, f"bucket: {second.hits} hits, {began}")
         said = f"{warm.hits} hits of {first.counted['misses']}, {began}; {damaged} damaged; {own[1].seconds:.1f} s of"
         said += f" processor with JAX's own, {warm.seconds:.1f} s with ejcache"
-        if is_full_form(python):
-            same("full form", start(python, "full", f"{scratch}/c", **quiet))
-            again = same("full form", start(python, "full", f"{scratch}/c", **quiet))
-            require(again.counted["form"] == "full", f"the form is {again.counted['form']}")
-            require(again.hits >= own[1].hits, f"full form: {again.hits} hits, {began}")
-            said += f"; full form {again.hits} hits"
+        said += f"; {check_cases(python, scratch)} cases"
         return said
 
 
-def is_full_form(python: Path) -> bool:
-    """True if the version is in the list of those with the full form."""
-    asked = "from ejcache.jax_integration import is_proven; import jax; print(is_proven(jax.__version__))"
-    env = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ.get("PATH", "")}
-    done = subprocess.run([python, "-c", asked], env=env, capture_output=True, text=True, check=False, timeout=120)
-    return done.stdout.strip() == "True"
+# -- what depends on the version -----------------------------------------------------------------------------------
+
+
+CASES: Final = ROOT / "tests" / "programs" / "every_jax.py"
+_CALLBACKS_SINCE: Final = (0, 11)
+
+
+def begin(python: Path, home: str, case: str, place: str, *words: str) -> subprocess.Popen[str]:
+    """Begin a case in a process of its own."""
+    kept = ("PATH", "TMPDIR", "LANG", "LD_LIBRARY_PATH")
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": home}
+    command = [str(python), str(CASES), case, place, *words]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def said_by(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for a case, and return what it said."""
+    out, err = process.communicate(timeout=240)
+    last = out.splitlines()[-1] if out.strip() else ""
+    if process.returncode or not last.startswith("{"):
+        why = " | ".join(line for line in err.splitlines()[-5:])
+        raise FailedError(f"{process.args}: exit status {process.returncode}: {why}")
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def check_cases(python: Path, scratch: str) -> int:
+    """Try what depends on the version; how many cases there are.
+
+    Raises:
+        FailedError: one of them is not as it must be.
+    """
+    asked = subprocess.run(
+        [python, "-c", "import jax; print(jax.__version__)"], capture_output=True, text=True, check=True
+    )
+    version = ordered(asked.stdout.strip())
+    home = f"{scratch}/home"
+
+    def one(case: str, *words: str) -> dict[str, Any]:
+        return said_by(begin(python, home, case, f"{scratch}/{case}", *words))
+
+    cases: list[tuple[str, Any, Any]] = []
+
+    def equal(what: str, found: Any, wanted: Any) -> None:
+        cases.append((what, found, wanted))
+
+    before, after = one("callbacks", "10"), one("callbacks", "20")
+    equal("callbacks", (before["values"], after["values"], after["seen"]), ([21.0, 4.0], [41.0, 4.0], [20.0]))
+    if version >= _CALLBACKS_SINCE:
+        equal("programs with callbacks hit", after["misses"], 0)
+    equal("custom_partitioning", one("partitioned")["value"], one("partitioned")["value"])
+    one("forbidden", "before")
+    found = one("forbidden", "after")
+    equal("forbid_compile", (found["hits"] > 0, "would be compiled" in found["refused"]), (True, True))
+    equal("warm", one("warmed", "before")["outcome"], "compiled")
+    equal("warm, and then", one("warmed", "after")["misses"], 0)
+    before, after = one("tuned"), one("tuned")
+    equal("a tuned operation", (before["values"], before["measured"], after["measured"]), (after["values"], 2, 1))
+    before, after, last = one("serialised", "before"), one("serialised", "after"), one("serialised", "last")
+    equal("serialize_executable", (after["value"], last["value"], after["hits"]), (before["value"], before["value"], 1))
+    for start_of in ("a miss", "a hit"):
+        own = said_by(begin(python, home, "listened", f"{scratch}/own", "jax"))
+        ours = one("listened", "ours")
+        equal(
+            f"events of {start_of}",
+            *([each[n] for n in ("value", "events", "durations", "lines", "changed")] for each in (ours, own)),
+        )
+        equal(f"time of {start_of}", ours["retrieval"] > 0, start_of == "a hit")
+    equal("an error of XLA", one("failing", "ours"), one("failing", "jax"))
+    one("edited", "1")
+    equal("why", [text.partition(" changed: ")[2].partition(",")[0] for text in one("edited", "2")["why"]], ["1 -> 2"])
+    several = [begin(python, home, "together", f"{scratch}/together") for _ in range(3)]
+    together = [said_by(each) for each in several]
+    equal(
+        "processes at once",
+        sum(each["hits"] + each["misses"] for each in together) / 3,
+        together[0]["hits"] + together[0]["misses"],
+    )
+    equal(
+        "each program compiled once",
+        sum(each["misses"] for each in together),
+        together[0]["hits"] + together[0]["misses"],
+    )
+    for how in ("load", "share"):
+        for start_of in ("first", "second"):
+            port = str(20_000 + (os.getpid() * 7 + len(cases) * 131) % 20_000)
+            pod = [begin(python, home, "ranks", f"{scratch}/{how}", str(rank), port, how) for rank in range(2)]
+            ranks = [said_by(each) for each in pod]
+            equal(f"{how}: values of the {start_of} start", [each["value"] for each in ranks], [18.0, 18.0])
+            if start_of == "second":
+                equal(f"{how}: both ranks hit", [each["misses"] for each in ranks], [0, 0])
+    wrong = [f"{what}: {found} is not {wanted}" for what, found, wanted in cases if found != wanted]
+    require(not wrong, "; ".join(wrong))
+    return len(cases)
 
 
 class Run:

@@ -1,77 +1,105 @@
-"""The seam knows the JAX it is built on, and keeps its hands off one that it does not know."""
+"""The seam knows the JAX that it is built on; where a JAX lacks a name, what needs it is missing, and nothing else."""
 
 from __future__ import annotations
 
-import inspect
+import json
 
-import jax
 import pytest
+from helpers import SUPPORT
 
+from ejcache.jax_integration import in_charge, missing_parts
 from ejcache.jax_integration.seam import patch as seam
 
-SOAK = pytest.mark.soak
+PROGRAM = """
+import importlib, json, sys
+sys.path.insert(0, sys.argv[3])
+import jax, jax.numpy as jnp
+for name in ("jax._src.compiler", "jax._src.lax.linalg", "jax.experimental.serialize_executable"):
+    importlib.import_module(name)
+from renamed_jax import rename
+for each in filter(None, sys.argv[2].split(",")):
+    module, _, name = each.rpartition(".")
+    rename(module, name)
+import ejcache
+cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
+values = [float(jax.jit(lambda x: (jnp.sin(x) * n).sum())(jnp.arange(8.0))) for n in (2, 3)]
+from ejcache.jax_integration import in_charge
+stats = ejcache.stats()
+print(json.dumps([values, in_charge()[0], stats.hits, stats.misses, ejcache.active() is not None]))
+"""
+WRAPPED = ("jax._src.compiler.compile_or_get_cached", *(f"jax._src.compilation_cache.{name}" for name in seam._ASKED))
+OF_KEYS = tuple(f"jax._src.cache_key.{name}" for name in seam._OF_KEYS)
+OTHERS = (
+    *("jax._src.compilation_cache._UNSUPPORTED_RUNTIMES", "jax._src.compilation_cache._cache_initialized"),
+    *("jax._src.compilation_cache.is_persistent_cache_enabled", "jax._src.compiler.monitoring"),
+    *("jax._src.compiler.get_compile_options", "jax._src.compiler.backend_compile_and_load"),
+    *("jax._src.config.config_states", "jax._src.config.share_binary_between_hosts", "jax._src.config.trace_context"),
+    *("jax._src.config.trace_context_names", "jax._src.distributed.global_state"),
+    *("jax._src.lib.xla_client.LoadedExecutable", "jax._src.lib.xla_client.get_topology_for_devices"),
+    *("jax._src.lib.xla_client.register_custom_call_partitioner", "jax._src.sharding_impls.UnspecifiedValue"),
+    *("jax._src.monitoring.unregister_event_duration_listener", "jax._src.source_info_util.is_user_filename"),
+    *("jax._src.source_info_util.register_exclusion", "jax._src.traceback_util.register_exclusion"),
+    *("jax._src.xla_bridge._init_backend", "jax._src.xla_bridge._plugin_callbacks"),
+    *("jax._src.xla_bridge._plugins_registered", "jax.experimental.serialize_executable._JaxPjrtPickler"),
+)
+FEW = {WRAPPED[0], "jax._src.xla_bridge._init_backend", "jax._src.config.config_states"}
+FALLBACK = "jax._src.compilation_cache.get_file_cache"
+
+
+def names(*all_of_them):
+    return [pytest.param(each, marks=() if each in FEW else pytest.mark.soak) for each in all_of_them]
+
+
+@pytest.fixture
+def start(run_python, tmp_path):
+    """What a start said in JSON, with these names of JAX renamed, and its lines on stderr."""
+
+    def run(renamed):
+        done = run_python(PROGRAM, str(tmp_path / "c"), renamed, str(SUPPORT), env={"JAX_PLATFORMS": "cpu"})
+        return json.loads(done.stdout), [line for line in done.stderr.splitlines() if line.startswith("ejcache: ")]
+
+    return run
 
 
 def test_this_jax_is_as_expected():
-    """No mismatch on a supported JAX: otherwise every other test in here tests JAX's own cache."""
+    """Nothing is missing: otherwise every other test in here tests something else."""
     assert seam.mismatches() == []
+    assert in_charge()[0] == "ours"
+    assert missing_parts() == []
 
 
-@pytest.mark.parametrize("name", seam.PARAMETERS)
-def test_what_replaces_a_function_has_its_parameters(name):
-    """All that any version has, by name and in their order, after the hooks; none is needed that a version lacks."""
-    accepted = [text.split() for text in seam.PARAMETERS[name]]
-    _, *parameters = inspect.signature(seam.REPLACEMENTS[name]).parameters.values()
-    assert [each.name for each in parameters] == accepted[-1]
-    needed = {each.name for each in parameters if each.default is each.empty}
-    assert all(needed <= set(names) for names in accepted)
+@pytest.mark.parametrize("name", names(*WRAPPED, *OF_KEYS))
+def test_a_jax_whose_compilations_cannot_be_taken(start, name):
+    """The store works behind JAX's own cache: equal values, then hits, and a line that names what is gone."""
+    (values, *_), _ = start("")
+    (cold, kept, *_), _ = start(name)
+    (warm, _, hits, misses, active), said = start(name)
+    assert values == cold == warm
+    assert (kept, hits > 0, misses, active) == ("behind", True, 0, True)
+    assert len(said) == 1
+    assert name in said[0]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        pytest.param("compiler._cache_read = lambda key: None", "_cache_read takes", id="signature", marks=SOAK),
-        pytest.param("del compiler._get_cache_key", "_get_cache_key is gone", id="function-gone"),
-        pytest.param(
-            "compiler.compile_or_get_cached = lambda *a: None", "does not call", id="caller-rewritten", marks=SOAK
-        ),
-        pytest.param(
-            "del compilation_cache._UNSUPPORTED_RUNTIMES", "_UNSUPPORTED_RUNTIMES is gone", id="name-gone", marks=SOAK
-        ),
-        pytest.param("sys.modules['jax._src.lib.mlir'] = None", "mlir", id="module-gone", marks=SOAK),
-        pytest.param(
-            "del config.config_states['jax_compilation_cache_max_size']", "max_size is gone", id="flag-gone", marks=SOAK
-        ),
-    ],
-)
-def test_an_unknown_jax_keeps_its_own_cache(change, words, run_python, tmp_path):
-    """Where even the thin form has no place: said once, naming what differs; JAX's own cache keeps its files in the
-    directory that was asked for."""
-    finished = run_python(
-        f"""
-        import sys
-        import jax
-        from jax._src import compilation_cache, compiler, config
-        original = compiler.compile_or_get_cached, compiler._cache_read, compiler._get_cache_key
-        states = dict(config.config_states)
-        {change}
-        get_file_cache = compilation_cache.get_file_cache
-        del compilation_cache.get_file_cache
-        import ejcache
-        for _ in range(2):
-            cache = ejcache.enable({str(tmp_path / "c")!r}, min_compile_seconds=0)
-        print(ejcache.active())
-        compiler.compile_or_get_cached, compiler._cache_read, compiler._get_cache_key = original
-        compilation_cache._UNSUPPORTED_RUNTIMES = set()
-        compilation_cache.get_file_cache = get_file_cache
-        print(jax.jit(lambda x: x * 2)(21))
-        """
-    )
+@pytest.mark.parametrize("name", names(*OTHERS))
+def test_a_name_that_one_thing_needs(start, name):
+    """That thing alone is missing, which is one line at most: the values are equal, and the second start hits."""
+    (values, *_), _ = start("")
+    (found, kept, hits, misses, active), said = start(name)
+    assert (found, kept, hits > 0, misses, active) == (values, "ours", True, 0, True)
+    assert len(said) <= 1
 
-    assert finished.stdout.split() == ["None", "42"]
-    assert finished.stderr.count("JAX's own cache stays in charge") == 1
-    assert words in finished.stderr
-    assert "get_file_cache is gone" in finished.stderr
-    assert jax.__version__ in finished.stderr
-    if "flag-gone" not in words and "max_size" not in words:
-        assert list((tmp_path / "c").glob("*-cache"))
+
+def test_a_jax_that_takes_no_store(start, tmp_path):
+    """JAX's own cache is in charge, in the directory that was asked for; it is said once, with all that is gone."""
+    (_, kept, _, _, active), said = start(f"{WRAPPED[0]},{FALLBACK}")
+    assert (kept, active) == ("jax", False)
+    assert list((tmp_path / "c").glob("*-cache"))
+    assert len(said) == 1
+    assert all(each in said[0] for each in (WRAPPED[0], FALLBACK, "JAX's own cache stays in charge"))
+
+
+def test_another_version_of_the_same_jax(run_python, tmp_path):
+    """A version says nothing: what is there decides."""
+    changed = 'import jax\njax.__version__ = jax.version.__version__ = "99.1.0"\n' + PROGRAM
+    found = json.loads(run_python(changed, str(tmp_path / "c"), "", str(SUPPORT)).stdout)
+    assert found[1] == "ours"
