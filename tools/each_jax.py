@@ -280,7 +280,7 @@ def said_by(process: subprocess.Popen[str]) -> dict[str, Any]:
     last = out.splitlines()[-1] if out.strip() else ""
     if process.returncode or not last.startswith("{"):
         why = " | ".join(line for line in err.splitlines()[-5:])
-        raise FailedError(f"{process.args}: exit status {process.returncode}: {why}")
+        raise FailedError(f"{process.args!r}: exit status {process.returncode}: {why}")
     found: dict[str, Any] = json.loads(last)
     return found
 
