@@ -100,6 +100,32 @@ def test_one_pool_in_several_rounds_adds_up(threads):
     assert threads.saved == pytest.approx(3 * 5.0, abs=1.5)
 
 
+def test_threads_that_worked_together_once_do_not_wait_for_each_other(threads):
+    """Of a pool that loads quickly, one thread has a program between two of another."""
+    for number in range(4):
+        for thread in range(4):
+            at = 1.0 + number + 0.25 * thread
+            threads.hit(thread, at, 5.0, load=0.01, since=at if not number else 0.01)
+    assert threads.saved == pytest.approx(4 * 5.0, abs=4.0)
+
+
+def test_a_thread_that_starts_late_belongs_to_those_at_work(threads):
+    """The last of several was started after the first had loaded its program, and while the second was at work."""
+    for thread, (began, ended) in enumerate([(0.0, 1.0), (0.9, 2.0), (1.9, 3.0), (2.9, 4.0)]):
+        threads.started[thread] = began
+        threads.hit(thread, ended, 10.0)
+    assert threads.saved < 4 * 10.0 / 2
+
+
+def test_that_threads_worked_together_may_show_later(threads):
+    """The last one is ready before those that were at work all the time."""
+    for thread, began in enumerate([0.0, 0.1, 0.2, 1.5]):
+        threads.started[thread] = began
+    for thread, ended in [(0, 1.0), (3, 2.0), (1, 3.0), (2, 3.1)]:
+        threads.hit(thread, ended, 10.0)
+    assert threads.saved == pytest.approx(10.0, abs=2.5)
+
+
 def test_a_hit_saves_nothing_while_another_thread_compiles(threads):
     threads.hit(1, 1.0, 10.0, since=1.0)
     threads.miss(2, 10.9, 10.9)

@@ -4,7 +4,8 @@ Within a thread the seconds add up. Over threads the length of their union count
 seconds at the same time keep the program waiting for ten seconds, not for eighty. So each hit is put where its
 compilation would have been without the cache: later by what the hits before it have saved. Before it are those of its
 own thread, and those of others that began and ended while its thread compiled nothing, or was not there yet, such as
-those of a thread that was waited for.
+those of a thread that was waited for. Threads that were once at work at the same time do not wait for each other, nor
+for what those were at work with.
 
 What is saved is the length of the union of these compilations, less that of what happened in their place.
 """
@@ -21,12 +22,13 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 from ejcache.util.lifecycle import track_forks
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _RECENT: Final = 256
-"""Programs that a program of another thread may have come after."""
+"""Programs that a program of another thread may have come after, and those of a start that may be put elsewhere."""
 _INTERVALS: Final = 4096
 """What is further back than so many intervals is forgotten: nothing begins there any more."""
 _STARTED: Final = 19
@@ -67,6 +69,16 @@ def _age_of_thread() -> float:
         return 0.0
 
 
+class _Program(NamedTuple):
+    """When a thread began with a program and had it, and the seconds that it took and would have taken."""
+
+    thread: int
+    began: float
+    ended: float
+    spent: float
+    without: float
+
+
 class CompileTime:
     """Adds up, over the threads of a process, what hits save and what compilations take. Safe for threads and forks.
 
@@ -92,11 +104,17 @@ class CompileTime:
     def after_fork_in_child(self) -> None:
         """Begin anew: what the parent has saved is counted there."""
         self._lock = threading.RLock()
+        self._compiled = _Union()
+        self._groups: dict[int, int] = {}  # of threads that were at work at the same time
+        self._programs: list[_Program] = []
+        self._saved = 0.0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._without = _Union()  # when programs would have been compiled without the cache
         self._spent = _Union()  # when they were loaded or compiled
-        self._compiled = _Union()
         self._threads: dict[int, tuple[float, float]] = {}  # when its last program was ready, and what is saved by then
-        self._recent: collections.deque[tuple[float, float, float]] = collections.deque(maxlen=_RECENT)
+        self._recent: collections.deque[tuple[_Program, float]] = collections.deque(maxlen=_RECENT)
 
     def hit(self, compile_seconds: float, load_seconds: float, *, since: float = 0.0) -> float:
         """Count a program that was just loaded by this thread; returns by how many seconds more is saved now.
@@ -123,16 +141,49 @@ class CompileTime:
 
     def _count(self, spent: float, without: float, since: float) -> tuple[float, float]:
         ended, thread = self._clock(), self._thread()
+        if len(self._threads) > (thread in self._threads):  # there are other threads
+            since = since if thread in self._threads else max(since, self._age())
+        program = _Program(thread, ended - since, ended, spent, without)
+        before = self._saved
+        if len(self._programs) < _RECENT:
+            self._programs.append(program)
+        if self._joins_groups(program) and len(self._programs) < _RECENT:
+            # Only now it is known that some of the programs before did not wait for each other.
+            self._begin_anew()
+            self._saved = sum(map(self._place, self._programs))
+        else:
+            self._saved += self._place(program)
+        return self._saved - before, ended
+
+    def _place(self, program: _Program) -> float:
+        """Put a program behind those that came before it; returns by how many seconds more is saved then."""
+        thread, began, ended, spent, without = program
         before, saved = self._threads.get(thread, (-math.inf, 0.0))
-        if len(self._threads) > (before > -math.inf):  # there are other threads
-            began = ended - (since if before > -math.inf else max(since, self._age()))
-            after = (others for start, end, others in self._recent if before <= start and end <= began)
-            saved = max(saved, *after, 0.0)
+        if len(self._threads) > (thread in self._threads):
+            group = self._group_of(thread)
+            earlier = (
+                saved_then
+                for other, saved_then in self._recent
+                if before <= other.began and other.ended <= began and self._group_of(other.thread) != group
+            )
+            saved = max(saved, *earlier, 0.0)
         begin = ended - spent
         more = self._without.add(begin + saved, begin + saved + without) - self._spent.add(begin, ended)
         self._threads[thread] = ended, saved + without - spent
-        self._recent.append((ended - since, ended, saved + without - spent))
-        return more, ended
+        self._recent.append((program, saved + without - spent))
+        return more
+
+    def _joins_groups(self, program: _Program) -> bool:
+        """True if the program shows that threads of different groups work at the same time; then they are one group."""
+        if len(self._threads) <= (program.thread in self._threads):
+            return False
+        at_work = {self._group_of(other.thread) for other, _ in self._recent if other.ended > program.began}
+        at_work.add(self._group_of(program.thread))
+        self._groups.update({each: program.thread for each, group in self._groups.items() if group in at_work})
+        return len(at_work) > 1
+
+    def _group_of(self, thread: int) -> int:
+        return self._groups.setdefault(thread, thread)
 
 
 compile_time: Final = CompileTime()
