@@ -84,7 +84,7 @@ class CompileTime:
 
     Args:
         clock: monotonic seconds.
-        thread: returns the number of the calling thread.
+        thread: returns a number of the calling thread that no later one gets soon.
         age: returns for how many seconds the calling thread has run, 0.0 if that is unknown.
     """
 
@@ -92,7 +92,7 @@ class CompileTime:
         self,
         *,
         clock: Callable[[], float] = time.monotonic,
-        thread: Callable[[], int] = threading.get_ident,
+        thread: Callable[[], int] = threading.get_native_id,
         age: Callable[[], float] = _age_of_thread,
     ) -> None:
         self._clock = clock
@@ -141,8 +141,11 @@ class CompileTime:
 
     def _count(self, spent: float, without: float, since: float) -> tuple[float, float]:
         ended, thread = self._clock(), self._thread()
-        if len(self._threads) > (thread in self._threads):  # there are other threads
-            since = since if thread in self._threads else max(since, self._age())
+        if len(self._threads) > _INTERVALS:
+            self._threads.clear()  # of a server that has a thread for each request
+            self._groups.clear()
+        if self._threads and thread not in self._threads:
+            since = max(since, self._age())
         program = _Program(thread, ended - since, ended, spent, without)
         before = self._saved
         if len(self._programs) < _RECENT:
