@@ -359,7 +359,7 @@ class _CodeDescriber(Describer):
 def _is_reference(value: Any) -> bool:
     import jax
 
-    return isinstance(value, jax.Ref)
+    return isinstance(value, getattr(jax, "Ref", ()))  # JAX before 0.8 has none in public
 
 
 def _code_text(code: types.CodeType) -> str:

@@ -82,7 +82,8 @@ def _type_text(leaf: Any) -> str:
     import jax
     import jax.numpy as jnp
 
-    weak = "weak " if getattr(jax.typeof(leaf), "weak_type", False) else ""
+    type_of = getattr(jax, "typeof", None) or vars(jax.core)["get_aval"]  # before JAX 0.6
+    weak = "weak " if getattr(type_of(leaf), "weak_type", False) else ""
     return f"{weak}{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
 
 

@@ -11,6 +11,7 @@ elements is in the tracer that it wraps. And which settings decide the program t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from dataclasses import dataclass, field
@@ -43,6 +44,39 @@ _lock = threading.RLock()
 _context: Any = None
 
 
+class _ContextOfMesh:
+    """What `jax.make_user_context` makes, for JAX before 0.7: a value that keeps traces apart.
+
+    JAX compares traces by the meshes that are entered, and does nothing else with that tuple.
+    """
+
+    def __init__(self, default: Any) -> None:
+        self._default = default
+        self._here = threading.local()
+
+    @property
+    def value(self) -> Any:
+        return getattr(self._here, "value", self._default)
+
+    @contextlib.contextmanager
+    def __call__(self, value: Any) -> Iterator[None]:
+        holder = jax_config.mesh_context_manager
+        before, meshes = self.value, holder.get_local()
+        self._here.value = value
+        holder.set_local((holder.value, value))
+        try:
+            yield
+        finally:
+            self._here.value = before
+            holder.set_local(meshes)
+
+
+def user_context(default: Any) -> Any:
+    """Return a context of this thread: `context(value)` is a block, whose traces JAX does not reuse under others."""
+    own = getattr(jax, "make_user_context", None)
+    return _ContextOfMesh(default) if own is None else own(default)
+
+
 def evaluates_shapes() -> bool:
     """True if this thread is inside `jax.eval_shape`."""
     return _context is not None and bool(_context.value)
@@ -54,7 +88,7 @@ def watch_shape_evaluation() -> None:
     with _lock:
         if _context is not None:
             return
-        context = jax.make_user_context(default_value=False)
+        context = user_context(False)
         original = jax.eval_shape
 
         @functools.wraps(original)
