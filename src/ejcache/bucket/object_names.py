@@ -16,63 +16,21 @@ The layout is the same for file systems and buckets, because a bucket may be mou
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import socket
 import uuid
 from typing import Final
-from urllib.parse import quote, unquote_to_bytes
 
 from ejcache import entry, entry_encoding
 from ejcache.errors import EntryError, EntryVersionError
-from ejcache.util.store_keys import check_key, key_digest
+from ejcache.util.store_keys import key_of_place, place_of_key
 
 ENTRIES: Final = "v1/entries/"
 QUARANTINE: Final = "v1/quarantine/"
 TEMPORARY: Final = "v1/tmp/"
 
 _PROCESS: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})-([0-9]{1,10})-[0-9a-f]{32}")
-
-_SAFE: Final = " !$&'(),-.;=@^_{}~"
-"""Characters, beside letters and digits, that every file system and object store takes as they are."""
-
-_COMPONENT: Final = 240
-"""File names have at most 255 bytes; a longer key is split into directories, each part but the last ending in `+`."""
-
-
-def escape_key(key: str) -> str:
-    """Return a path, of one component or of several for a long key, that is different for every key.
-
-    Percent-encoding keeps keys readable. A key whose percent-encoding is longer than a file name and longer than base64
-    is written in base64 instead, after a `=`, with which no percent-encoded key begins. So each key fits an object name
-    (1024 bytes).
-    """
-    escaped = quote(key, safe=_SAFE)
-    if escaped[0] in "=. -~":
-        escaped = f"%{ord(escaped[0]):02X}{escaped[1:]}"
-    if escaped[-1] in ". ":  # Windows drops them from the end of a name
-        escaped = f"{escaped[:-1]}%{ord(escaped[-1]):02X}"
-    encoded = "=" + base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
-    if len(escaped) > max(len(encoded), _COMPONENT):
-        escaped = encoded
-    parts = [escaped[start : start + _COMPONENT] for start in range(0, len(escaped), _COMPONENT)]
-    return "+/".join(parts)
-
-
-def unescape_key(name: str) -> str | None:
-    """Return the key from which `escape_key` made `name`; None if it did not make `name`."""
-    joined = name.replace("+/", "")
-    try:
-        if joined.startswith("="):
-            key = base64.urlsafe_b64decode(joined[1:] + "=" * (-(len(joined) - 1) % 4)).decode()
-        else:
-            key = unquote_to_bytes(joined).decode()
-        # Other users may have made the object, and a command must not take another name for a key of ours.
-        return key if escape_key(check_key(key)) == name else None
-    except ValueError:
-        return None
-
 
 _MAX_ENTRY: Final = entry.MAX_RAW_SIZE + entry.MAX_HEADER_SIZE + entry.OVERHEAD
 _MAX_SIZES: Final = {
@@ -113,13 +71,12 @@ def may_hold_up(name: str) -> bool:
 
 def entry_name(key: str) -> str:
     """Return the name of the entry under `key`."""
-    return f"{ENTRIES}{key_digest(key, 2)}/{escape_key(key)}"
+    return ENTRIES + place_of_key(key)
 
 
 def key_of_name(name: str) -> str | None:
     """Return the key of the entry with this name; None if no entry has such a name."""
-    key = unescape_key(name.removeprefix(ENTRIES)[3:])
-    return key if key is not None and entry_name(key) == name else None
+    return key_of_place(name[len(ENTRIES) :]) if name.startswith(ENTRIES) else None
 
 
 def process_name() -> str:

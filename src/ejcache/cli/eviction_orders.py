@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ejcache.cli import output
 from ejcache.cli.listing import list_entries, read_facts
 from ejcache.maintenance.eviction_plan import EvictionPlan
-from ejcache.stores.local.cost_order import weight
+from ejcache.stores.base import worth_of_use
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
@@ -30,12 +30,7 @@ def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> 
     with output.progress("reading", len(unknown), quiet=quiet) as advance:
         for row, fact in zip(unknown, read_facts(unknown, cache, advance=advance), strict=True):
             seconds[row.info.key] = fact["compile_seconds"] or 0.0
-    infos = [
-        row.info._replace(order=(seconds[row.info.key] or 0.0) * weight(row.info.hits or 0) / max(row.info.size, 1))
-        if row.info.order is None
-        else row.info
-        for row in rows
-    ]
+    infos = [row.info._replace(worth=worth_of_use(seconds[row.info.key] or 0.0)) for row in rows]
     answer = []
     for name, by_cost in (("lru", False), ("cost", True)):
         with EvictionPlan(infos, now=time.time(), policy=replace(policy, by_cost=by_cost)) as plan:

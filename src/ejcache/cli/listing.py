@@ -18,7 +18,7 @@ from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.entry import Header
@@ -181,17 +181,7 @@ def read_facts(
     threads = THREADS if cache.shared else 1
     for start in range(0, len(rows), _BATCH):
         batch = rows[start : start + _BATCH]
-        small: Mapping[str, bytes] = {}
-        # Of a local store, one look at its index is much faster than one for each; one that can be written to would
-        # note that they were used.
-        if cache.store is not None and cache.store.read_only:
-            with contextlib.suppress(StoreError):
-                small = cache.store.get_small([row.info.key for row in batch])
-        read = partial(_facts, cache=cache, small=small)
+        read = partial(header_facts, cache=cache)
         for facts in in_parallel(read, batch, threads=threads):
             yield facts
             advance()
-
-
-def _facts(row: ListedEntry, *, cache: OpenCache, small: Mapping[str, bytes]) -> dict[str, Any]:
-    return header_facts(row, cache, small.get(row.info.key))

@@ -24,7 +24,6 @@ from ejcache.bucket.object_names import (
     is_process_name,
     key_of_name,
     process_name,
-    unescape_key,
 )
 from ejcache.coordination.shared_leases import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreRefusedError
@@ -41,6 +40,7 @@ from ejcache.stores.epochs import split_name
 from ejcache.stores.listing import EntryInfo
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.lifecycle import Closing
+from ejcache.util.store_keys import unescape_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -377,7 +377,7 @@ class BucketScan(Scan):
 
     def entries(self) -> Iterator[EntryInfo]:
         """Return every entry, with the last use that any process has written down."""
-        return self._listing.entries(now=self._now)
+        return self._listing.entries()
 
     def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
         """Delete those entries of `batch` that still are as they were listed; the keys of the deleted ones."""

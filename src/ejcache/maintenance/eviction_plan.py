@@ -8,7 +8,7 @@ The rules of a policy, in the order in which they are applied:
 3. `old_versions`, `older_than` and `unused_for` each judge one entry by itself. What any of them names is deleted.
 4. `max_entries` and then `max_size` limit the rest: entries are deleted in the order of eviction until both hold.
 
-The order of eviction is least recently used first, or with `by_cost` the order that a store gives its entries; but what
+The order of eviction is least recently used first, or with `by_cost` the order of what entries save; but what
 is of no use while another entry is there goes before that one. The keys say of which entries that is so
 (`keys.key.evicted_before`). An entry of which nobody has said what it is worth counts as the average of the others.
 
@@ -35,6 +35,7 @@ from ejcache.errors import SettingError
 from ejcache.keys.parsing import evicted_before, is_made_by_pgle, parse_any_key
 from ejcache.keys.side_keys import is_side_key, profiled_program
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
+from ejcache.maintenance.worth import order_by_cost
 from ejcache.stores.listing import EntryInfo
 from ejcache.util.lifecycle import Closing
 
@@ -70,7 +71,7 @@ class EvictionPolicy:
         keep: case-sensitive shell patterns; no rule deletes an entry whose name matches one of them.
         keep_used_since: no rule deletes an entry used at or after this time, in seconds since the epoch.
         keep_pgle: no rule deletes optimised entries and profiles.
-        by_cost: evict in the order that the store gives its entries (`EntryInfo.order`).
+        by_cost: evict by what entries save (`worth.order_by_cost`).
 
     Raises:
         SettingError: a limit or an age is negative.
@@ -218,7 +219,7 @@ class EvictionPlan(Closing):
             self._newest[parts.platform] = max(newest, (entry.created, parts.environment))
         chosen = (glob is None or fnmatch.fnmatchcase(parts.name, glob)) and (only is None or entry.key in only)
         used = entry.last_used
-        turn = entry.order if self._policy.by_cost else used
+        turn = order_by_cost(entry, now=self._now) if self._policy.by_cost else used
         row = row_key(entry.key), entry.size, entry.created, used, entry.version, turn
         return *row, parts.logical, profiled_program(entry.key), chosen, is_entry
 

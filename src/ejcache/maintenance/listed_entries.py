@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.journal.entry_use import EntryUse
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
-from ejcache.maintenance.worth import FORGETTING_SECONDS
 from ejcache.stores.listing import EntryInfo
-from ejcache.stores.local.cost_order import WEIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,13 +16,10 @@ _SCHEMA: Final = (
     "CREATE TABLE entries (key BLOB PRIMARY KEY, size INTEGER, created REAL, version TEXT) WITHOUT ROWID",
     "CREATE TABLE uses (key BLOB PRIMARY KEY, used REAL, times INTEGER, worth REAL) WITHOUT ROWID",
 )
-_ENTRIES: Final = f"""
-    SELECT entries.key, size, created, max(created, ifnull(used, created)), version, ifnull(times, 0),
-        worth * {WEIGHT.format(hits="times")} / max(size, 1)
-            / (1 + max(? - max(created, used), 0) / {FORGETTING_SECONDS}),
-        worth
+_ENTRIES: Final = """
+    SELECT entries.key, size, created, max(created, ifnull(used, created)), version, ifnull(times, 0), worth
     FROM entries LEFT JOIN uses ON uses.key = entries.key
-"""  # noqa: S608 (constants)
+"""
 _USES: Final = (
     "SELECT key, used, times, worth FROM uses WHERE used > ? OR key IN (SELECT key FROM entries) ORDER BY key"
 )
@@ -58,9 +53,9 @@ class Listing(TemporaryTables):
         """Forget what `note_uses` has noted."""
         self.run("DELETE FROM uses")
 
-    def entries(self, *, now: float) -> Iterator[EntryInfo]:
-        """Yield every entry, with its last use, its uses, and its order by cost at this time (`FORGETTING_SECONDS`)."""
-        for key, *fields in self.rows(_ENTRIES, now):
+    def entries(self) -> Iterator[EntryInfo]:
+        """Yield every entry, with its last use, its uses and its worth."""
+        for key, *fields in self.rows(_ENTRIES):
             yield EntryInfo(key_of_row(key), *fields)
 
     def uses(self, *, unless_gone_since: float | None = None) -> Iterator[tuple[str, EntryUse]]:

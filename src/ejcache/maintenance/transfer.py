@@ -16,8 +16,7 @@ from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
-from ejcache.maintenance.worth import worth_of_bytes
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.listing import EntryInfo, worth_of_bytes
 from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.store_keys import check_key
 
@@ -81,10 +80,10 @@ class CopyPlan(TemporaryTables):
     def __init__(self, listed: Iterable[EntryInfo], have: Iterable[str], *, selection: Selection, now: float) -> None:
         super().__init__(
             "CREATE TABLE have (key BLOB PRIMARY KEY) WITHOUT ROWID",
-            "CREATE TABLE chosen (key BLOB, size INTEGER, created REAL, used REAL, turn REAL, PRIMARY KEY (used, key))",
+            "CREATE TABLE chosen (key BLOB, size INTEGER, created REAL, used REAL, worth, PRIMARY KEY (used, key))",
         )
         chosen = (
-            (row_key(info.key), info.size, info.created, info.last_used, info.order)
+            (row_key(info.key), info.size, info.created, info.last_used, info.worth)
             for info in listed
             if selection.includes(info, now=now)
         )
@@ -99,9 +98,9 @@ class CopyPlan(TemporaryTables):
             self.size += info.size
 
     def __iter__(self) -> Iterator[EntryInfo]:
-        missing = "SELECT key, size, created, used, turn FROM chosen WHERE key NOT IN have ORDER BY used, key"
-        for key, size, created, used, turn in self.rows(missing):
-            yield EntryInfo(key_of_row(key), size, created, used, order=turn)
+        missing = "SELECT key, size, created, used, worth FROM chosen WHERE key NOT IN have ORDER BY used, key"
+        for key, size, created, used, worth in self.rows(missing):
+            yield EntryInfo(key_of_row(key), size, created, used, worth=worth)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from ejcache.common_errors import StoreReadOnlyError
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from ejcache.stores.abilities import TwoTiers
     from ejcache.stores.listing import EntryInfo
@@ -35,6 +35,11 @@ LEAST_WORTH: Final = 0.01
 def worth_of_use(compile_seconds: float) -> float:
     """Weigh one use of an entry: the seconds of compiling that it saves."""
     return max(LEAST_WORTH, compile_seconds)
+
+
+def weight_of_uses(uses: int) -> float:
+    """Weigh the uses of an entry after it was put: from 1 to 3."""
+    return 3.0 * (1 + uses) / (3 + uses)
 
 
 class Store(Closing):
@@ -154,10 +159,6 @@ class Store(Closing):
 
     def prepare(self, *, size: float, wait: float = 0.0) -> None:
         """Begin in the background what it needs to store an entry of so many bytes; wait for it so many seconds."""
-
-    def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:  # noqa: ARG002
-        """Get those of these entries that are read quickly together."""
-        return {}
 
     def restore(self, key_of: Callable[[bytes], str | None]) -> int:  # noqa: ARG002
         """Put back what quarantine keeps and is intact; return how many entries that was.

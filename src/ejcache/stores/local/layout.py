@@ -2,84 +2,82 @@
 
     <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
       CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)
-      v1/                          `directory_access` decides its mode; `entries/` and others are of the shared layout
+      v1/                          `directory_access` decides its mode; `entries/` and others are of shared storage
         local/
+          <2 hex>/<escaped key>    an entry; its time of modification is that of its last use
+          tmp/<random>             a file that is being written, locked by its writer
           format                   the number of this layout
           limit                    bytes that this cache may hold where nobody sets a limit; -1 for no limit
-          lock                     held while a store is opened, rebuilt, cleared or swept
-          reserve                  bytes without meaning, deleted if a full disk has no room for a deletion
-          present/<token>          one per process that has the store open for writing, locked while it lives
-          g-<random>/              one generation: an index and its values
-            cache.db               diskcache's, with -wal and -shm while it is open
-            <hex>/<digest>-<random>.val
-            tmp/<token>_<name>     a value that the process of that token is writing
-          new-<random>/            a generation that is being created
-          dead-<random>/           a damaged or cleared generation that is being deleted
-        quarantine/                a bounded number of damaged entries and one damaged index (`quarantine`)
+          lock                     held while files change
+          counters                 lines that processes append
+          order-<inode>-<random>/  diskcache's: the sum of sizes, and hints at what may be evicted next (`order`)
+          touched                  the files that the last transaction changes (`order`)
+          layer                    on an overlay: when this mount of it was first used
+          dead-<random>/           what is being deleted
+        quarantine/                a bounded number of damaged entries (`quarantine`)
 
-The name of a generation is never used twice. SQLite finds a write-ahead log by the name of its database. If a new
-database took the name of a quarantined or deleted one, a process that still has the old one open would delete the log
-of the new one when it closes.
+The entries are the store; all else can be made again from them. Below `<2 hex>/` it is as it is below `v1/entries/` of
+shared storage. The name of an order has the inode of `local`, so that a copy of a cache does not use a copied order.
 
 The root may be a symbolic link. Nothing below it may be one: following it would read, or delete, files that are none
 of the store's.
 """
 
 # pathlib's methods cost as much as the calls that they make, and most of these are on the path of every hit.
-# ruff: noqa: PTH108, PTH116, PTH118, PTH120
+# ruff: noqa: PTH104, PTH108, PTH112, PTH116, PTH118, PTH120
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.common_errors import NotAStoreError, StoreUnavailableError, UntrustedDirectoryError
-from ejcache.util.directory_access import Access, decide_access, why_untrusted
-from ejcache.util.files import UnsafeFileError, open_like_directory, read_regular
+from ejcache.common_errors import (
+    NotAStoreError,
+    StoreError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+    UntrustedDirectoryError,
+)
+from ejcache.util.directory_access import Access, decide_access
+from ejcache.util.files import UnsafeFileError, open_regular, read_regular
 from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-FORMAT: Final = 1
-"""The layout that this version reads and writes. A store with a higher number in `format` is not used."""
-INDEX: Final = "cache.db"
-
-MODE_RAW: Final = 1
-"""diskcache's: the value is in the row."""
-MODE_BINARY: Final = 2
-"""diskcache's: the value is in a file. Its modes 3 and 4 are text and pickles, which are refused."""
-
-WAL_BYTES: Final = 4 * 2**20
-"""A `put` that finds the write-ahead log longer than this moves it into the database."""
-RESERVE_BYTES: Final = 2**19
-"""A new index takes 320 kB while it is made, most of it for SQLite's log; the deletion of an entry takes 80 kB."""
+FORMAT: Final = 2
+"""The layout that this version reads and writes."""
+_FIRST: Final = 1
+"""The layout of an index that had the entries; no version reads it any more."""
 _TAG: Final = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# This file is a cache directory tag created by ejcache.\n"
     b"# For information about cache directory tags see https://bford.info/cachedir/\n"
 )
 _NUMBER_BYTES: Final = 64
-LONGEST_ROOT: Final = 512 - len("/v1/local/new-0123456789abcdef/cache.db-journal") - 1
+START_BYTES: Final = 8192
+"""Bytes of an entry in which its header nearly always is."""
+PAIRS: Final = tuple(f"{number:02x}" for number in range(256))
+LONGEST_ROOT: Final = 512 - len("/v1/local/order-0123456789abcdef-0123456789abcdef/cache.db-journal") - 1
 """SQLite's longest path (MAX_PATHNAME of its os_unix.c), less what is below the root."""
-_RESERVES: Final = 16
-"""A disk that is smaller than so many reserves has none: entries need the room."""
+_LARGEST_LIMIT: Final = 20 * 10**9
+_SHARE_OF_DISK: Final = 10
+"""The limit of a cache is at most a tenth of its disk."""
+_PLAIN_JAX: Final = r".*-(cache|atime)|\.lockfile|xla_gpu_.*"
 _NUMBER_DIGITS: Final = 18
 _RANDOM_BYTES: Final = 8
 """That the names of directories end with."""
-_GENERATION: Final = ("g",)
-_LEFTOVER: Final = ("new", "dead")
-_OPENED: Final = {INDEX: stat.S_ISREG, f"{INDEX}-wal": stat.S_ISREG, f"{INDEX}-shm": stat.S_ISREG} | {
-    f"{INDEX}-journal": None
-}
-"""What SQLite opens, and what it may be; None: it must not be there. Another file, such as a copy of the index, does no
-harm."""
+_LAYERED: Final = ("overlay", "aufs", "fuse.fuse-overlayfs", "fuse.unionfs", "fuse.unionfs-fuse")
+"""File systems that copy a file of a lower layer before it changes."""
+_BOOT: Final = "/proc/sys/kernel/random/boot_id"
+_DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
 
 
 class Layout:
@@ -98,11 +96,11 @@ class Layout:
         self._access: Access | None = None
         self.local = os.path.join(root, "v1/local")  # as texts: a path is three objects for the garbage collector
         self.lock = f"{self.local}/lock"
-        self.present = f"{self.local}/present"
-        self.reserve = f"{self.local}/reserve"
+        self.temporary = os.path.join(self.local, "tmp")
+        self.counters = f"{self.local}/counters"
 
     def check(self) -> bool:
-        """True if the directories of a store exist.
+        """True if the directories of a store exist, with all that is made with them.
 
         Raises:
             NotAStoreError: there is something else, a link to a directory for example.
@@ -122,16 +120,21 @@ class Layout:
             raise NotAStoreError(
                 f"{self.local} was made by a newer ejcache (format {found}, and this version reads {FORMAT})"
             )
-        return True
+        if found == _FIRST:
+            raise NotAStoreError(
+                f"{self.local} was made by an earlier ejcache, whose entries this version does not read;"
+                f" `rm -r {self.local}` removes it"
+            )
+        return found is not None and os.path.isdir(self.temporary)
 
     def _exists(self) -> bool:
-        """True if the directories of a store are there; `present` may be missing. Raises if one is no directory."""
+        """True if the directories of a store are there. Raises if one is no directory."""
         root = str(self.root)
-        for path in (root, os.path.dirname(self.local), self.local, self.present):
+        for path in (root, os.path.dirname(self.local), self.local):
             try:
                 about = os.stat(path) if path == root else os.lstat(path)
             except FileNotFoundError:
-                return path == self.present
+                return False
             except PermissionError:
                 return False  # the decision about the directory says what is closed
             except NotADirectoryError as exc:
@@ -148,9 +151,7 @@ class Layout:
     def access(self) -> Access:
         """Say whether the directory is used, and who may read and write there; decided at each `check`."""
         if self._access is None:
-            names = ["v1", "v1/local", "v1/local/present"]
-            with contextlib.suppress(OSError):
-                names += [f"v1/local/{path.name}" for path in self.generations()]
+            names = ("v1", "v1/local")
             self._access = decide_access(self.root, trusted=self._trusted, writing=self._writing, names=names)
             if not self._access.why and (why := _why_no_path(self.root)):
                 self._access = Access(self.root, why=why, mend="choose another path (EJCACHE_DIR)")
@@ -164,10 +165,8 @@ class Layout:
         """
         is_new, tag = not _is_there(f"{self.local}/format"), False
         if is_new:
-            from ejcache.stores.local.new_store import default_limit, holds_caches_only  # once for each store
-
-            tag = not self.root.is_dir() or holds_caches_only(self.root)
-        self.access.make("v1/local/present")
+            tag = not self.root.is_dir() or _holds_caches_only(self.root)
+        self.access.make("v1/local/tmp")
         if not is_new and self._format() is not None:
             return
         from ejcache.util.new_files import write_atomically  # once for each store
@@ -180,27 +179,6 @@ class Layout:
         if self._format() is None:
             write_atomically(f"{self.local}/format", b"%d\n" % FORMAT)
 
-    def keep_reserve(self) -> None:
-        """Write the reserve if it is missing or incomplete, and the disk is large enough and has room for it."""
-        with contextlib.suppress(OSError):
-            if os.lstat(self.reserve).st_size >= RESERVE_BYTES:
-                return
-        try:
-            if shutil.disk_usage(self.local).total < _RESERVES * RESERVE_BYTES:
-                return
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            fd = open_like_directory(self.reserve, flags)
-            with open(fd, "wb") as file:  # noqa: PTH123 (a descriptor)
-                # Random, because some file systems compress.
-                file.write(os.urandom(RESERVE_BYTES))
-        except OSError:
-            self.drop_reserve()
-
-    def drop_reserve(self) -> None:
-        """Delete the reserve, to make room."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.reserve)
-
     def limit(self) -> int:
         """Return the bytes that this cache may hold where nobody sets a limit, -1 for no limit.
 
@@ -209,69 +187,165 @@ class Layout:
         try:
             number = self._number("limit")
             if number is None and not _is_there(f"{self.local}/format"):
-                from ejcache.stores.local.new_store import default_limit
-
                 return default_limit(self.root)
         except OSError:  # opening the store raises the error
             return -1
         return -1 if number is None else number
 
-    def generations(self) -> list[Path]:
-        """Return the generations, the newest first; there is more than one only after a crash."""
-        return sorted(self._directories(_GENERATION), key=modification_time, reverse=True)
+    def orders(self) -> list[str]:
+        """Return the directories of orders, also of those that were copied here: those of this directory first."""
+        own = f"order-{os.stat(self.local).st_ino:x}-"
+        return sorted(self._named("order-"), key=lambda path: not path.startswith(f"{self.local}/{own}"))
 
-    def leftovers(self) -> list[Path]:
-        """Return generations that were being created or deleted when their process died."""
-        return list(self._directories(_LEFTOVER))
+    def fresh_order(self) -> str:
+        """Return a name for an order of this directory that was never used.
 
-    def _directories(self, kinds: tuple[str, ...]) -> Iterator[Path]:
+        SQLite finds a journal by the name of its database, and would apply that of a deleted one to a new one.
+        """
+        return f"{self.local}/order-{os.stat(self.local).st_ino:x}-{secrets.token_hex(_RANDOM_BYTES)}"
+
+    def is_own_order(self, path: str) -> bool:
+        """True if the order at `path` was made for this directory."""
+        return path.startswith(f"{self.local}/order-{os.stat(self.local).st_ino:x}-")
+
+    def put_away(self, paths: Iterable[str]) -> None:
+        """Rename directories, so that nobody finds them any more, for `remove_dead`."""
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, f"{self.local}/dead-{secrets.token_hex(_RANDOM_BYTES)}")
+
+    def remove_dead(self) -> None:
+        """Delete what was put away, as far as that is possible."""
+        for path in self._named("dead-"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _named(self, start: str) -> Iterator[str]:
+        for each in scan(self.local):
+            random = each.name.rpartition("-")[2]
+            if each.name.startswith(start) and is_hex(random, 2 * _RANDOM_BYTES) and each.is_dir(follow_symlinks=False):
+                yield each.path
+
+    # -- entries ---------------------------------------------------------------------------------------------------
+
+    def open_parent(self, name: str) -> tuple[int, str]:
+        """Open the directory of the entry of this name; return it with the last part of the name. No link is followed.
+
+        Raises:
+            OSError: it is not there, or is a link.
+        """
+        first, *parts = name.split("/")
+        directory = os.open(f"{self.local}/{first}", _DIRECTORY)
+        for part in parts[:-1]:  # of a long key
+            try:
+                below = os.open(part, _DIRECTORY, dir_fd=directory)
+            finally:
+                os.close(directory)
+            directory = below
+        return directory, parts[-1]
+
+    def look_at(self, name: str) -> os.stat_result | None:
+        """Return the status of an entry's file; None if there is none."""
         try:
-            with os.scandir(self.local) as entries:
-                for entry in entries:
-                    kind, _, random = entry.name.partition("-")
-                    if kind in kinds and is_hex(random, 2 * _RANDOM_BYTES) and entry.is_dir(follow_symlinks=False):
-                        yield Path(self.local, entry.name)
+            directory, last = self.open_parent(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            about = os.stat(last, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
-            return
+            return None
+        finally:
+            os.close(directory)
+        return about if stat.S_ISREG(about.st_mode) else None
 
-    def fresh(self, kind: str) -> Path:
-        """Return a name that was never used."""
-        return Path(self.local, f"{kind}-{secrets.token_hex(_RANDOM_BYTES)}")
+    def make_parent(self, name: str) -> None:
+        """Make the directory of an entry."""
+        above = f"{self.local}/{name.rpartition('/')[0]}"
+        if not os.path.isdir(above):
+            from ejcache.util.new_files import make_below  # at most 256 times for each store
 
-    def unexpected(self, generation: Path, *, index: bool = True) -> str:
-        """Say why the files of `generation` must not be opened, as a sentence; "" if they may.
+            make_below(Path(above))
 
-        SQLite opens files by their names. At a pipe it would wait for good, and a rollback journal can name any file
-        to be deleted ("super-journal"); ejcache's databases have none, because they are in WAL mode from the beginning.
-
-        Args:
-            generation: its directory.
-            index: the index is opened, too, not only the values.
-
-        Raises:
-            OSError: it cannot be looked at.
-        """
-        expected = dict.fromkeys(("tmp", *"0123456789abcdef"), stat.S_ISDIR) | (_OPENED if index else {})
-        with contextlib.suppress(FileNotFoundError):  # it is gone
-            for name in expected.keys() & os.listdir(generation):  # noqa: PTH208
-                with contextlib.suppress(FileNotFoundError):  # as SQLite's log is, when the last process closes it
-                    is_expected, about = expected[name], (generation / name).lstat()
-                    if is_expected is None or not is_expected(about.st_mode):
-                        return f"{generation / name} is not a file or directory that ejcache makes, and has to go"
-            if not self.access.others and (why := why_untrusted(generation, generation.lstat())):
-                return why
-        return ""
-
-    def check_files(self, generation: Path) -> None:
-        """Refuse to open a generation with `unexpected` files.
+    def remove(self, name: str) -> bool:
+        """Remove the file of an entry; False if there is none.
 
         Raises:
-            StoreUnavailableError: it has some.
-            OSError: it cannot be looked at.
+            OSError: it cannot be removed.
         """
-        why = self.unexpected(generation)
-        if why:
-            raise StoreUnavailableError(f"the index of {self.root} is not opened: {why}")
+        try:
+            directory, last = self.open_parent(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            os.unlink(last, dir_fd=directory)
+        except FileNotFoundError:
+            return False
+        finally:
+            os.close(directory)
+        return True
+
+    def start_of(self, name: str) -> bytes:
+        """Return the first bytes of an entry, in which its header is; nothing if they cannot be read."""
+        try:
+            directory, last = self.open_parent(name)
+        except OSError:
+            return b""
+        try:
+            descriptor = open_regular(last, dir_fd=directory)
+        except OSError:
+            return b""
+        finally:
+            os.close(directory)
+        try:
+            return os.read(descriptor, START_BYTES)
+        except OSError:
+            return b""
+        finally:
+            os.close(descriptor)
+
+    def walk(self, pairs: Iterable[str] = PAIRS) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield the name and the status of each file of an entry, in those of the 256 directories."""
+        for pair in pairs:
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISDIR(os.lstat(f"{self.local}/{pair}").st_mode):
+                    yield from self._files(pair)
+
+    def _files(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
+        for each in scan(f"{self.local}/{folder}"):
+            try:
+                about = each.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if not each.name.isascii():
+                continue  # no name of ours
+            if stat.S_ISREG(about.st_mode):
+                yield f"{folder}/{each.name}", about
+            elif each.name.endswith("+") and stat.S_ISDIR(about.st_mode):
+                yield from self._files(f"{folder}/{each.name}")
+
+    def lower_until(self) -> int:
+        """Return until when, in nanoseconds, files were changed that may lie in a lower layer; 0 where none can.
+
+        A program in a container starts with the files of its image. A change to one of them copies it, and the first
+        change of anything in this mount comes after all of them: it is noted in the file `layer`.
+        """
+        if os.major(os.stat(self.local).st_dev):  # a disk
+            return 0
+        from ejcache.stores.network_filesystems import detect_filesystem
+        from ejcache.stores.opening import mounts
+
+        if detect_filesystem(self.local, mounts())[0] not in _LAYERED:
+            return 0
+        mark = f"{self.local}/layer"
+        try:
+            boot = Path(_BOOT).read_text().strip()
+            this = f"{boot} {os.stat(self.local).st_dev} {os.stat(self.local).st_ino}\n".encode()
+            if not os.path.lexists(mark) or read_regular(mark, max_size=1 << 10) != this:
+                from ejcache.util.new_files import write_atomically  # once for each container
+
+                write_atomically(mark, this)
+            return os.lstat(mark).st_ctime_ns
+        except OSError:
+            return 2**63  # nothing can be written there
 
     def _format(self) -> int | None:
         number = self._number("format")
@@ -328,14 +402,62 @@ def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
     return StoreUnavailableError(f"{path} cannot be used as a cache directory: {reason}")
 
 
-def modification_time(path: Path) -> float:
-    """Return the time of a file's last change, in seconds since the epoch; 0.0 if it is gone."""
+def explain_error(exc: OSError, root: Path) -> StoreError:
+    """Return the ejcache error for a failure to read or write below `root`, which another attempt would not change."""
+    if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        why = "is on a file system that is mounted read-only" if exc.errno == errno.EROFS else "is closed to this user"
+        return StoreReadOnlyError(f"{root} {why}: {exc.filename or ''}")
+    what = "no room is left for the entry" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else "the storage failed"
+    if exc.errno == errno.EFBIG:
+        what = "a file cannot become that large"
+    limit = file_size_limit() if exc.errno == errno.EFBIG else ""
+    return StoreError(f"{root}: {what}: {exc.strerror or exc}{limit}")
+
+
+def file_size_limit() -> str:
+    """Say that this process may only write small files; empty if it may write large ones."""
+    import resource  # by what fails only
+
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if most == resource.RLIM_INFINITY:
+        return ""
+    return f" (this process may make files of {most} bytes at most, `ulimit -f`)"
+
+
+def scan(path: str) -> list[os.DirEntry[str]]:
+    """Return what is in a directory; nothing if it is not there."""
+    try:
+        with os.scandir(path) as found:
+            return list(found)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def default_limit(root: Path) -> int:
+    """Return the bytes that a new cache may hold where nobody sets a limit: a tenth of its disk, at most 20 GB."""
+    for path in (root, *root.parents):
+        with contextlib.suppress(OSError):
+            return min(_LARGEST_LIMIT, shutil.disk_usage(path).total // _SHARE_OF_DISK)
+    return _LARGEST_LIMIT
+
+
+def _holds_caches_only(root: Path) -> bool:
+    """True if all that is in the directory was made by a cache: ours, or JAX's own."""
     with contextlib.suppress(OSError):
-        return path.lstat().st_mtime
-    return 0.0
+        names = (path.name for path in root.iterdir())
+        return all(name in {"v1", "CACHEDIR.TAG"} or re.fullmatch(_PLAIN_JAX, name) for name in names)
+    return False
 
 
-def remove_trees(paths: Iterable[Path]) -> None:
-    """Delete directories that no process uses any more; what cannot be deleted stays."""
-    for path in paths:
-        shutil.rmtree(path, ignore_errors=True)
+def sweep(layout: Layout) -> None:
+    """Delete what processes were writing that died."""
+    for each in scan(layout.temporary):
+        with contextlib.suppress(OSError):
+            from ejcache.util.locks import try_lock  # by what writes
+
+            fd = open_regular(each.path)
+            try:
+                if try_lock(fd):
+                    os.unlink(each.path)
+            finally:
+                os.close(fd)

@@ -1,6 +1,6 @@
 """The quarantine of a local store, and what a store takes on its disk besides the entries.
 
-Quarantine has a bounded number of damaged entries and one damaged index, for inspection and for `restoring`.
+Quarantine has a bounded number of damaged entries, for inspection and for `restore`.
 """
 
 from __future__ import annotations
@@ -9,32 +9,26 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
-import stat
 from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.local.layout import INDEX, WAL_BYTES
-from ejcache.util.files import directory_below
+from ejcache.util.files import directory_below, read_regular
 from ejcache.util.new_files import make_below
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ejcache.stores.local.layout import Layout
+    from ejcache.stores.base import Store
 
-ENTRY_BYTES: Final = 8 * 2**10
-"""An entry's share of the index, its directory entry, and the rounding of its file to blocks."""
-QUARANTINED_INDEX_BYTES: Final = 2 * 2**20
-"""A damaged index larger than this is deleted, not quarantined."""
-FIXED_BYTES: Final = 2**20
-"""Directories, markers, the reserve, and an index without entries."""
+ENTRY_BYTES: Final = 5 * 2**10
+"""The rounding of an entry's file to blocks, its directory entry, and its hints."""
+FIXED_BYTES: Final = 3 * 2**20
+"""The directories, an order without hints and its journal, counters, and the names that a transaction touches."""
 QUARANTINED_ENTRIES: Final = 8
 QUARANTINED_BYTES: Final = 64 * 2**20
 
 _WRONG: Final = ".wrong"
 _QUARANTINED_ENTRY: Final = r"[0-9a-f]{16}-[0-9a-f]{8}\.(entry|wrong)"
-_QUARANTINED_INDEX: Final = r"index-[0-9a-f]{16}"
 
 
 def quarantine_bytes(max_size: int) -> int:
@@ -45,47 +39,17 @@ def quarantine_bytes(max_size: int) -> int:
 def declared_overhead(entries: int, *, max_size: int = -1) -> int:
     """Say by how many bytes, at most, `du` of a store of `entries` entries exceeds the sum of their sizes.
 
-    It holds after any crash as soon as the next process has opened the store. While processes write, each adds the
-    value that it is writing; what a killed process was writing stays until the next one opens the store.
+    While processes write, each adds the entry that it is writing; what a killed process was writing stays until the
+    next one writes.
     """
-    return FIXED_BYTES + WAL_BYTES + QUARANTINED_INDEX_BYTES + quarantine_bytes(max_size) + entries * ENTRY_BYTES
+    return FIXED_BYTES + quarantine_bytes(max_size) + entries * ENTRY_BYTES
 
 
-def quarantine_index(layout: Layout, dead: Path) -> None:
-    """Move the files of a damaged index into quarantine, if they are small enough, and delete the one before."""
-    with contextlib.suppress(OSError), _quarantine(layout) as folder, directory_below(dead, "") as source:
-        sizes = {name: _regular_size(name, source) for name in (INDEX, f"{INDEX}-wal")}
-        names = [name for name, size in sizes.items() if size is not None]
-        if not names or sum(filter(None, sizes.values())) > QUARANTINED_INDEX_BYTES:
-            return
-        for name in os.listdir(folder):  # noqa: PTH208 (of a descriptor)
-            if re.fullmatch(_QUARANTINED_INDEX, name):
-                shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
-        kept = f"index-{dead.name.partition('-')[2]}"
-        os.mkdir(kept, 0o700, dir_fd=folder)
-        os.chmod(kept, os.fstat(folder).st_mode & 0o2777, dir_fd=folder)  # so that others can clear it away
-        for name in names:
-            os.rename(name, f"{kept}/{name}", src_dir_fd=source, dst_dir_fd=folder)
-
-
-def quarantined(layout: Layout) -> tuple[list[Path], list[Path]]:
-    """Return the copies of entries that quarantine keeps because they seemed damaged, and the indexes."""
-    folder = layout.root / "v1/quarantine"
-    try:
-        with directory_below(layout.root, "v1/quarantine") as descriptor:
-            names = sorted(os.listdir(descriptor))  # noqa: PTH208
-    except OSError:
-        return [], []
-    copies = [folder / name for name in names if re.fullmatch(_QUARANTINED_ENTRY, name)]
-    copies = [path for path in copies if path.suffix != _WRONG]
-    return copies, [folder / name for name in names if re.fullmatch(_QUARANTINED_INDEX, name)]
-
-
-def quarantine_entry(layout: Layout, digest: str, data: bytes, *, max_size: int, wrong: bool = False) -> None:
+def quarantine_entry(root: Path, digest: str, data: bytes, *, max_size: int, wrong: bool = False) -> None:
     """Keep a copy of a damaged entry, if there is room for it, and delete the oldest ones for it.
 
     Args:
-        layout: of the store.
+        root: of the store.
         digest: of the key.
         data: the entry.
         max_size: the limit of the store.
@@ -94,7 +58,7 @@ def quarantine_entry(layout: Layout, digest: str, data: bytes, *, max_size: int,
     allowed = quarantine_bytes(max_size)
     if len(data) > allowed:
         return
-    with contextlib.suppress(OSError), _quarantine(layout) as folder:
+    with contextlib.suppress(OSError), _quarantine(root) as folder:
         found = []
         for name in os.listdir(folder):  # noqa: PTH208
             if re.fullmatch(_QUARANTINED_ENTRY, name):
@@ -116,15 +80,48 @@ def quarantine_entry(layout: Layout, digest: str, data: bytes, *, max_size: int,
             raise
 
 
+def restore(store: Store, root: Path, key_of: Callable[[bytes], str | None], *, max_bytes: int) -> int:
+    """Put back what is intact in quarantine, and delete what was put back; return how many entries that was.
+
+    An entry that is there is not replaced, and none is evicted for one that comes back.
+
+    Args:
+        store: it is open.
+        root: its directory.
+        key_of: the key in an intact entry; None of bytes that are none.
+        max_bytes: no entry is larger.
+
+    Raises:
+        StoreError: the storage failed.
+    """
+    number = 0
+    for path in _copies(root):
+        data = None
+        with contextlib.suppress(OSError):
+            data = read_regular(path, max_size=max_bytes)
+        key = None if data is None else key_of(data)
+        if key is not None and data is not None and _has_room(store, data):
+            number += store.put(key, data)
+            path.unlink(missing_ok=True)
+    return number
+
+
+def _copies(root: Path) -> list[Path]:
+    try:
+        with directory_below(root, "v1/quarantine") as folder:
+            names = sorted(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return []
+    names = [name for name in names if re.fullmatch(_QUARANTINED_ENTRY, name) and not name.endswith(_WRONG)]
+    return [root / "v1/quarantine" / name for name in names]
+
+
+def _has_room(store: Store, data: bytes) -> bool:
+    return store.max_size < 0 or store.size() + len(data) <= store.max_size
+
+
 @contextlib.contextmanager
-def _quarantine(layout: Layout) -> Iterator[int]:
-    make_below(layout.root / "v1/quarantine")
-    with directory_below(layout.root, "v1/quarantine") as folder:
+def _quarantine(root: Path) -> Iterator[int]:
+    make_below(root / "v1/quarantine")
+    with directory_below(root, "v1/quarantine") as folder:
         yield folder
-
-
-def _regular_size(name: str, directory: int) -> int | None:
-    with contextlib.suppress(OSError):
-        about = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        return about.st_size if stat.S_ISREG(about.st_mode) else None
-    return None

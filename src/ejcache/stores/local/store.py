@@ -1,55 +1,59 @@
 """The embedded default: entries in a directory of a local file system, shared by the processes of one host.
 
-The index is diskcache's (SQLite); values are files beside it, see `layout`. Guarantees:
+An entry is a file that is named by its key (`layout`), and the files are the store. Guarantees:
 
-* `put` is one transaction: the row, the file's name and the evictions all happen, or none of them does;
-* no call waits longer than `timeout`, neither for another process nor for a damaged index;
-* a damaged index is quarantined and a new one is created; processes that have the old one open notice it and follow.
+* a hit opens a file, and a use sets its time: neither takes a lock, asks another file, or needs to write anything;
+* a put is one transaction of the `order`: it is made, and others are evicted, or nothing has happened;
+* no call waits longer than `timeout` for another process;
+* the order is made again from the files if it is lost or damaged: that costs no entry and no hit.
 
 Entries are code, so a directory that another user owns or can write to is refused (`util.files`).
 """
 
+# pathlib's methods cost as much as the calls that they make, and most of these are on the path of every hit.
+# ruff: noqa: PTH100, PTH110, PTH112
+
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import time
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.common_errors import StoreBusyError, StoreReadOnlyError
+from ejcache.common_errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED, Store
-from ejcache.stores.local.connection_manager import ConnectionManager
-from ejcache.stores.local.index import IndexOptions, digest_of, read_value
-from ejcache.stores.local.layout import Layout
-from ejcache.stores.local.sqlite import translate
-from ejcache.util.log import warn_once
-from ejcache.util.store_keys import check_key, is_key
+from ejcache.stores.local.layout import Layout, explain_error, explain_failure
+from ejcache.util.store_keys import check_key, key_digest, key_of_place, place_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import TypeVar
 
     from ejcache.stores.listing import EntryInfo
-    from ejcache.stores.local.index import EntryIndex, IndexRow
+    from ejcache.stores.local.hints import Transaction
+    from ejcache.stores.local.order import Order
+
+    T = TypeVar("T")
 
 TIMEOUT: Final = 5.0
 """Seconds to wait for other processes."""
-DAMAGED_ROWS: Final = "local_damaged_rows"
-"""Counter: rows that ejcache did not write, or whose file is not what the row says; deleted when found."""
+MAX_ENTRY_BYTES: Final = 9 * 2**28
+"""No entry is larger; a larger file is none."""
 
-_PAGE: Final = 1_000
-_BATCH: Final = 500
-"""SQLite takes at least 999 parameters."""
-_LOOKS: Final = 100
-"""How often an entry may be replaced while it is read before that counts as a miss."""
+_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+_TRIES: Final = 5
 
 
 class LocalStore(Store):
     """Entries in a local directory, shared by threads and processes, and across forks.
 
-    Opening creates the directory if necessary, deletes what killed processes left, and repairs a damaged index. Where
-    this user may not write, the store is `read_only` and its entries can be read.
+    Opening creates the directory if necessary. Where this user may not write, the store is `read_only` and its entries
+    can be read.
 
     Args:
         path: the directory; `~` is not expanded.
@@ -59,14 +63,13 @@ class LocalStore(Store):
         timeout: seconds that a call waits for other processes.
         trusted: use the directory even if other users could have put code there.
         evict_before: the keys of entries that are of no use while the entry of a key exists; they are evicted first.
-        worth: what a use of an entry is worth for each byte, by its beginning and its size, if nobody has said it and
-            what is worth least is to be evicted first; None if what was not used for longest is.
+        worth: what a use of an entry is worth for each byte, by its beginning and its size, if what is worth least is
+            to be evicted first; None if what was not used for longest is.
 
     Raises:
-        NotAStoreError: there is something else, or a newer format; nothing was changed.
+        NotAStoreError: there is something else, or another format; nothing was changed.
         UntrustedDirectoryError: another user owns the directory of the store, or can write to it.
         StoreUnavailableError: it can neither be created nor read.
-        StoreBusyError: another process was opening it for all of `timeout`.
         StoreError: the storage failed, for example because the disk is full.
     """
 
@@ -81,13 +84,17 @@ class LocalStore(Store):
         evict_before: Callable[[str], Iterable[str]] | None = None,
         worth: Callable[[bytes, int], float] | None = None,
     ) -> None:
-        self.path = Path(os.path.abspath(path))  # noqa: PTH100 (Path.absolute keeps "..")
+        self.path = Path(os.path.abspath(path))
         self.url = str(self.path)
         self._layout = Layout(self.path, trusted=trusted)
+        self._wants_read_only = read_only
+        self._timeout = timeout
+        self._evict_before = evict_before
+        self._worth = worth
+        self._is_closed_to_us = False
+        self.max_size = UNLIMITED
+        self._open()
         self.max_size = self._layout.limit() if max_size is None else max_size
-        options = IndexOptions(self.max_size, evict_before, worth)
-        self._manager = ConnectionManager(self._layout, options=options, read_only=read_only, timeout=timeout)
-        self._manager.run(lambda _: None, make=True)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r}, max_size={self.max_size}, read_only={self.read_only})"
@@ -95,258 +102,339 @@ class LocalStore(Store):
     @property
     def read_only(self) -> bool:  # type: ignore[override]  # what the directory allows may change while it is open
         """True if writes raise `StoreReadOnlyError`: the caller wanted that, or this user may not write there."""
-        return self._manager.read_only
+        return self._wants_read_only or self._is_closed_to_us
+
+    def _open(self) -> None:
+        """Look at the directory, and make it if it is to be written to and is not there."""
+        is_there = self._layout.check()
+        if self._wants_read_only:
+            if not os.access(self._layout.local, os.R_OK | os.X_OK) and os.path.isdir(self._layout.local):
+                raise explain_failure(Path(self._layout.local), PermissionError(errno.EACCES, "Permission denied"))
+            return
+        try:
+            if not is_there:
+                self._layout.make_directories()
+            self._is_closed_to_us = not os.access(self._layout.temporary, os.W_OK | os.X_OK)
+        except OSError as exc:
+            if isinstance(exc, StoreError):
+                raise
+            self._is_closed_to_us = self._may_read(exc)
+            if not self._is_closed_to_us:
+                odd = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP)
+                if exc.errno in (*odd, errno.EINVAL):
+                    raise explain_failure(self.path, exc) from exc
+                raise explain_error(exc, self.path) from exc
+
+    def _may_read(self, exc: OSError) -> bool:
+        if exc.errno == errno.EROFS:
+            return self.path.is_dir()
+        if exc.errno not in (errno.EACCES, errno.EPERM) or not os.access(self.path, os.R_OK | os.X_OK):
+            return False
+        local = self._layout.local
+        return not os.path.exists(local) or os.access(local, os.R_OK | os.X_OK)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes under `key`, or None.
-
-        A damaged row, or a row whose file is damaged, is deleted, counted, and None. Whether bytes of the right length
-        are the right ones is checked by `ejcache.entry`.
+        """Return the bytes under `key`, or None. Whether they are the right ones is checked by `ejcache.entry`.
 
         Raises:
             StoreError: the storage failed.
         """
-        return self._read(key, None)
-
-    def note_used(self, key: str, worth: float | None = None) -> None:  # noqa: ARG002 (it was put with one)
-        """Note a use of an entry that was read a moment ago; it keeps the worth that it was put with."""
-        self._manager.note_use(key, time.time())
-
-    def get_small(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Get those of these entries that are in rows of the index, by one look into it."""
-        from ejcache.stores.local.small_values import find_small  # preload alone looks up several
-
-        found: dict[str, bytes] = {}
-        for start in range(0, len(keys), _BATCH):
-            batch = [check_key(key) for key in keys[start : start + _BATCH]]
-            looked = self._manager.run(partial(find_small, keys=batch))
-            if looked is None:
-                break
-            # `get` deletes and counts a damaged row.
-            found.update((key, row.value) for key, row in looked.items() if row.trustworthy(key))
-        return found
+        return self.peek(key)
 
     def peek(self, key: str, *, length: int | None = None) -> bytes | None:
         """Return the bytes under `key`, or their first `length`, or None."""
-        return self._read(key, length)
+        try:
+            directory, name = self._layout.open_parent(place_of_key(check_key(key)))
+            try:
+                fd = os.open(name, _READ, dir_fd=directory)
+            finally:
+                os.close(directory)
+            try:
+                about = os.fstat(fd)
+                if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_ENTRY_BYTES:
+                    return None
+                wanted = about.st_size if length is None else min(length, about.st_size)
+                data = os.read(fd, wanted)
+                while len(data) < wanted:  # one read(2) returns at most 2 GiB
+                    more = os.read(fd, wanted - len(data))
+                    if not more:
+                        return None
+                    data += more
+                return data
+            finally:
+                os.close(fd)
+        except OSError as exc:
+            self._explain(exc)
+            return None
+
+    def _explain(self, exc: OSError) -> None:
+        """Raise the error for a failure to look at an entry, unless it says that there is none."""
+        if exc.errno == errno.ENOTDIR:
+            self._layout.check()  # there may be a file where the store was
+        if exc.errno not in _ABSENT:
+            error = explain_error(exc, self.path)
+            raise StoreError(str(error)) if isinstance(error, StoreReadOnlyError) else error
+
+    def note_used(self, key: str, worth: float | None = None) -> None:  # noqa: ARG002 (its header says it)
+        """Note a use of an entry that was read a moment ago, in the time of its file.
+
+        It is lost where this user may not write, and where it would copy the file from the image of a container.
+        """
+        if self._wants_read_only:
+            return
+        with contextlib.suppress(OSError):
+            directory, name = self._layout.open_parent(place_of_key(check_key(key)))
+            try:
+                if self._lower_until:
+                    about = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    if about.st_ctime_ns < self._lower_until:
+                        return
+                now = time.time_ns()
+                try:
+                    os.utime(name, ns=(now, now), dir_fd=directory, follow_symlinks=False)
+                except PermissionError:  # who may write to another user's file may set it to now
+                    os.utime(name, dir_fd=directory, follow_symlinks=False)
+            finally:
+                os.close(directory)
+
+    @cached_property
+    def _lower_until(self) -> int:
+        return self._layout.lower_until()
 
     def contains(self, key: str) -> bool:
-        """True if `get` would find an entry, by its row and the length of its file."""
-        from ejcache.stores.local.value_files import is_present  # a hit reads
-
-        check_key(key)
-
-        def look(index: EntryIndex) -> bool:
-            row = index.find(key, whole=False)
-            if row is None:
-                return False
-            if row.trustworthy(key) and is_present(index.generation, row):
-                return True
-            self._drop(index, key=key, row=row)
+        """True if `get` would find an entry."""
+        try:
+            about = self._layout.look_at(place_of_key(check_key(key)))
+        except OSError as exc:
+            self._explain(exc)
             return False
-
-        return self._manager.run(look) or False
+        return about is not None and about.st_size <= MAX_ENTRY_BYTES
 
     def entries(self) -> Iterator[EntryInfo]:
-        """List every entry by key, read in pages; no lock is held between them. Damaged rows are left out."""
-        from ejcache.stores.listing import EntryInfo  # a hit lists nothing
-        from ejcache.stores.local.index_upkeep import page
+        """List every entry, directory by directory; no lock is held. Other files are left out."""
+        from ejcache.stores.listing import EntryInfo, created_of, worth_of_bytes  # a hit lists nothing
 
-        after = ""
-        self._manager.write_uses()
-        while True:
-            rows = self._manager.run(partial(page, after=after, number=_PAGE)) or []
-            for key, size, stored, used, count, turn, saves in rows:
-                if type(size) is int and isinstance(stored, float) and isinstance(used, float) and is_key(key):
-                    hits = count if type(count) is int and count >= 0 else None
-                    order = turn if isinstance(turn, float) else None
-                    worth = saves if isinstance(saves, float) else None
-                    yield EntryInfo(key, size, stored, max(stored, used), hits=hits, order=order, worth=worth)
-            if len(rows) < _PAGE:
-                return
-            after = rows[-1][0]
+        now = time.time()
+        for name, about in self._layout.walk():
+            key = key_of_place(name)
+            if key is not None:
+                start = self._layout.start_of(name)
+                used = min(about.st_mtime, max(now, time.time()))
+                created = min(created_of(start, otherwise=used), used)
+                yield EntryInfo(key, about.st_size, created, used, worth=worth_of_bytes(start))
 
     def size(self) -> int:
-        """Return the bytes of all entries, from the sum that the index keeps."""
-        return self._manager.run(lambda index: index.total()) or 0
-
-    def counters(self) -> dict[str, float]:
-        """Return the counters kept with the store. A damaged index may lose them."""
-        from ejcache.stores.local.index_upkeep import counters  # a hit adds to them
-
-        return self._manager.run(counters) or {}
+        """Return the bytes of all entries, from the sum that the order keeps, or by a listing."""
+        if not self.read_only and os.path.isdir(self._layout.local):
+            with contextlib.suppress(StoreError, FileNotFoundError):
+                total = self._order.change(lambda change: change.state.total if change.state.is_sized else None)
+                if total is not None:
+                    return total
+        self._layout.check()
+        return sum(about.st_size for _, about in self._layout.walk())
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
+    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:  # noqa: ARG002 (its header says it)
         """Create the entry and evict others until the limit holds; False if there is one already.
 
         Raises:
             StoreTooSmallError: `data` is larger than `max_size`; nothing was evicted.
             StoreReadOnlyError: the store is read-only.
-            StoreBusyError: another process kept the index busy.
+            StoreBusyError: another process kept the store busy.
             StoreError: the storage failed; the entry is absent.
         """
-        if self._write(check_key(key), data, worth, replace=False):
-            return True
-        # There is a row. `contains` deletes it if it is damaged.
-        return not self.contains(key) and self._write(key, data, worth, replace=False)
+        self._check_write(data)
+        return not self.contains(key) and self._write(key, data, replace=False)
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
+    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:  # noqa: ARG002
         """Store `data` under `key`, in place of any entry there; raises as `put` does, and changes nothing then."""
-        self._write(check_key(key), data, worth, replace=True)
+        check_key(key)
+        self._check_write(data)
+        self._write(key, data, replace=True)
+
+    def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
+        from ejcache.stores.local.order import is_full  # by what writes: most starts of a program only read
+        from ejcache.stores.local.writing import write_entry
+
+        name, is_last = place_of_key(key), False
+        for _ in range(_TRIES):
+            try:
+                done = write_entry(self._order, name, data, replace=replace)
+            except OSError as exc:
+                if exc.errno in (errno.ENOENT, errno.ENOTDIR) and not isinstance(exc, StoreError):
+                    done = None
+                elif is_last or not is_full(exc):
+                    raise exc if isinstance(exc, StoreError) else explain_error(exc, self.path) from exc
+                else:
+                    is_last, done = True, None
+                    self._make_room(len(data))
+                    continue
+            if done is not None:
+                return done
+            self._open()  # the directory was removed or replaced, or a sweep was quicker
+            self._check_writable()
+        raise StoreUnavailableError(f"{self.path} is being removed or replaced again and again")
+
+    def _make_room(self, size: int) -> None:
+        from ejcache.stores.local.writing import make_room
+
+        try:
+            make_room(self._order, size)
+        except OSError as exc:
+            raise exc if isinstance(exc, StoreError) else explain_error(exc, self.path) from exc
+
+    @cached_property
+    def _order(self) -> Order:
+        from ejcache.stores.local.order import Order
+
+        return Order(
+            self._layout,
+            max_size=self.max_size,
+            timeout=self._timeout,
+            evict_before=self._evict_before,
+            worth=self._worth,
+        )
+
+    def _change(self, action: Callable[[Transaction], T]) -> T | None:
+        """Return what `action` does in a transaction; None if there is no store."""
+        if not os.path.isdir(self._layout.local):
+            self._layout.check()
+            return None
+        try:
+            return self._order.change(action)
+        except FileNotFoundError:
+            return None
+        except StoreError:
+            raise
+        except OSError as exc:
+            raise explain_error(exc, self.path) from exc
 
     def delete(self, key: str) -> bool:
-        """Remove the entry; False if there was none."""
-        from ejcache.stores.local.index_upkeep import remove  # by what deletes
-        from ejcache.stores.local.value_files import is_present
-
+        """Remove the entry; False if there was none. Works on a full disk."""
         check_key(key)
         self._check_writable()
+        if not self.contains(key):
+            return False
+        from ejcache.stores.local.order import is_full
+        from ejcache.stores.local.writing import remove_by_hand, remove_entry
 
-        def delete(index: EntryIndex) -> bool:
-            row = index.find(key, whole=False)
-            if row is None:
-                return False
-            good = row.trustworthy(key) and is_present(index.generation, row)
-            return remove(index, row) and good
-
-        return self._manager.free(delete) or False
+        name = place_of_key(key)
+        try:
+            return self._change(partial(remove_entry, name=name)) or False
+        except StoreError as exc:
+            if not is_full(exc):
+                raise
+        return remove_by_hand(self._order, [name])
 
     def clear(self) -> None:
         """Remove every entry at once. Works on a full disk."""
         self._check_writable()
-        self._manager.start_over()
+        if not os.path.isdir(self._layout.local):
+            return
+        from ejcache.stores.local.writing import remove_all
+
+        try:
+            remove_all(self._order)
+        except OSError as exc:
+            raise exc if isinstance(exc, StoreError) else explain_error(exc, self.path) from exc
 
     def quarantine(self, key: str, data: bytes, *, wrong: bool = False) -> bool:
         """Take the entry out of use if it still is exactly `data`, and keep a copy if there is room for it."""
-        from ejcache.stores.local.index_upkeep import remove  # by what is damaged
-        from ejcache.stores.local.quarantine import quarantine_entry
-
         check_key(key)
         self._check_writable()
+        if self.peek(key) != data:
+            return False
+        from ejcache.stores.local.quarantine import quarantine_entry  # by what is damaged
+        from ejcache.stores.local.writing import remove_entry
 
-        def take_out(index: EntryIndex) -> bool:
-            row = index.find(key, whole=True)
-            if row is None or not row.trustworthy(key):
-                return False
-            try:
-                found = read_value(index.generation, row)
-            except OSError:
-                return False
-            return found == data and remove(index, row)
+        def take_out(change: Transaction) -> bool:
+            return self.peek(key) == data and remove_entry(change, place_of_key(key))
 
-        taken = self._manager.change(take_out) or False
+        taken = self._change(take_out) or False
         if taken:
-            quarantine_entry(self._layout, digest_of(key), data, max_size=self.max_size, wrong=wrong)
+            quarantine_entry(self.path, key_digest(key, 16), data, max_size=self.max_size, wrong=wrong)
         return taken
 
     def restore(self, key_of: Callable[[bytes], str | None]) -> int:
-        """Put back what is intact in quarantine, and in an index that is not in use, as far as there is room."""
-        from ejcache.stores.local.restoring import restore
+        """Put back what is intact in quarantine, as far as there is room."""
+        from ejcache.stores.local.quarantine import restore
 
         self._check_writable()
-        return restore(self, self._layout, key_of)
-
-    def add_counters(self, amounts: Mapping[str, float]) -> None:
-        """Add to the counters kept with the store, in one transaction.
-
-        They are lost in a read-only store, and in one whose directory was removed: counters alone do not make it again.
-        """
-        if amounts and not self.read_only:
-            with contextlib.suppress(StoreReadOnlyError):
-                self._manager.change(lambda index: index.add_counters(amounts))
-
-    def reset_counters(self) -> None:
-        """Start counting from zero."""
-        from ejcache.stores.local.index_upkeep import reset_counters  # a hit adds to them
-
-        self._check_writable()
-        self._manager.change(reset_counters)
+        return restore(self, self.path, key_of, max_bytes=MAX_ENTRY_BYTES)
 
     def check(self, *, fix: bool = False) -> list[str]:
         """Return the problems of the store's structures, one sentence each; the content of entries is not examined.
 
         Args:
-            fix: delete damaged rows and files without rows, correct sums, and replace a damaged index. The problems
-                that were found are returned.
+            fix: correct the sum, and make the hints anew. The problems that were found are returned.
 
         Raises:
             StoreReadOnlyError: something is to be fixed in a store that is read-only.
         """
-        from ejcache.stores.local.index_audit import UNREADABLE, check_index, is_fatal
-
         if fix:
             self._check_writable()
-        found = self._manager.run(partial(check_index, layout=self._layout, fix=fix), patience=60.0)
-        if found is None and self._layout.generations():
-            return [UNREADABLE]
-        if fix and found and any(is_fatal(problem) for problem in found):
-            self._manager.rebuild("its integrity check failed")
-        return found or []
+        self._layout.check()
+        odd = [f"{name} is no entry's name" for name, _ in self._layout.walk() if key_of_place(name) is None]
+        if self.read_only:
+            return odd
+        from ejcache.stores.local.writing import check_sum
+
+        drift = 0
+        if os.path.isdir(self._layout.local):
+            with self._explained():
+                drift = check_sum(self._order, fix=fix)
+        return odd + ([f"the stored sum of sizes is wrong by {drift} bytes"] if drift else [])
+
+    # -- counters --------------------------------------------------------------------------------------------------
+
+    def add_counters(self, amounts: Mapping[str, float]) -> None:
+        """Add to the counters kept with the store, by one line.
+
+        They are lost in a read-only store, and in one whose directory was removed: counters alone do not make it again.
+        """
+        if amounts and not self.read_only and os.path.isdir(self._layout.local):
+            from ejcache.stores.local.counters import add_line
+
+            with self._explained():
+                add_line(self._layout, amounts, timeout=self._timeout)
+
+    def counters(self) -> dict[str, float]:
+        """Return the counters kept with the store."""
+        from ejcache.stores.local.counters import read_sums
+
+        return read_sums(self._layout)
+
+    def reset_counters(self) -> None:
+        """Start counting from zero."""
+        from ejcache.stores.local.counters import reset
+
+        self._check_writable()
+        with self._explained():
+            reset(self._layout, timeout=self._timeout)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (StoreError, FileNotFoundError) as exc:
+            if isinstance(exc, StoreError):
+                raise
+        except OSError as exc:
+            raise explain_error(exc, self.path) from exc
 
     def close(self) -> None:
-        """Close the connection. The store can still be used: it opens another one."""
-        self._manager.close()
-
-    # -- inside: one operation -------------------------------------------------------------------------------------
-
-    def _read(self, key: str, length: int | None) -> bytes | None:
-        """Read a value or its beginning; None if there is none. A row whose file is missing or damaged is dropped."""
-        check_key(key)
-        seen: IndexRow | None = None
-        for _ in range(_LOOKS):
-            found = self._manager.run(partial(self._find, key=key))
-            if found is None:
-                break
-            index, row = found
-            try:
-                data = read_value(index.generation, row, length)
-            except FileNotFoundError:
-                # Evicted or replaced since the row was read.
-                data = None
-            except OSError as exc:
-                raise translate(exc, self.path) from exc
-            if data is not None:
-                return data
-            if seen is not None and (seen.rowid, seen.filename) == (row.rowid, row.filename):
-                # The row is still there, so the file is missing or damaged.
-                self._manager.note(index, partial(self._drop, key=key, row=row), patience=1.0)
-                break
-            seen = row
-        return None
-
-    def _find(self, index: EntryIndex, *, key: str) -> tuple[EntryIndex, IndexRow] | None:
-        row = index.find(key, whole=True)
-        if row is None:
-            return None
-        if not row.trustworthy(key):
-            self._drop(index, key=key, row=row)
-            return None
-        return index, row
-
-    def _drop(self, index: EntryIndex, *, key: str, row: IndexRow) -> None:
-        """Delete a row that is damaged or whose file is, and count it, if that is possible."""
-        if index.read_only:
-            return
-        from ejcache.stores.local.index_upkeep import remove  # by what is damaged
-
-        with contextlib.suppress(StoreBusyError):
-            if remove(index, row):
-                index.delete_pending()
-                index.add_counters({DAMAGED_ROWS: 1})
-                warn_once(("damaged row", self.url), "ejcache: a damaged entry of %s was deleted: %s", self.url, key)
-
-    def _write(self, key: str, data: bytes, worth: float | None, *, replace: bool) -> bool:
-        self._check_write(data)
-        # Imported by what writes: most starts of a program only read.
-        from ejcache.stores.local.writer import write_entry
-
-        return write_entry(self._manager, key, data, worth, replace=replace)
+        """Release what this process holds. The store can still be used."""
+        order = self.__dict__.get("_order")
+        if order is not None:
+            order.close()
 
     def _check_writable(self) -> None:
-        if self.read_only:
-            why = "is open for reading only" if self._manager.wants_read_only else "cannot be written by this user"
-            raise StoreReadOnlyError(f"{self.url} {why}")
+        if self._wants_read_only:
+            raise StoreReadOnlyError(f"{self.url} is open for reading only")
+        if self._is_closed_to_us:
+            self._open()
+        if self._is_closed_to_us:
+            raise StoreReadOnlyError(f"{self.url} cannot be written by this user")

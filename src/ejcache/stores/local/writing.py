@@ -1,0 +1,187 @@
+"""What changes the files of a local store: one put, one removal, and what makes room on a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import heapq
+import os
+import secrets
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ejcache.errors import StoreTooSmallError
+from ejcache.stores.local.layout import PAIRS, START_BYTES
+from ejcache.stores.local.order import is_full
+from ejcache.util.files import open_like_directory
+from ejcache.util.locks import locked_descriptors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ejcache.stores.local.layout import Layout
+    from ejcache.stores.local.hints import Transaction
+    from ejcache.stores.local.order import Order
+
+_LEAST: Final = 4
+"""Entries that go where a disk is full: it may lack blocks, or files."""
+_SAMPLE: Final = 64
+
+
+class _Pending:
+    """A file that is being written, and locked as long as its writer lives.
+
+    Attributes:
+        path: where it is until it has the name of an entry.
+        about: its status once it is written.
+        worth: what a use of it saves for each byte; None if nobody asks.
+    """
+
+    def __init__(self, path: str, about: os.stat_result, worth: float | None) -> None:
+        self.path = path
+        self.about = about
+        self.worth = worth
+        self.is_placed = False
+
+
+def write_entry(order: Order, name: str, data: bytes, *, replace: bool) -> bool | None:
+    """Store `data` in the file of this name, and evict others until the limit holds.
+
+    Args:
+        order: of the store.
+        name: of the entry.
+        data: the entry.
+        replace: an entry that is there is replaced.
+
+    Returns:
+        False if there is an entry and not `replace`; None if the directory was removed meanwhile.
+
+    Raises:
+        StoreTooSmallError: the entry does not fit; nothing was evicted that is not counted.
+        StoreError: the order could not be used; the entry is absent, or as it was.
+        OSError: a file could not be written; the same.
+    """
+    order.layout.make_parent(name)
+    worth = None if order.worth is None else order.worth(data[:START_BYTES], len(data))
+    with _written(order.layout, data, worth) as pending:
+        return order.change(partial(_add, pending=pending, name=name, replace=replace))
+
+
+@contextlib.contextmanager
+def _written(layout: Layout, data: bytes, worth: float | None) -> Iterator[_Pending]:
+    path = f"{layout.temporary}/{secrets.token_hex(8)}"
+    fd = open_like_directory(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
+    locked_descriptors.add(fd)
+    pending = None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        done = os.write(fd, data)
+        while done < len(data):  # one write(2) takes at most 2 GiB
+            done += os.write(fd, memoryview(data)[done:])
+        now = time.time_ns()
+        os.utime(fd, ns=(now, now))
+        pending = _Pending(path, os.fstat(fd), worth)
+        yield pending
+    finally:
+        locked_descriptors.unlock(fd, remove=None if pending is not None and pending.is_placed else Path(path))
+
+
+def _add(change: Transaction, *, pending: _Pending, name: str, replace: bool) -> bool | None:
+    layout, size = change.layout, pending.about.st_size
+    there = layout.look_at(name)
+    if there is not None and not replace:
+        return os.path.samestat(there, pending.about)  # the order was made anew after it was placed
+    before = 0 if there is None else there.st_size
+    if not change.fit(size, before=before, kept=name):
+        raise StoreTooSmallError(f"an entry of {size} bytes is larger than the limit of {layout.root}")
+    change.touch({name: None if there is None else before})
+    try:
+        directory, last = layout.open_parent(name)
+    except FileNotFoundError:
+        return None
+    try:
+        os.rename(pending.path, last, dst_dir_fd=directory)
+    except FileNotFoundError:
+        return None
+    finally:
+        os.close(directory)
+    pending.is_placed = True
+    if there is None:
+        change.undo = partial(layout.remove, name)
+    change.count(name, size - before, int(there is None))
+    change.hint(name, pending.about, worth=pending.worth)
+    return True
+
+
+def remove_entry(change: Transaction, name: str) -> bool:
+    """Remove the entry in a transaction; False if there is none."""
+    about = change.layout.look_at(name)
+    if about is None:
+        return False
+    change.touch({name: about.st_size})
+    return change.delete(name, about)
+
+
+def remove_by_hand(order: Order, names: Iterable[str]) -> bool:
+    """Remove entries without an order, which is made anew; False if none of them was there.
+
+    For a full disk, on which no transaction can be made.
+    """
+    with order.alone():
+        order.forget()
+        gone = [order.layout.remove(name) for name in names]
+        order.layout.remove_dead()
+    return any(gone)
+
+
+def remove_all(order: Order) -> None:
+    """Remove every entry at once."""
+    layout = order.layout
+    with order.alone():
+        order.forget()
+        layout.put_away(f"{layout.local}/{pair}" for pair in PAIRS)
+    layout.remove_dead()
+
+
+def make_room(order: Order, size: int) -> None:
+    """Evict so many bytes, and a few entries, because the disk is full.
+
+    Raises:
+        StoreError: others kept the store busy, or the storage failed.
+    """
+    layout = order.layout
+    try:
+        order.change(lambda change: change.free(size, _LEAST))
+    except OSError as exc:
+        if not is_full(exc):
+            raise
+        oldest = heapq.nsmallest(_SAMPLE, layout.walk(), key=lambda each: each[1].st_mtime_ns)
+        freed = 0
+        names: list[str] = []
+        for name, about in oldest:
+            if freed >= size and len(names) >= _LEAST:
+                break
+            freed += about.st_size
+            names.append(name)
+        remove_by_hand(order, names)
+    for pair in PAIRS:  # an empty directory takes a file's room
+        with contextlib.suppress(OSError):
+            Path(layout.local, pair).rmdir()
+
+
+def count_all(order: Order) -> None:
+    """Count all files that are not counted yet, in many transactions."""
+    while not order.change(lambda change: change.state.is_complete):
+        pass
+
+
+def check_sum(order: Order, *, fix: bool) -> int:
+    """Return by how many bytes the sum is wrong; with `fix`, make the order anew."""
+    count_all(order)
+    drift = order.change(lambda change: change.state.total - sum(about.st_size for _, about in change.layout.walk()))
+    if fix and drift:
+        remove_by_hand(order, ())
+        count_all(order)
+    return drift
