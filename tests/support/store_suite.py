@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pytest
 from store_invariants import check_bound, check_everything, check_listing
 
+from ejcache.entry import Header
+from ejcache.entry_encoding import encode
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, Store
 from ejcache.util.store_keys import MAX_KEY_BYTES
@@ -539,7 +541,8 @@ class BoundTests(Suite):
         """The listing's times of last use are in the order of use."""
         self.need(bounded=False)
         with self.open(tmp_path / "store") as store:
-            fill(store, "abcd")
+            for key in "abcd":
+                assert store.put(key, encode(Header(key=key, created=time.time()), b"value"))
             assert by_use(store) == "abcd"
             created = {info.key: info.created for info in store.entries()}
             store.note_used("b")
