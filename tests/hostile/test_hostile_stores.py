@@ -153,13 +153,16 @@ FILES = {
 """What only a file system can hold."""
 
 LOCAL = {
-    "value: giant": ("*.val", NO_FILES["giant"]),
+    "value: giant": (KEY, NO_FILES["giant"]),
     "index: pipe": ("cache.db", PIPE),
     "index: link to a private file": ("cache.db", PRIVATE),
     "index: garbage": ("cache.db", lambda: b"SQLite format 3\x00" + b"\xff" * 5000),
     "format: pipe": ("v1/local/format", PIPE),
     "format: giant": ("v1/local/format", Sparse(3 << 30)),
-    "present: link": ("v1/local/present", OUTSIDE),
+    "tmp: link": ("v1/local/tmp", OUTSIDE),
+    "counters: giant": ("v1/local/counters", Sparse(3 << 30)),
+    "touched: giant": ("v1/local/touched", Sparse(3 << 30)),
+    "entries: link": (f"v1/local/{ENTRY.split('/')[2]}", OUTSIDE),
     "v1/quarantine: link": ("v1/quarantine", OUTSIDE),
     "v1/leases: link": ("v1/leases", OUTSIDE),
     "v1/local: link": ("v1/local", OUTSIDE),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-
 import pytest
 from cli_helpers import ejcache
 from eviction_traces import encoded, loop, saved, team, upgrade
@@ -62,49 +59,10 @@ def test_processes_of_both_orders_share_a_store(tmp_path):
         stored(by_use, "mine", seconds=0.01)
         stored(by_use, "mine too", seconds=0.01)
         assert "slow" not in keys_of(by_use)
-        assert {info.key: info.order is None for info in by_use.entries()}["mine"]
-        for number in range(60):  # it looks for such rows now and then
+        for number in range(4):
             stored(by_cost, f"newest{number}", seconds=2)
         assert by_cost.check() == []
         assert not {"mine", "mine too"} & keys_of(by_cost)
-
-
-def indexes(place):
-    """The names of the indexes of the entries of a store."""
-    (path,) = place.rglob("cache.db")
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND tbl_name = 'Cache'")
-        return {name for (name,) in rows} - {"Cache_key_raw"}
-
-
-def test_a_store_keeps_the_index_of_its_order(tmp_path):
-    """That of last uses goes when the order by cost comes, and is back when somebody evicts by last use again."""
-    with LocalStore(tmp_path, max_size=32_000, worth=worth) as store:
-        stored(store, "a", seconds=1)
-    assert indexes(tmp_path) == {"Cache_turn"}
-    with LocalStore(tmp_path, max_size=32_000) as store:
-        stored(store, "b", seconds=1)
-        stored(store, "c", seconds=1)
-        assert store.check() == []
-    assert indexes(tmp_path) == {"Cache_turn"}
-    with LocalStore(tmp_path, max_size=32_000) as store:
-        stored(store, "d", seconds=1)
-        assert keys_of(store) == {"b", "c", "d"}
-    assert indexes(tmp_path) == {"Cache_turn", "Cache_access_time"}
-    with LocalStore(tmp_path, max_size=32_000, worth=worth) as store:
-        stored(store, "e", seconds=1)
-        assert len(keys_of(store)) == 3
-    assert indexes(tmp_path) == {"Cache_turn", "Cache_access_time"}
-
-
-def test_a_store_by_last_use_has_no_more_columns(tmp_path):
-    """Who does not want the order does not pay for it."""
-    with LocalStore(tmp_path, max_size=52_000) as store:
-        stored(store, "a", seconds=1)
-        assert [info.order for info in store.entries()] == [None]
-    (index,) = tmp_path.rglob("cache.db")
-    with contextlib.closing(sqlite3.connect(index)) as connection:
-        assert "turn" not in {name for _, name, *_ in connection.execute("PRAGMA table_info(Cache)")}
 
 
 def test_an_unreadable_entry_is_worth_little(tmp_path):

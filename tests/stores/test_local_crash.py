@@ -14,9 +14,8 @@ from test_local_bounds import disk_usage
 
 from ejcache.stores.local.quarantine import declared_overhead
 from ejcache.stores.local.store import LocalStore
-from ejcache.stores.local.value_files import INLINE_BYTES
 
-POINTS = ["file-begun", "file-written", "row-written", "before-commit", "committed"]
+POINTS = ["file-begun", "file-written", "evicted", "touched", "renamed", "before-commit", "committed"]
 LIMIT = 200_000
 
 WRITER = """
@@ -71,10 +70,7 @@ def check_whole(path):
         assert store.size() == sum(info.size for info in infos) <= LIMIT
         assert store.check() == []
         assert disk_usage(path) <= LIMIT + declared_overhead(len(infos), max_size=LIMIT)
-        files = sum(1 for info in infos if info.size >= INLINE_BYTES)
-        assert len(list(path.rglob("*.val"))) == files
-        assert [file.name for file in (path / "v1/local/present").iterdir()] != []
-    assert list((path / "v1/local/present").iterdir()) == []
+        assert list((path / "v1/local/tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(("way", "operation"), [("SIGKILL", "put"), ("SIGKILL", "replace"), ("SIGTERM", "put")])
@@ -95,10 +91,10 @@ def test_sweep_spares_a_living_writer(tmp_path, start_python, point):
     assert living.stdout.readline() == "reached\n"
     dead = start_python(WRITER, path, "file-written", "SIGKILL", "put")
     assert dead.wait() == -signal.SIGKILL
-    assert len(list(path.glob("v1/local/g-*/tmp/*"))) == 2
+    assert len(list(path.glob("v1/local/tmp/*"))) == 2
     with LocalStore(path, max_size=LIMIT) as store:
-        assert len(list(path.glob("v1/local/g-*/tmp/*"))) == 1
         assert store.check() == []
+        assert len(list(path.glob("v1/local/tmp/*"))) == 1
         living.stdin.write("go on\n")
         living.stdin.flush()
         assert living.stdout.readline() == "True\n"
@@ -125,8 +121,8 @@ def test_open_while_a_writer_is_inside(tmp_path, start_python):
     check_whole(path)
 
 
-def test_killed_while_a_new_index_is_made(tmp_path, start_python):
-    """A generation that was being made when its process died is no generation, and is removed."""
+def test_killed_while_an_order_is_made(tmp_path, start_python):
+    """An order that was being made when its process died is made anew."""
     path = tmp_path / "store"
     process = start_python(
         """
@@ -134,23 +130,22 @@ def test_killed_while_a_new_index_is_made(tmp_path, start_python):
         sys.path.insert(0, sys.argv[2])
         from ejcache.stores.local.store import LocalStore
         from write_steps import tell_steps
-        tell_steps(lambda step: os.kill(os.getpid(), signal.SIGKILL))
-        LocalStore(sys.argv[1])
+        tell_steps(lambda step: step == "order-made" and os.kill(os.getpid(), signal.SIGKILL))
+        LocalStore(sys.argv[1]).put("k", b"x")
         """,
         path,
         SUPPORT,
     )
     assert process.wait() == -signal.SIGKILL
-    assert len(list((path / "v1/local").glob("new-*"))) == 1
+    assert len(list((path / "v1/local").glob("order-*"))) == 1
     fill(path)
-    assert list((path / "v1/local").glob("new-*")) == []
     check_whole(path)
 
 
-def test_clean_end_needs_no_sweep(tmp_path, run_python):
-    """A process that ends without closing its store, and writes once more while it ends, leaves no trace of itself."""
+def test_a_write_while_the_process_ends(tmp_path, run_python):
+    """A process that ends without closing its store, and writes once more while it ends, leaves all of that."""
     path = tmp_path / "store"
-    run_python(
+    finished = run_python(
         """
         import atexit, sys
         late = []
@@ -161,11 +156,11 @@ def test_clean_end_needs_no_sweep(tmp_path, run_python):
         """,
         str(path),
     )
-    assert list((path / "v1/local/present").iterdir()) == []
-    assert list(path.rglob("cache.db-*")) == []
+    assert finished.stderr == ""
     with LocalStore(path) as store:
         assert store.counters() == {"late": 1}
         assert store.get("late") == b"x" * 20_000
+        assert store.check() == []
 
 
 def test_stopped_process_is_not_dead(tmp_path, start_python):
@@ -177,7 +172,7 @@ def test_stopped_process_is_not_dead(tmp_path, start_python):
     with LocalStore(path, max_size=LIMIT, timeout=30.0) as store:
         assert store.put("mine", b"n" * 30_000)
         assert store.get("mine") == b"n" * 30_000
-        assert len(list(path.glob("v1/local/g-*/tmp/*"))) == 1
+        assert len(list(path.glob("v1/local/tmp/*"))) == 1
     os.kill(stopped.pid, signal.SIGCONT)
     out, _ = stopped.communicate("go on\n", timeout=60)
     assert out == "True\n"
@@ -231,4 +226,4 @@ def test_interrupted_anywhere(tmp_path, operation):
         assert interrupted > 10
     with LocalStore(tmp_path, max_size=LIMIT) as store:
         assert store.check() == []
-        assert len(list(tmp_path.rglob("*.val"))) == len(list(store.entries()))
+        assert list((tmp_path / "v1/local/tmp").iterdir()) == []

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from capabilities import needs
-from write_steps import seeing_steps
 
 from ejcache.errors import (
     NotAStoreError,
@@ -32,7 +31,7 @@ AS_NOBODY = """
 import logging, os, sys
 from ejcache.errors import *
 from ejcache.stores import location, memory, network_filesystems
-from ejcache.stores.local import writer
+from ejcache.stores.local import writing
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store
 # Only now: the interpreter itself may be in a directory of root's.
@@ -68,8 +67,11 @@ def test_layout(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert stat.S_IMODE((path / "v1").stat().st_mode) == 0o700
     assert [entry.name for entry in (path / "v1").iterdir()] == ["local"]
-    assert len(list(path.glob("v1/local/g-*/cache.db"))) == 1
-    assert all(stat.S_IMODE(entry.stat().st_mode) & 0o077 == 0 for entry in path.rglob("*.val"))
+    for key, size in (("k", 50_000), ("l", 1)):
+        (entry,) = path.glob(f"v1/local/??/{key}")
+        assert entry.read_bytes() == b"x" * size
+    assert len(list(path.glob("v1/local/order-*/cache.db"))) == 1
+    assert all(stat.S_IMODE(entry.stat().st_mode) & 0o077 == 0 for entry in path.rglob("*"))
 
 
 def test_plain_jax_and_shared_files_are_left_alone(tmp_path):
@@ -178,8 +180,7 @@ def test_deleted_while_open(tmp_path):
     """With its directory gone, a store answers that nothing is there, and the next put makes it again."""
     path = tmp_path / "s"
     with LocalStore(path) as store, LocalStore(path) as other:
-        for gone in (path, path / "v1", path / "v1/local", next(path.glob("v1/local/g-*"))):
-            gone = next(path.glob("v1/local/g-*")) if gone.name.startswith("g-") else gone  # noqa: PLW2901
+        for gone in (path, path / "v1", path / "v1/local"):
             store.put("k", b"value")
             store.put("large", b"x" * 50_000)
             assert other.get("k") == b"value"
@@ -200,8 +201,10 @@ def test_deleted_while_open(tmp_path):
 
 @pytest.mark.parametrize("how", ["removed", "moved", "cleared"])
 @pytest.mark.parametrize("size", [100, 50_000])
-def test_a_put_after_that_makes_no_directory_without_an_index(tmp_path, caplog, how, size):
-    """The value of the first put is written into the new generation. In the old one it would look like damage."""
+@pytest.mark.parametrize("how", ["removed", "moved", "cleared"])
+@pytest.mark.parametrize("size", [100, 50_000])
+def test_a_put_after_that(tmp_path, caplog, how, size):
+    """The first put makes the directory again, and says nothing."""
     path = tmp_path / "s"
     with LocalStore(path) as store:
         store.put("k", b"value")
@@ -214,8 +217,43 @@ def test_a_put_after_that_makes_no_directory_without_an_index(tmp_path, caplog, 
                 other.clear()
         assert store.put("new", b"n" * size) is True
         assert store.get("new") == b"n" * size
-        assert len(list(path.glob("v1/local/g-*"))) == 1
+        assert store.get("k") is None
+        assert len(list(path.glob("v1/local/order-*"))) == 1
+        assert store.check() == []
     assert caplog.messages == []
+
+
+def test_an_earlier_format_is_told(tmp_path):
+    """A cache of the format with an index is not used, and one sentence says how to remove it."""
+    path = tmp_path / "s"
+    (path / "v1/local/g-0123456789abcdef").mkdir(parents=True)
+    (path / "v1/local/format").write_text("1\n")
+    for read_only in (False, True):
+        with pytest.raises(NotAStoreError, match=rf"earlier ejcache.*`rm -r {path}/v1/local` removes it$"):
+            LocalStore(path, read_only=read_only)
+    shutil.rmtree(path / "v1/local")
+    assert LocalStore(path).put("k", b"x")
+
+
+@pytest.mark.parametrize("how", [["cp", "-a"], ["cp", "-r"]])
+def test_a_copy_is_a_cache(tmp_path, how):
+    """A copied directory has every entry, in the order of their use where times are copied, and its own order."""
+    with LocalStore(tmp_path / "one", max_size=50_000) as store:
+        for number in range(5):
+            store.put(f"k{number}", bytes(10_000))
+        store.note_used("k0")
+    subprocess.run([*how, tmp_path / "one", tmp_path / "two"], check=True)
+    (theirs,) = (tmp_path / "one").glob("v1/local/order-*")
+    with LocalStore(tmp_path / "two", max_size=50_000) as store:
+        assert all(store.get(f"k{number}") for number in range(5))
+        store.put("new", bytes(10_000))
+        kept = {info.key for info in store.entries()}
+        assert len(kept) == 5
+        assert "new" in kept
+        assert kept == {"k0", "k2", "k3", "k4", "new"} or "-a" not in how
+        assert store.check() == []
+    (ours,) = (tmp_path / "two").glob("v1/local/order-*")
+    assert ours.name != theirs.name
 
 
 def test_replaced_by_a_file_while_open(tmp_path):
@@ -243,12 +281,12 @@ def limited(kind, value):
 
 
 def fill(store):
-    for n in range(50):
-        store.put(f"fill{n}", b"f" * 5_000)
+    for n in range(2_000):
+        store.put(f"fill{n}", b"")
 
 
 def test_no_room(tmp_path):
-    """Out of room, a put raises and leaves nothing of itself, hits go on, and all is well when room comes back."""
+    """Where files cannot grow, a put raises and leaves nothing of itself, hits go on, and later all is well."""
     path = tmp_path / "s"
     with LocalStore(path) as store:
         store.put("small", b"small")
@@ -260,21 +298,18 @@ def test_no_room(tmp_path):
                 store.put("new", b"n" * 70_000)
             assert isinstance(caught.value.__cause__, OSError)
             assert caught.value.__cause__.errno == errno.EFBIG
-            with pytest.raises(StoreError, match=r"no room is left for the index.* at most, `ulimit -f`"):
+            with pytest.raises(StoreError, match=r"no room is left for the order.* at most, `ulimit -f`"):
                 fill(store)
             assert store.get("small") == b"small"
             assert store.get("large") == b"l" * 40_000
             assert store.contains("new") is False
             store.close()
-            assert store.get("large") == b"l" * 40_000
             with LocalStore(path) as other:
                 assert other.get("large") == b"l" * 40_000
-            with pytest.raises(StoreError, match=r"no room|that large"):
-                LocalStore(tmp_path / "other")
+            LocalStore(tmp_path / "other").close()
         assert store.put("new", b"n" * 70_000) is True
         assert store.check() == []
-        assert list(path.glob("v1/local/g-*/tmp/*")) == []
-        LocalStore(tmp_path / "other").close()
+        assert list(path.glob("v1/local/tmp/*")) == []
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["among other files", "in a directory of its own"])
@@ -299,75 +334,72 @@ def test_made_on_a_full_disk(tmp_path, others):
     assert list(path.rglob("*.tmp")) == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_no_room_after_all_was_removed(tmp_path, number):
-    """If a full disk has no room for a new index, all is removed and the next put makes one; another error is told."""
-
-    def hook(step):
-        if step == "index-made" and trouble:
-            raise OSError(trouble.pop(), "as the disk says it")
-
-    trouble = []
-    with LocalStore(tmp_path / "s") as store, seeing_steps(hook):
-        fill(store)
-        trouble.append(number)
-        with contextlib.nullcontext() if number == errno.ENOSPC else pytest.raises(StoreError):
-            store.clear()
-        assert trouble == []
-        assert [*store.entries()] == []
-        assert store.put("new", b"n") is True
-        assert store.check() == []
-
-
 @needs("root", "mount")
-def test_full_file_system(tmp_path, run_forked):
-    """A full file system is survived as a file size limit is; hits go on in a process that starts then."""
-    (tmp_path / "disk").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path / "disk"], check=True)
+@pytest.mark.parametrize("options", ["size=1m", "size=8m,nr_inodes=300"])
+def test_full_file_system(tmp_path, options, run_forked):
+    """On a full disk the oldest entries make room, whether it lacks blocks or files, and the sum is right."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk], check=True)
     try:
-        run_forked(
-            """
-            import sys
-            from ejcache.errors import StoreError
-            from ejcache.stores.local.store import LocalStore
-            def fill(store, size):
-                n = 0
-                try:
-                    while True:
-                        store.put(f"{size}-{n}", b"x" * size)
-                        n += 1
-                except StoreError as exc:
-                    assert "no room" in str(exc), exc
-                return n
-            store = LocalStore(sys.argv[1])
-            store.put("first", b"f" * 20_000)
-            assert fill(store, 100_000) + fill(store, 20_000) + fill(store, 3_000) + fill(store, 10) > 5
-            assert store.get("first") == b"f" * 20_000
-            other = LocalStore(sys.argv[1])
-            assert other.get("first") == b"f" * 20_000
-            other.close()
-            before = {info.key: info.size for info in store.entries()}
-            for key, size in before.items():
-                assert store.peek(key) in (b"x" * size, b"f" * size)
-            """,
-            str(tmp_path / "disk" / "store"),
-        )
-        os.system(f"mount -o remount,size=8m {tmp_path}/disk")
-        with LocalStore(tmp_path / "disk" / "store") as store:
-            assert store.put("after", b"a" * 200_000)
-            assert store.get("first") == b"f" * 20_000
+        with LocalStore(disk / "store") as store:
+            for size in (100_000, 20_000, 3_000, 10):
+                for n in range(150):
+                    assert store.put(f"{size}-{n}", b"x" * size) is True
+                    assert store.get(f"{size}-{n}") == b"x" * size
+                assert store.check() == []
+            with pytest.raises(StoreError, match="no room"):
+                store.put("large", b"x" * 9_000_000)
             assert store.check() == []
-        os.system(f"mount -o remount,ro {tmp_path}/disk")
-        with LocalStore(tmp_path / "disk" / "store") as store:
+            kept = {info.key for info in store.entries()}
+            assert kept
+            store.clear()
+            assert list(store.entries()) == []
+            assert store.put("after", b"a" * 200_000)
+        os.system(f"mount -o remount,ro {disk}")
+        with LocalStore(disk / "store") as store:
             assert store.read_only
             assert store.get("after") == b"a" * 200_000
             with pytest.raises(StoreReadOnlyError):
                 store.put("k", b"")
-        with LocalStore(tmp_path / "disk") as store:
+        with LocalStore(disk) as store:
             assert store.read_only
             assert store.get("k") is None
     finally:
-        os.system(f"umount {tmp_path}/disk")
+        os.system(f"umount {disk}")
+
+
+@needs("root", "mount")
+@pytest.mark.parametrize("where", ["two file systems", "one file system"])
+def test_hits_copy_nothing_of_an_image(tmp_path, where):
+    """Uses of entries in a lower layer of an overlay are lost, those of entries that were stored since are noted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", disk], check=True)
+    image = (disk if where == "one file system" else tmp_path) / "image"
+    for name in (image, disk / "upper", disk / "work", disk / "merged"):
+        name.mkdir()
+    with LocalStore(image / "cache") as store:
+        for number in range(100):
+            store.put(f"k{number}", bytes(100_000))
+    layers = f"lowerdir={image},upperdir={disk}/upper,workdir={disk}/work"
+    try:
+        if subprocess.run(["mount", "-t", "overlay", "-o", layers, "overlay", disk / "merged"], check=False).returncode:
+            pytest.skip("no overlay can be mounted here")
+        with LocalStore(disk / "merged/cache") as store:
+            before = {info.key: info.last_used for info in store.entries()}
+            for number in range(100):
+                assert store.get(f"k{number}") == bytes(100_000)
+                store.note_used(f"k{number}")
+            assert {info.key: info.last_used for info in store.entries()} == before
+            written = sum(each.lstat().st_size for each in (disk / "upper").rglob("*") if each.is_file())
+            assert written < 10_000
+            store.put("new", b"x")
+            used = {info.key: info.last_used for info in store.entries()}["new"]
+            store.note_used("new")
+            assert {info.key: info.last_used for info in store.entries()}["new"] > used
+    finally:
+        os.system(f"umount {disk}/merged {disk} 2> /dev/null")
 
 
 def test_out_of_descriptors(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sqlite3
@@ -15,16 +16,15 @@ from store_processes import in_fork
 from write_steps import seeing_steps
 
 from ejcache.errors import StoreBusyError, StoreError, StoreUnavailableError
-from ejcache.stores.local.index import read_value
-from ejcache.stores.local.store import DAMAGED_ROWS, LocalStore
+from ejcache.stores.local.store import LocalStore
 from ejcache.util import locks as local_locks
 
 
 def test_busy_index_has_a_deadline(tmp_path):
-    """While another process holds the index, reads go on, and writes raise after the store's own timeout."""
+    """While another process holds the order, hits and counters go on; writes raise after the timeout."""
     with LocalStore(tmp_path, timeout=0.2) as store:
         store.put("k", b"value")
-        (index,) = tmp_path.glob("v1/local/g-*/cache.db")
+        (index,) = tmp_path.glob("v1/local/order-*/cache.db")
         other = sqlite3.connect(index, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         try:
@@ -33,30 +33,35 @@ def test_busy_index_has_a_deadline(tmp_path):
             assert [info.key for info in store.entries()] == ["k"]
             with LocalStore(tmp_path, timeout=0.2) as late:
                 assert late.get("k") == b"value"
+                assert late.size() == 5
+                with pytest.raises(StoreBusyError):
+                    late.put("l", b"")
+            store.add_counters({"n": 1})
             for write in (
                 lambda: store.put("l", b""),
                 lambda: store.replace("k", b""),
                 lambda: store.delete("k"),
-                lambda: store.add_counters({"n": 1}),
             ):
                 with pytest.raises(StoreBusyError):
                     write()
         finally:
             other.close()
         assert store.put("l", b"x")
-        assert store.counters() == {}
+        assert store.counters() == {"n": 1}
         assert store.check() == []
+        assert list(tmp_path.glob("v1/local/order-*/cache.db")) == [index]
 
 
-def test_busy_opening_has_a_deadline(tmp_path):
-    """While another process opens the store for ever, opening it raises after the timeout; reading only does not."""
+def test_a_held_lock_has_a_deadline(tmp_path):
+    """While another process keeps the store locked, opening it and hits go on, and a put raises after the timeout."""
     with LocalStore(tmp_path) as store:
         store.put("k", b"value")
     with local_locks.exclusive(tmp_path / "v1/local/lock", deadline=time.monotonic()):
-        with pytest.raises(StoreBusyError):
-            LocalStore(tmp_path, timeout=0.2)
-        with LocalStore(tmp_path, read_only=True, timeout=0.2) as reader:
-            assert reader.get("k") == b"value"
+        for read_only in (False, True):
+            with LocalStore(tmp_path, read_only=read_only, timeout=0.2) as late:
+                assert late.get("k") == b"value"
+        with LocalStore(tmp_path, timeout=0.2) as late, pytest.raises(StoreBusyError):
+            late.put("l", b"x")
 
 
 def test_signal_handler_inside_a_put(tmp_path):
@@ -70,7 +75,7 @@ def test_signal_handler_inside_a_put(tmp_path):
             seen.append(type(exc))
 
     def interrupt(step):
-        if step == "row-written" and not seen:
+        if step == "touched" and not seen:
             signal.raise_signal(signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handler)
@@ -99,7 +104,6 @@ def test_fork_holds_no_lock(tmp_path):
     try:
         os.read(ready[0], 1)
         store.close()
-        assert list((tmp_path / "v1/local/present").iterdir()) == []
         with LocalStore(tmp_path, timeout=30.0) as other:
             assert other.put("other", b"x")
     finally:
@@ -123,7 +127,7 @@ def test_fork_inside_a_call(tmp_path):
 
             def child():
                 try:
-                    return store.get("k")
+                    return store.get("k"), store.put("l", b"x")
                 except StoreUnavailableError as exc:
                     return str(exc)
 
@@ -201,22 +205,21 @@ def test_two_processes_open_a_new_store_at_once(tmp_path):
     with LocalStore(path) as store:
         assert len(list(store.entries())) == 4
         assert store.counters() == {"n": 4}
-    assert len(list(path.glob("v1/local/g-*"))) == 1
+    assert len(list(path.glob("v1/local/order-*"))) == 1
 
 
-def test_replaced_under_a_reader(tmp_path, monkeypatch):
-    """However often an entry is replaced between a reader's look at the index and at the file, the reader gets it."""
-    with LocalStore(tmp_path) as store, LocalStore(tmp_path) as other:
-        values = [bytes([number]) * 60_000 for number in range(12)]
-        store.put("k", values[0])
-        left = iter(values[1:])
-
-        def replaced_first(directory, row, length=None):
-            value = next(left, None)
-            if value is not None:
-                other.replace("k", value)
-            return read_value(directory, row, length)
-
-        monkeypatch.setattr("ejcache.stores.local.store.read_value", replaced_first)
-        assert store.get("k") == values[-1]
-        assert DAMAGED_ROWS not in store.counters()
+def test_a_thread_keeps_no_connection(tmp_path):
+    """What other threads have put, the main thread closes and opens, and Python warns of nothing when they end."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        store = LocalStore(tmp_path)
+        store.put("main", b"x")
+        for number in range(3):
+            thread = threading.Thread(target=store.put, args=(f"k{number}", b"x"))
+            thread.start()
+            thread.join()
+        assert store.put("main again", b"x")
+        assert store.size() == 5
+        del store, thread
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["STEPS", "seeing_steps", "tell_steps"]
 
 STEPS = {
-    "file-begun": ("value_files.py", "while view:\n                view = view[file.write(view) :]"),
-    "file-written": ("value_files.py", "return PendingValue(key, digest, len(data), MODE_BINARY, filename, None)"),
-    "row-written": ("writer.py", "if index.options.max_size >= 0:"),
-    "before-commit": ("index.py", 'yield self._sql\n            self._sql("COMMIT")'),
-    "committed": ("writer.py", "raise\n    return True"),
-    "index-made": ("index_repair.py", 'generation = layout.fresh("g")'),
+    "file-begun": ("writing.py", "        done = os.write(fd, data)"),
+    "file-written": ("writing.py", "pending = _Pending(path, os.fstat(fd), worth)\n        yield pending"),
+    "evicted": ("writing.py", "change.touch({name: None if there is None else before})"),
+    "touched": ("writing.py", "        os.rename(pending.path, last, dst_dir_fd=directory)"),
+    "renamed": ("writing.py", "pending.is_placed = True"),
+    "before-commit": ("hints.py", "self._cache.set(_STATE, self.state.encode())\n        return done"),
+    "committed": ("order.py", "self._is_inside = False\n        if threading.current_thread()"),
+    "order-made": ("order.py", "cache = Cache(own[0], timeout=0, disk=_TextsOnly, **_SETTINGS)"),
 }
 """Each step is told before the last line of its text is executed; a text is found once in its file, or a test fails."""
 

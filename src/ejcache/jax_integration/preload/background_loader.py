@@ -11,7 +11,7 @@ waits have a deadline.
 After each load a thread waits for the interpreter, and each time it gets it costs the program about 0.1 ms, so what is
 done here lets go of it as rarely as possible.
 
-`EntryReader` reads their entries: small ones many at once, by a few statements of the index.
+`EntryReader` reads their entries, the first small ones ahead.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ejcache import entry
 from ejcache.common_errors import EntryError
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.seam import backends as seam
+from ejcache.stores.base import two_tiers
 from ejcache.util.cores import cores
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ejcache.entry import Header
     from ejcache.jax_integration.preload.run_profile import ProgramUse
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import Store
 
 
 _END_PATIENCE: Final = 5.0
@@ -144,7 +144,8 @@ class BackgroundLoader:
         if not uses:
             return
         load_journal.open()  # in the thread that has the interpreter: one of ours would wait for it after each call
-        self._reader.expect([use.key for use in uses], at_once=ready)
+        if ready:
+            self._reader.read_ahead([use.key for use in uses])
         factor = _HELD_PER_BYTE.get(str(client.platform), _HELD_ELSEWHERE)
         with self._lock:
             for use in () if self._closed else uses:
@@ -355,8 +356,9 @@ class BackgroundLoader:
         self._held = 0
 
 
-_AT_ONCE: Final = 512
-"""How many small entries are read at once, and held at most: up to 8 MB."""
+_AHEAD: Final = 512
+"""How many entries are read ahead at most, if they have no more than `_SMALL_BYTES`: up to 8 MB."""
+_SMALL_BYTES: Final = 16 << 10
 _MOST_DECODED: Final = 64 << 20
 """Bytes of executables that are held decompressed. XLA's small entries come to less; hostile ones may be any size."""
 
@@ -374,32 +376,32 @@ class EntryReader:
         self._policy = policy
         self._most_decoded = most_decoded
         self._settings = settings
-        self._expected: list[str] = []
-        self._places: dict[str, int] = {}
-        self._held: dict[str, bytes | entry.Entry] = {}
+        self._held: dict[str, entry.Entry] = {}
         self._lock = threading.RLock()
 
-    def expect(self, keys: Sequence[str], *, at_once: bool) -> None:
-        """Note that the entries under these keys will be read, in about this order.
+    def read_ahead(self, keys: Sequence[str]) -> None:
+        """Read and decode the first small ones of these entries now, as far as they are on this host.
 
-        Args:
-            keys: of the entries.
-            at_once: read and decode the first small ones now, and not when the first of them is read. Each row that is
-                read, and each payload that is decompressed, lets other threads run, and a thread in the background
-                would wait for the program after each.
+        Each file that is read, and each payload that is decompressed, lets other threads run, and a thread in the
+        background would wait for the program after each.
 
         Raises:
             StoreError: the storage failed.
         """
-        with self._lock:
-            for key in keys:
-                if key not in self._places:
-                    self._places[key] = len(self._expected)
-                    self._expected.append(key)
-        store = self._policy.opened(self._settings) if at_once and keys else None
-        if store is not None:
-            with self._lock:
-                self._read_from(store, keys[0])
+        store = self._policy.opened(self._settings) if keys else None
+        tiered = None if store is None else two_tiers(store)
+        left = self._most_decoded
+        for key in keys[:_AHEAD] if store is not None else ():
+            data = (
+                None if tiered is not None and not tiered.has_local(key) else store.peek(key, length=_SMALL_BYTES + 1)
+            )
+            if data is None or len(data) > _SMALL_BYTES:
+                continue
+            found = self._decode(key, data, most=left)
+            if found is not None:
+                with self._lock:
+                    self._held[key] = found
+                left -= len(found.raw)
 
     def read(self, key: str) -> entry.Entry | None:
         """Read the entry under `key`; None if there is none, or if it is damaged.
@@ -413,30 +415,11 @@ class EntryReader:
         if store is None:
             return None
         with self._lock:
-            if key not in self._held:
-                self._read_from(store, key)
             held = self._held.pop(key, None)
-        if isinstance(held, entry.Entry):
+        if held is not None:
             return held
-        data = held if held is not None else store.get(key)
+        data = store.get(key)
         return self._decode(key, data) if data is not None else None
-
-    def _read_from(self, store: Store, key: str) -> None:
-        """Read the small entries that are expected from `key` on, if that was not tried before. With the lock held."""
-        place = self._places.get(key, -1)
-        if place < 0:
-            return
-        batch = self._expected[place : place + _AT_ONCE]
-        small = store.get_small(batch)
-        # What is not small is not looked for again.
-        self._places.update(dict.fromkeys(batch, -1))
-        self._held = {**small}
-        left = self._most_decoded
-        for each, data in small.items():
-            found = self._decode(each, data, most=left)
-            if found is not None:
-                self._held[each] = found
-                left -= len(found.raw)
 
     def _decode(self, key: str, data: bytes, *, most: int = entry.MAX_RAW_SIZE) -> entry.Entry | None:
         """Return the entry in `data`; None if it is damaged, or its payload has more than `most` bytes."""

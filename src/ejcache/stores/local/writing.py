@@ -21,8 +21,8 @@ from ejcache.util.locks import locked_descriptors
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ejcache.stores.local.layout import Layout
     from ejcache.stores.local.hints import Transaction
+    from ejcache.stores.local.layout import Layout
     from ejcache.stores.local.order import Order
 
 _LEAST: Final = 4
