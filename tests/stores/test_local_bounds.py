@@ -141,7 +141,7 @@ TIMES = {
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("known", [True, False], ids=["changed later", "found so"])
 def test_odd_times(tmp_path, name, known):
-    """Whatever the times of files are, puts end, the limit holds, and what was used last stays where they allow that."""
+    """Whatever the times of files are, puts end, the limit holds, and what was used last stays if they tell."""
     path = tmp_path / "s"
     with LocalStore(path, max_size=60_000) as store:
         for n in range(6):

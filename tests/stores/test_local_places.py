@@ -201,8 +201,6 @@ def test_deleted_while_open(tmp_path):
 
 @pytest.mark.parametrize("how", ["removed", "moved", "cleared"])
 @pytest.mark.parametrize("size", [100, 50_000])
-@pytest.mark.parametrize("how", ["removed", "moved", "cleared"])
-@pytest.mark.parametrize("size", [100, 50_000])
 def test_a_put_after_that(tmp_path, caplog, how, size):
     """The first put makes the directory again, and says nothing."""
     path = tmp_path / "s"
@@ -336,7 +334,7 @@ def test_made_on_a_full_disk(tmp_path, others):
 
 @needs("root", "mount")
 @pytest.mark.parametrize("options", ["size=1m", "size=8m,nr_inodes=300"])
-def test_full_file_system(tmp_path, options, run_forked):
+def test_full_file_system(tmp_path, options):
     """On a full disk the oldest entries make room, whether it lacks blocks or files, and the sum is right."""
     disk = tmp_path / "disk"
     disk.mkdir()

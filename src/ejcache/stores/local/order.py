@@ -152,6 +152,8 @@ class Order:
             StoreError: the order could not be used.
             OSError: a file could not be changed, or the directory is gone.
         """
+        if self._is_forked:
+            raise StoreUnavailableError(f"{self.layout.root} was in use in the parent when this process was forked off")
         deadline = time.monotonic() + (self._timeout if patience is None else patience)
         for _ in range(3):
             with self._locked(deadline):
@@ -186,8 +188,6 @@ class Order:
     def _run(self, action: Callable[[Transaction], T], deadline: float) -> tuple[T, bool, bool]:
         if self._is_inside:  # an exception has come from a signal handler in the middle of a transaction
             self._discard()
-        if self._is_forked:
-            raise StoreUnavailableError(f"{self.layout.root} was in use in the parent when this process was forked off")
         cache = self._opened(deadline)
         self._is_inside = True
         with _begun(cache, deadline):
