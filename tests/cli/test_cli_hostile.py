@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import sqlite3
 import tarfile
 from dataclasses import replace
 from functools import partial
@@ -149,12 +147,11 @@ def test_the_miss_log_writes_nothing_to_the_terminal(tmp_path):
         assert is_clean(said)
 
 
-def test_a_row_whose_key_is_none(tmp_path):
-    """The other entries are listed; `verify` counts the row as damaged, and with --fix it goes."""
+def test_a_file_whose_name_is_no_key(tmp_path):
+    """The other entries are listed; `verify` says that it is no entry, and with --fix it goes."""
     first, _ = fill(tmp_path, "jit_eval", "jit_train")
-    (path,) = tmp_path.glob("v1/local/g-*/cache.db")
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as index:
-        index.execute("UPDATE Cache SET key = ? WHERE key = ?", (first + ESCAPES, first))
+    (path,) = tmp_path.glob(f"v1/local/??/{first}")
+    path.rename(path.with_name(first + ESCAPES.replace("/", "").encode("ascii", "ignore").decode()))
     assert [each["name"] for each in ejcache("ls", "--json", "--dir", tmp_path).json["entries"]] == ["jit_train"]
     for options, status in (([], 1), (["--fix"], 0), ([], 0)):
         said = ejcache("verify", *options, "--dir", tmp_path)

@@ -66,7 +66,7 @@ def test_ls_for_a_person(cache):
     assert said.status == 0
     heading, *rows, total = said.lines
     assert heading.split() == [
-        "name", "platform", "size", "compile", "s", "hits", "saved", "s", "last", "used", "key",
+        "name", "platform", "size", "compile", "s", "last", "used", "key",
     ]  # fmt: skip
     assert [row.split()[0] for row in rows] == ["jit_init", "jit_eval", "jit_train"]
     assert rows[0].split()[1] == "cpu"
@@ -81,13 +81,13 @@ def test_ls_in_a_pipe(cache):
         put(store, key_text("jit_" + "x" * 60, variant="pgle"))
     heading, *rows, _ = ejcache("ls", "--dir", cache, "--sort", "name").lines
     assert heading.split("\t") == [
-        "name", "platform", "variant", "size", "compile s", "hits", "saved s", "last used", "key",
+        "name", "platform", "variant", "size", "compile s", "last used", "key",
     ]  # fmt: skip
     assert [row.split("\t")[:3] for row in rows] == [
         *(["jit_" + name, "cpu", "plain"] for name in ("eval", "init", "train")),
         ["jit_" + "x" * 60, "cpu", "pgle"],
     ]
-    assert {row.count("\t") for row in rows} == {8}
+    assert {row.count("\t") for row in rows} == {6}
 
 
 @pytest.mark.parametrize(
@@ -107,21 +107,12 @@ def test_ls_chooses(cache, options, names):
     assert [entry["name"] for entry in said["entries"]] == names
 
 
-def test_ls_counts_hits(cache):
-    """The hits of an entry are counted, and what they saved; looking and verifying count for nothing."""
-    with LocalStore(cache) as store:
-        for _ in range(3):
-            store.note_used(key_text("jit_eval"))
-        store.close()
-        assert store.get(key_text("jit_eval"))
-        store.note_used(key_text("jit_eval"))
+def test_looking_is_no_use(cache):
+    """Looking and verifying leave the time of the last use as it is."""
+    before = ejcache("ls", "--dir", cache, "--json").json["entries"]
     for command in (["ls", "jit_eval"], ["verify"], ["why", "jit_eval"]):
         ejcache(*command, "--dir", cache)
-    listed = ejcache("ls", "--dir", cache, "--json", "--sort", "hits").json["entries"]
-    assert [(e["name"], e["hits"], e["seconds_saved"]) for e in listed][:1] == [("jit_eval", 4, 10.0)]
-    assert [e["hits"] for e in listed] == [4, 0, 0]
-    row = next(row for row in ejcache("ls", "--dir", cache).lines if row.startswith("jit_eval"))
-    assert row.split("\t")[3:6] == ["2.50", "4", "10.00"]
+    assert ejcache("ls", "--dir", cache, "--json").json["entries"] == before
 
 
 def test_ls_by_size(cache):

@@ -242,11 +242,12 @@ def test_config_shows_the_limit_that_holds(tmp_path):
 def test_verbose_and_quiet(tmp_path, caplog):
     """-v prints what is logged, -q hides warnings and no result; both hold for one command only."""
     caplog.set_level(logging.WARNING, logger="ejcache")
-    (tmp_path / "v1" / "local" / "g-1").mkdir(parents=True)
     fill(tmp_path, "jit_f")
-    (index,) = tmp_path.glob("v1/local/g-*/cache.db")
-    index.write_bytes(b"damaged" * 100)
-    said = {options: ejcache(*options, "ls", "--dir", tmp_path) for options in ((), ("-q",), ("-v",), ("-q", "-v"))}
+    said = {}
+    for options in ((), ("-q",), ("-v",), ("-q", "-v")):
+        (index,) = tmp_path.glob("v1/local/order-*/cache.db")
+        index.write_bytes(b"damaged" * 100)
+        said[options] = ejcache(*options, "verify", "--dir", tmp_path)
     assert said[()].err.startswith("ejcache: ")
     assert said["-q",].err == ""
     assert said["-q",].out == said[()].out

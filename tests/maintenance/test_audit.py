@@ -184,10 +184,10 @@ def test_an_entry_replaced_by_another_process_stays(tmp_path):
 
 
 def test_lost_files_of_a_local_store(tmp_path):
-    """An index that names a file which is gone is a structural finding, mended by a fix."""
+    """A file that is gone without a word is a structural finding, mended by a fix."""
     with LocalStore(tmp_path / "cache") as store:
         put(store, "a", os.urandom(100_000))
-        for path in (tmp_path / "cache").rglob("*.val"):
+        for path in (tmp_path / "cache").glob("v1/local/??/a"):
             path.unlink()
         found = audit_structure(store)
         assert [(f.problem, f.repaired) for f in found.findings] == [(Problem.STRUCTURE, False)]

@@ -64,7 +64,7 @@ class ListedEntry:
             **output.fields_of(self.parts, "name", "platform", "variant"),
             "logical_key": self.parts.logical,
             "environment_digest": self.parts.environment,
-            **output.fields_of(self.info, "size", "created", "last_used", "hits"),
+            **output.fields_of(self.info, "size", "created", "last_used"),
         }
 
 

@@ -27,7 +27,6 @@ class Order(StrEnum):
     size = "size"
     age = "age"
     used = "used"
-    hits = "hits"
     name = "name"
 
 
@@ -35,7 +34,6 @@ _ORDERS: Final = {
     Order.size: lambda row: (-row.info.size, row.info.key),
     Order.age: lambda row: (row.info.created, row.info.key),
     Order.used: lambda row: (-row.info.last_used, row.info.key),
-    Order.hits: lambda row: (-(row.info.hits or 0), row.info.key),
     Order.name: lambda row: (row.parts.name, row.parts.platform, row.info.key),
 }
 
@@ -55,15 +53,12 @@ def ls(
     name: Name = None,
     sort: Annotated[
         Order,
-        flag("--sort", "By size (largest first), age (oldest first), used (latest first), hits (most first) or name."),
+        flag("--sort", "By size (largest first), age (oldest first), used (latest first) or name."),
     ] = Order.used,
     limit: Limit = None,
     as_json: Json = False,
 ) -> int:
     """List the entries: name, platform, variant, size, compile time in seconds, last use, and a key.
-
-    A local cache also counts the hits of each entry, of all processes. What they saved is the compile time, that many
-    times. Nobody counts the hits of an entry of a bucket.
 
     Variants of one program are listed together, the one compiled with a PGLE profile first.
 
@@ -86,8 +81,7 @@ def ls(
         rows = by_program(rows)
         with output.progress("reading", len(rows), quiet=as_json) as advance:
             entries = [
-                row.fields() | facts | _seconds_saved(row, facts)
-                for row, facts in zip(rows, read_facts(rows, cache, advance=advance), strict=True)
+                row.fields() | facts for row, facts in zip(rows, read_facts(rows, cache, advance=advance), strict=True)
             ]
     if as_json:
         output.print_json({"url": cache.url, **asdict(totals), "entries": entries})
@@ -96,11 +90,6 @@ def ls(
     hidden = totals.total_entries - len(rows)
     output.say(f"{totals.words()} in {cache.url}{f'; {hidden:,} not shown' if hidden else ''}")
     return 0
-
-
-def _seconds_saved(row: ListedEntry, facts: dict[str, Any]) -> dict[str, float | None]:
-    hits, seconds = row.info.hits, facts["compile_seconds"]
-    return {"seconds_saved": None if hits is None or seconds is None else hits * seconds}
 
 
 def _with_branches(rows: Sequence[ListedEntry], entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -211,8 +211,12 @@ class Layout:
     def put_away(self, paths: Iterable[str]) -> None:
         """Rename directories, so that nobody finds them any more, for `remove_dead`."""
         for path in paths:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 os.rename(path, f"{self.local}/dead-{secrets.token_hex(_RANDOM_BYTES)}")
+            except FileNotFoundError:
+                continue
+            except OSError:  # a directory in a lower layer of an overlay cannot be renamed
+                shutil.rmtree(path, ignore_errors=True)
 
     def remove_dead(self) -> None:
         """Delete what was put away, as far as that is possible."""

@@ -401,11 +401,11 @@ def _translate(exc: Exception, root: Path) -> StoreError:
     if isinstance(exc, OSError):
         return explain_error(exc, root)
     code = getattr(exc, "sqlite_errorcode", None) or 0
-    if _is_busy(exc) or isinstance(exc, Timeout):  # type: ignore[arg-type]
+    if isinstance(exc, Timeout) or code & 0xFF in _BUSY:
         return StoreBusyError(f"another process kept the order of {root} busy too long")
     if code & 0xFF == sqlite3.SQLITE_READONLY:
         return StoreReadOnlyError(f"the order of {root} cannot be written by this user: {exc}")
-    if is_full(exc):
+    if code in _FULL:
         return StoreError(f"{root}: no room is left for the order: {exc}{file_size_limit()}")
     return StoreError(f"{root}: the order could not be used: {exc}")
 

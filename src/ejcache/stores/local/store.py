@@ -369,7 +369,8 @@ class LocalStore(Store):
         """Return the problems of the store's structures, one sentence each; the content of entries is not examined.
 
         Args:
-            fix: correct the sum, and make the hints anew. The problems that were found are returned.
+            fix: remove what is no entry, and make the order anew if its sum is wrong. The problems that were found are
+                returned.
 
         Raises:
             StoreReadOnlyError: something is to be fixed in a store that is read-only.
@@ -377,11 +378,15 @@ class LocalStore(Store):
         if fix:
             self._check_writable()
         self._layout.check()
-        odd = [f"{name} is no entry's name" for name, _ in self._layout.walk() if key_of_place(name) is None]
+        odd_names = [name for name, _ in self._layout.walk() if key_of_place(name) is None]
+        odd = [f"{name!r} is no entry's name" for name in odd_names]
         if self.read_only:
             return odd
         from ejcache.stores.local.writing import check_sum
 
+        for name in odd_names if fix else ():
+            with contextlib.suppress(OSError):
+                self._layout.remove(name)
         drift = 0
         if os.path.isdir(self._layout.local):
             with self._explained():

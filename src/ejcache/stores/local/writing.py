@@ -7,6 +7,7 @@ import fcntl
 import heapq
 import os
 import secrets
+import shutil
 import time
 from functools import partial
 from pathlib import Path
@@ -152,8 +153,13 @@ def make_room(order: Order, size: int) -> None:
         StoreError: others kept the store busy, or the storage failed.
     """
     layout = order.layout
+
+    def free(change: Transaction) -> int:
+        is_enough = size <= shutil.disk_usage(layout.local).free + change.state.total
+        return change.free(size, _LEAST) if is_enough else 0
+
     try:
-        order.change(lambda change: change.free(size, _LEAST))
+        order.change(free)
     except OSError as exc:
         if not is_full(exc):
             raise
