@@ -124,6 +124,7 @@ INNER_LEVELS = {
         "base": 0,
         "location": 0,
         "epochs": 1,
+        "entry_start": 1,
         "network_filesystems": 1,
         "host_notes": 1,
         "local": 2,

@@ -28,7 +28,7 @@ def trees() -> dict[str, ast.Module]:
 VERBS = """
 Act Add Advise Agree Answer Append Ask Be Become Begin Bring Call Carry Change Check Choose Close Collect
 Compare Compile Compute Convert Copy Correct Count Create Decide Decode Delete Describe Deserialise Digest
-Discard Divide Do Draw Drop Enable Encode End Enter Escape Fetch Find Fix Fold Forget Get Give Go Hand Have
+Discard Divide Do Draw Drop Enable Encode End Enter Escape Evict Fetch Find Fix Fold Forget Free Get Give Go Hand Have
 Heed Hold Import Join Judge Keep Kill Label Learn Leave Let Limit Link List Load Log Look Lower Make Mark
 Measure Merge Model Move Name Note Notice Notify Offer Open Order Overrule Parse Pass Pick Place Preload
 Print Prove Publish Put Quarantine Raise Read Recall Record Reduce Refuse Release Remember Remove Renew

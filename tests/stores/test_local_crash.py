@@ -12,6 +12,7 @@ from helpers import SUPPORT
 from local_processes import starting
 from test_local_bounds import disk_usage
 
+from ejcache.errors import StoreBusyError
 from ejcache.stores.local.quarantine import declared_overhead
 from ejcache.stores.local.store import LocalStore
 
@@ -111,7 +112,7 @@ def test_open_while_a_writer_is_inside(tmp_path, start_python):
     with LocalStore(path, max_size=LIMIT, timeout=0.3) as store:
         assert store.get("k9") == b"\x09" * 20_000
         assert store.contains("new") is False
-        with pytest.raises(OSError, match="busy"):
+        with pytest.raises(StoreBusyError):
             store.put("mine", b"x" * 100)
         writer.stdin.write("go on\n")
         writer.stdin.flush()

@@ -16,7 +16,8 @@ from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
 from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
-from ejcache.stores.listing import EntryInfo, worth_of_bytes
+from ejcache.stores.entry_start import worth_of_bytes
+from ejcache.stores.listing import EntryInfo
 from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.store_keys import check_key
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.base import weight_of_uses
-from ejcache.stores.listing import worth_of_bytes
+from ejcache.stores.entry_start import worth_of_bytes
 
 if TYPE_CHECKING:
     from ejcache.stores.listing import EntryInfo

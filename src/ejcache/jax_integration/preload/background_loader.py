@@ -391,10 +391,12 @@ class EntryReader:
         store = self._policy.opened(self._settings) if keys else None
         tiered = None if store is None else two_tiers(store)
         left = self._most_decoded
-        for key in keys[:_AHEAD] if store is not None else ():
-            data = (
-                None if tiered is not None and not tiered.has_local(key) else store.peek(key, length=_SMALL_BYTES + 1)
-            )
+        if store is None:
+            return
+        for key in keys[:_AHEAD]:
+            if tiered is not None and not tiered.has_local(key):
+                continue
+            data = store.peek(key, length=_SMALL_BYTES + 1)
             if data is None or len(data) > _SMALL_BYTES:
                 continue
             found = self._decode(key, data, most=left)

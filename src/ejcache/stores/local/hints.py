@@ -39,20 +39,22 @@ import sqlite3
 import time
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.base import weight_of_uses
 from ejcache.stores.local.layout import PAIRS
 from ejcache.util.files import UnsafeFileError, open_like_directory, read_regular
 from ejcache.util.store_keys import key_of_place, place_of_key
+from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import TypeVar
 
     from diskcache import Cache
 
-    from ejcache.stores.local.order import Order
+    from ejcache.stores.local.layout import Layout
 
     T = TypeVar("T")
 
@@ -135,17 +137,44 @@ class State:
         raise DamageError("its sum is damaged")
 
 
+@dataclass(frozen=True, slots=True)
+class EvictionRules:
+    """By what a store evicts.
+
+    Attributes:
+        layout: of the store.
+        max_size: bytes of all entries; -1 for no limit.
+        evict_before: the keys of entries that are of no use while the entry of a key exists.
+        worth: what an entry is worth for each byte, by its beginning and its size, if what is worth least is evicted
+            first; None if what was not used for longest is.
+    """
+
+    layout: Layout
+    max_size: int
+    evict_before: Callable[[str], Iterable[str]] | None = None
+    worth: Callable[[bytes, int], float] | None = None
+
+    @property
+    def mark(self) -> str:
+        """The file that says which files the last transaction changes."""
+        return f"{self.layout.local}/touched"
+
+    def weigh(self, name: str, size: int) -> float:
+        """Return what a use of an entry saves for each byte, by its header."""
+        return 0.0 if self.worth is None else self.worth(self.layout.start_of(name), size)
+
+
 class Transaction:
     """What may be done to the files of a store, and to the order, while nobody else changes them."""
 
-    def __init__(self, order: Order, cache: Cache) -> None:
+    def __init__(self, rules: EvictionRules, cache: Cache) -> None:
         kept = cache.get(_STATE)
         self.state = state = State(secrets.randbits(40)) if kept is None else State.decode(kept)
         self.scanned: list[tuple[str, os.stat_result]] = []
         self.is_stale = False
         self.undo: Callable[[], object] | None = None
-        self.order = order
-        self.layout = order.layout
+        self.rules = rules
+        self.layout = rules.layout
         self._cache = cache
         self._number = state.number
         self._touched: dict[str, int | None] = {}
@@ -166,11 +195,18 @@ class Transaction:
         self._write_mark(b"%d\n" % zlib.crc32(body) + body)
 
     def _write_mark(self, data: bytes) -> None:
-        fd = open_like_directory(self.order.mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC)
+        how = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = open_like_directory(self.rules.mark, how)
+        except OSError as exc:
+            if exc.errno not in (errno.ELOOP, errno.ENXIO):
+                raise
+            Path(self.rules.mark).unlink()  # a link or a pipe that somebody has put there
+            fd = open_like_directory(self.rules.mark, how)
         try:
             done = os.pwrite(fd, data, 0)
             if done != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.order.mark)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.rules.mark)
             os.ftruncate(fd, len(data))
         finally:
             os.close(fd)
@@ -208,7 +244,7 @@ class Transaction:
     def recover(self) -> bool:
         """Look at the files that a transaction touched which did not end; False if there is none."""
         try:
-            said, _, body = read_regular(self.order.mark, max_size=1 << 30).partition(b"\n")
+            said, _, body = read_regular(self.rules.mark, max_size=1 << 30).partition(b"\n")
             number, touched = json.loads(body) if int(said) == zlib.crc32(body) else (self._number, {})
         except (FileNotFoundError, UnsafeFileError, ValueError):
             return False  # nothing was changed before all of it was written
@@ -231,7 +267,7 @@ class Transaction:
         if self.state.latest > time.time_ns() + _CLOCK_SLACK:
             raise DamageError("the clock was ahead when it was written")
         before = self.state.encode()
-        if self.order.worth is not None and self.state.weighed is None:
+        if self.rules.worth is not None and self.state.weighed is None:
             self.state.weighed = 0
         if not self.state.is_complete:
             self.count_files(_SHARE_SECONDS)
@@ -280,10 +316,10 @@ class Transaction:
                     self._cache.set(self._hint_key((0, USELESS, other), by_cost=by_cost), name)
 
     def useless_beside(self, name: str) -> list[str]:
-        if self.order.evict_before is None:
+        if self.rules.evict_before is None:
             return []
         key = key_of_place(name)
-        return [] if key is None else [place_of_key(other) for other in self.order.evict_before(key)]
+        return [] if key is None else [place_of_key(other) for other in self.rules.evict_before(key)]
 
     def _hint_key(self, hint: Hint, *, by_cost: bool = False) -> Key:
         turn, seen, name = hint
@@ -309,7 +345,7 @@ class Transaction:
 
     def fit(self, size: int, *, before: int, kept: str) -> bool:
         """Evict until an entry of this size fits in place of one of `before` bytes; False if it cannot."""
-        state, limit = self.state, self.order.max_size
+        state, limit = self.state, self.rules.max_size
         if limit < 0 or (state.sized >= len(PAIRS) and state.total + size - before <= limit):
             return True
         chooser, is_counted = _Chooser(self, kept=kept), False
@@ -359,7 +395,7 @@ class Transaction:
         if not by_cost:
             return self._hint_by_use(name, seen)
         uses = uses + 1 if isinstance(uses, int) else 0
-        return self._hint_by_cost(name, seen, self.order.weigh(name, about.st_size), uses=uses)
+        return self._hint_by_cost(name, seen, self.rules.weigh(name, about.st_size), uses=uses)
 
     def is_useless(self, key: Key) -> bool:
         """True if the entry still exists for which the entry of this hint is of no use."""
@@ -390,7 +426,7 @@ class Transaction:
                 state.hinted += 1
             elif state.weighed is not None:
                 for name, about in self.layout.walk([PAIRS[state.weighed]]):
-                    worth = None if self.order.worth is None else self.order.weigh(name, about.st_size)
+                    worth = None if self.rules.worth is None else self.rules.weigh(name, about.st_size)
                     self._hint_by_cost(name, about.st_mtime_ns, worth)
                 state.weighed += 1
             is_small = state.sized == len(PAIRS) and state.count <= _FEW
@@ -417,7 +453,7 @@ class _Chooser:
 
     def __init__(self, change: Transaction, *, kept: str) -> None:
         self._change = change
-        self._by_cost = change.order.worth is not None
+        self._by_cost = change.rules.worth is not None
         self._passed = {kept}
         self._looks = _FEW if change.state.count <= _FEW else LOOKS
         self.begin()
@@ -482,6 +518,6 @@ class _Chooser:
     def note_removed(self, victim: Victim) -> None:
         """Note that an entry was removed: by cost, that makes the others older."""
         if self._by_cost:
-            state, limit = self._change.state, max(self._change.order.max_size, 1)
+            state, limit = self._change.state, max(self._change.rules.max_size, 1)
             part = min(victim.about.st_size / limit, 1.0)
             state.age += max(victim.turn / _COST_SCALE - state.age, 0.0) * part

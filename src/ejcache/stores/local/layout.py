@@ -332,17 +332,13 @@ class Layout:
         A program in a container starts with the files of its image. A change to one of them copies it, and the first
         change of anything in this mount comes after all of them: it is noted in the file `layer`.
         """
-        if os.major(os.stat(self.local).st_dev):  # a disk
-            return 0
-        from ejcache.stores.network_filesystems import detect_filesystem
-        from ejcache.stores.opening import mounts
-
-        if detect_filesystem(self.local, mounts())[0] not in _LAYERED:
+        device = os.stat(self.local).st_dev
+        if os.major(device) or _filesystem(device) not in _LAYERED:
             return 0
         mark = f"{self.local}/layer"
         try:
             boot = Path(_BOOT).read_text().strip()
-            this = f"{boot} {os.stat(self.local).st_dev} {os.stat(self.local).st_ino}\n".encode()
+            this = f"{boot} {device} {os.stat(self.local).st_ino}\n".encode()
             if not os.path.lexists(mark) or read_regular(mark, max_size=1 << 10) != this:
                 from ejcache.util.new_files import write_atomically  # once for each container
 
@@ -426,6 +422,17 @@ def file_size_limit() -> str:
     if most == resource.RLIM_INFINITY:
         return ""
     return f" (this process may make files of {most} bytes at most, `ulimit -f`)"
+
+
+def _filesystem(device: int) -> str:
+    """Return the type of the file system with this number; empty if nothing says it."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+            left, _, right = line.partition(" - ")
+            if left.split(" ")[2] == number:
+                return right.partition(" ")[0]
+    return ""
 
 
 def scan(path: str) -> list[os.DirEntry[str]]:

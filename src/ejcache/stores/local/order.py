@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diskcache import DEFAULT_SETTINGS, Cache, Disk, Timeout
 
 from ejcache.common_errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.hints import AT_ONCE, LOOKS, USELESS, DamageError, Transaction
+from ejcache.stores.local.hints import AT_ONCE, LOOKS, USELESS, DamageError, EvictionRules, Transaction
 from ejcache.stores.local.layout import PAIRS, explain_error, file_size_limit, sweep
 from ejcache.util.files import open_like_directory
 from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, track_forks
@@ -36,11 +36,10 @@ from ejcache.util.new_files import make_below
 from ejcache.util.scheduler import short_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from typing import TypeVar
 
     from ejcache.stores.local.hints import Hint, Key
-    from ejcache.stores.local.layout import Layout
 
     T = TypeVar("T")
 
@@ -91,37 +90,22 @@ class _TextsOnly(Disk):  # type: ignore[misc]
         return value
 
 
-class Order:
+class EvictionOrder:
     """The order of the store in one directory, for all threads of this process, and across forks.
 
     The main thread keeps its connection from one transaction to the next; every other thread closes its own, because
     no thread may close that of another. No transaction runs while the process forks.
 
     Args:
-        layout: of the store.
-        max_size: bytes of all entries; -1 for no limit.
+        rules: by what it evicts.
         timeout: seconds to wait for other processes.
-        evict_before: the keys of entries that are of no use while the entry of a key exists.
-        worth: what an entry is worth for each byte, by its beginning and its size, if what is worth least is evicted
-            first; None if what was not used for longest is.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        *,
-        max_size: int,
-        timeout: float,
-        evict_before: Callable[[str], Iterable[str]] | None = None,
-        worth: Callable[[bytes, int], float] | None = None,
-    ) -> None:
-        self.layout = layout
-        self.max_size = max_size
-        self.evict_before = evict_before
-        self.worth = worth
-        self.mark = f"{layout.local}/touched"
+    def __init__(self, rules: EvictionRules, *, timeout: float) -> None:
+        self.rules = rules
+        self.layout = rules.layout
         self._timeout = timeout
-        self._lock = ThreadLock(str(layout.root))
+        self._lock = ThreadLock(str(self.layout.root))
         self._cache: Cache | None = None
         self._left: list[Cache] = []
         self._id: tuple[int, int] | None = None
@@ -129,10 +113,6 @@ class Order:
         self.is_counting = False
         _all.add(self)
         track_forks(self)
-
-    def weigh(self, name: str, size: int) -> float:
-        """Return what a use of an entry saves for each byte, by its header."""
-        return 0.0 if self.worth is None else self.worth(self.layout.start_of(name), size)
 
     # -- transactions ----------------------------------------------------------------------------------------------
 
@@ -191,9 +171,9 @@ class Order:
         cache = self._opened(deadline)
         self._is_inside = True
         with _begun(cache, deadline):
-            change = Transaction(self, cache)
+            change = Transaction(self.rules, cache)
             is_whole = not change.recover()
-        change = Transaction(self, cache) if not is_whole else change
+        change = Transaction(self.rules, cache) if not is_whole else change
         try:
             with _begun(cache, deadline):
                 done = change.do(action)
@@ -234,7 +214,7 @@ class Order:
 
     def _make(self) -> str:
         with contextlib.suppress(FileNotFoundError):
-            Path(self.mark).unlink()
+            Path(self.rules.mark).unlink()
         place = self.layout.fresh_order()
         make_below(Path(place))
         try:
@@ -422,7 +402,7 @@ def is_full(exc: BaseException | None) -> bool:
     return False
 
 
-def _count(reference: weakref.ref[Order]) -> None:
+def _count(reference: weakref.ref[EvictionOrder]) -> None:
     order = reference()
     if order is None:
         return
@@ -437,10 +417,10 @@ def _count(reference: weakref.ref[Order]) -> None:
         )
 
 
-def _bring_up_to_date(reference: weakref.ref[Order]) -> None:
+def _bring_up_to_date(reference: weakref.ref[EvictionOrder]) -> None:
     """Give entries that were used since their new places, in batches, so that no put has to."""
     order = reference()
-    by_cost = order is not None and order.worth is not None
+    by_cost = order is not None and order.rules.worth is not None
     for _ in range(_BATCHES):
         if order is None:
             return
@@ -464,9 +444,9 @@ def _bring_up_to_date(reference: weakref.ref[Order]) -> None:
         return
 
 
-def _close(order: Order) -> None:
+def _close(order: EvictionOrder) -> None:
     with contextlib.suppress(StoreError):
         order.close()
 
 
-_all: Final[AtExit[Order]] = AtExit(ExitPhase.CLOSE, _close)
+_all: Final[AtExit[EvictionOrder]] = AtExit(ExitPhase.CLOSE, _close)

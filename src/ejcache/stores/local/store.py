@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ejcache.stores.listing import EntryInfo
     from ejcache.stores.local.hints import Transaction
-    from ejcache.stores.local.order import Order
+    from ejcache.stores.local.order import EvictionOrder
 
     T = TypeVar("T")
 
@@ -214,7 +214,8 @@ class LocalStore(Store):
 
     def entries(self) -> Iterator[EntryInfo]:
         """List every entry, directory by directory; no lock is held. Other files are left out."""
-        from ejcache.stores.listing import EntryInfo, created_of, worth_of_bytes  # a hit lists nothing
+        from ejcache.stores.entry_start import created_of, worth_of_bytes  # a hit lists nothing
+        from ejcache.stores.listing import EntryInfo
 
         now = time.time()
         for name, about in self._layout.walk():
@@ -287,16 +288,12 @@ class LocalStore(Store):
             raise exc if isinstance(exc, StoreError) else explain_error(exc, self.path) from exc
 
     @cached_property
-    def _order(self) -> Order:
-        from ejcache.stores.local.order import Order
+    def _order(self) -> EvictionOrder:
+        from ejcache.stores.local.hints import EvictionRules
+        from ejcache.stores.local.order import EvictionOrder
 
-        return Order(
-            self._layout,
-            max_size=self.max_size,
-            timeout=self._timeout,
-            evict_before=self._evict_before,
-            worth=self._worth,
-        )
+        rules = EvictionRules(self._layout, self.max_size, self._evict_before, self._worth)
+        return EvictionOrder(rules, timeout=self._timeout)
 
     def _change(self, action: Callable[[Transaction], T]) -> T | None:
         """Return what `action` does in a transaction; None if there is no store."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import heapq
 import os
 import secrets
@@ -17,14 +16,14 @@ from ejcache.errors import StoreTooSmallError
 from ejcache.stores.local.layout import PAIRS, START_BYTES
 from ejcache.stores.local.order import is_full
 from ejcache.util.files import open_like_directory
-from ejcache.util.locks import locked_descriptors
+from ejcache.util.locks import locked_descriptors, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ejcache.stores.local.hints import Transaction
     from ejcache.stores.local.layout import Layout
-    from ejcache.stores.local.order import Order
+    from ejcache.stores.local.order import EvictionOrder
 
 _LEAST: Final = 4
 """Entries that go where a disk is full: it may lack blocks, or files."""
@@ -47,7 +46,7 @@ class _Pending:
         self.is_placed = False
 
 
-def write_entry(order: Order, name: str, data: bytes, *, replace: bool) -> bool | None:
+def write_entry(order: EvictionOrder, name: str, data: bytes, *, replace: bool) -> bool | None:
     """Store `data` in the file of this name, and evict others until the limit holds.
 
     Args:
@@ -65,7 +64,7 @@ def write_entry(order: Order, name: str, data: bytes, *, replace: bool) -> bool 
         OSError: a file could not be written; the same.
     """
     order.layout.make_parent(name)
-    worth = None if order.worth is None else order.worth(data[:START_BYTES], len(data))
+    worth = None if order.rules.worth is None else order.rules.worth(data[:START_BYTES], len(data))
     with _written(order.layout, data, worth) as pending:
         return order.change(partial(_add, pending=pending, name=name, replace=replace))
 
@@ -77,7 +76,7 @@ def _written(layout: Layout, data: bytes, worth: float | None) -> Iterator[_Pend
     locked_descriptors.add(fd)
     pending = None
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try_lock(fd)
         done = os.write(fd, data)
         while done < len(data):  # one write(2) takes at most 2 GiB
             done += os.write(fd, memoryview(data)[done:])
@@ -125,7 +124,7 @@ def remove_entry(change: Transaction, name: str) -> bool:
     return change.delete(name, about)
 
 
-def remove_by_hand(order: Order, names: Iterable[str]) -> bool:
+def remove_by_hand(order: EvictionOrder, names: Iterable[str]) -> bool:
     """Remove entries without an order, which is made anew; False if none of them was there.
 
     For a full disk, on which no transaction can be made.
@@ -137,7 +136,7 @@ def remove_by_hand(order: Order, names: Iterable[str]) -> bool:
     return any(gone)
 
 
-def remove_all(order: Order) -> None:
+def remove_all(order: EvictionOrder) -> None:
     """Remove every entry at once."""
     layout = order.layout
     with order.alone():
@@ -146,7 +145,7 @@ def remove_all(order: Order) -> None:
     layout.remove_dead()
 
 
-def make_room(order: Order, size: int) -> None:
+def make_room(order: EvictionOrder, size: int) -> None:
     """Evict so many bytes, and a few entries, because the disk is full.
 
     Raises:
@@ -177,13 +176,13 @@ def make_room(order: Order, size: int) -> None:
             Path(layout.local, pair).rmdir()
 
 
-def count_all(order: Order) -> None:
+def count_all(order: EvictionOrder) -> None:
     """Count all files that are not counted yet, in many transactions."""
     while not order.change(lambda change: change.state.is_complete):
         pass
 
 
-def check_sum(order: Order, *, fix: bool) -> int:
+def check_sum(order: EvictionOrder, *, fix: bool) -> int:
     """Return by how many bytes the sum is wrong; with `fix`, make the order anew."""
     count_all(order)
     drift = order.change(lambda change: change.state.total - sum(about.st_size for _, about in change.layout.walk()))
