@@ -96,13 +96,14 @@ def plant_newer_format(place, _):
 LINKED = NotAStoreError, "{place} is a symbolic link"
 PAIR = f"v1/local/{key_digest('k3', 2)}"
 PLANTED = [
-    *((where, plant_link, LINKED) for where in ("v1", "v1/local")),
+    *((where, plant_link, LINKED) for where in ("v1", "v1/local", "v1/local/tmp")),
     ("v1/local/format", plant_newer_format, (NotAStoreError, "format 3, and this version reads 2")),
     ("v1/quarantine", plant_link, None),
+    ("v1/local/lock", plant_link, None),
     (f"{PAIR}/k3", plant_link, None),
     (f"{PAIR}/k3", plant_pipe, None),
     (PAIR, plant_link, None),
-    *((f"v1/local/{name}", plant_link, None) for name in ("format", "tmp", "lock", "touched", "counters", "limit")),
+    *((f"v1/local/{name}", plant_link, None) for name in ("format", "touched", "counters", "limit")),
     *((f"v1/local/{name}", plant_link, None) for name in (f"order-{'0' * 16}", f"dead-{'0' * 16}")),
     *((f"v1/local/{name}", plant_pipe, None) for name in ("format", "lock", "touched", "counters", "tmp/0123456789ab")),
     *((f"order/cache.db{end}", plant_link, None) for end in ("", "-wal", "-shm", "-journal")),

@@ -24,7 +24,7 @@ of the store's.
 """
 
 # pathlib's methods cost as much as the calls that they make, and most of these are on the path of every hit.
-# ruff: noqa: PTH104, PTH108, PTH112, PTH116, PTH118, PTH120
+# ruff: noqa: PTH104, PTH112, PTH114, PTH116, PTH118, PTH120, PTH208
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ class Layout:
     def _exists(self) -> bool:
         """True if the directories of a store are there. Raises if one is no directory."""
         root = str(self.root)
-        for path in (root, os.path.dirname(self.local), self.local):
+        for path in (root, os.path.dirname(self.local), self.local, self.temporary):
             try:
                 about = os.stat(path) if path == root else os.lstat(path)
             except FileNotFoundError:
-                return False
+                return path == self.temporary
             except PermissionError:
                 return False  # the decision about the directory says what is closed
             except NotADirectoryError as exc:
@@ -264,6 +264,8 @@ class Layout:
     def make_parent(self, name: str) -> None:
         """Make the directory of an entry."""
         above = f"{self.local}/{name.rpartition('/')[0]}"
+        if os.path.islink(above):
+            raise StoreUnavailableError(f"{above} is a symbolic link, so nothing is stored there")
         if not os.path.isdir(above):
             from ejcache.util.new_files import make_below  # at most 256 times for each store
 
@@ -462,13 +464,20 @@ def _holds_caches_only(root: Path) -> bool:
 
 def sweep(layout: Layout) -> None:
     """Delete what processes were writing that died."""
-    for each in scan(layout.temporary):
-        with contextlib.suppress(OSError):
-            from ejcache.util.locks import try_lock  # by what writes
+    from ejcache.util.locks import try_lock  # by what writes
 
-            fd = open_regular(each.path)
-            try:
-                if try_lock(fd):
-                    os.unlink(each.path)
-            finally:
-                os.close(fd)
+    try:
+        folder = os.open(layout.temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                fd = open_regular(name, dir_fd=folder)
+                try:
+                    if is_hex(name, 2 * _RANDOM_BYTES) and try_lock(fd):
+                        os.unlink(name, dir_fd=folder)
+                finally:
+                    os.close(fd)
+    finally:
+        os.close(folder)
