@@ -247,7 +247,7 @@ def test_verbose_and_quiet(tmp_path, caplog):
     for options in ((), ("-q",), ("-v",), ("-q", "-v")):
         (index,) = tmp_path.glob("v1/local/order-*/cache.db")
         index.write_bytes(b"damaged" * 100)
-        said[options] = ejcache(*options, "verify", "--dir", tmp_path)
+        said[options] = ejcache(*options, "verify", "--fix", "--dir", tmp_path)
     assert said[()].err.startswith("ejcache: ")
     assert said["-q",].err == ""
     assert said["-q",].out == said[()].out
