@@ -107,7 +107,7 @@ def test_sweep_spares_a_living_writer(tmp_path, start_python, point):
 def test_open_while_a_writer_is_inside(tmp_path, start_python):
     """A process that stands still inside its transaction delays nobody who reads, and writers until their deadline."""
     path = fill(tmp_path / "store")
-    writer = start_python(WRITER, path, "before-commit", "wait", "put")
+    writer = start_python(WRITER, path, "touched", "wait", "put")
     assert writer.stdout.readline() == "reached\n"
     with LocalStore(path, max_size=LIMIT, timeout=0.3) as store:
         assert store.get("k9") == b"\x09" * 20_000

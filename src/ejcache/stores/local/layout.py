@@ -209,7 +209,7 @@ class Layout:
         return path.startswith(f"{self.local}/order-{os.stat(self.local).st_ino:x}-")
 
     def put_away(self, paths: Iterable[str]) -> None:
-        """Rename directories, so that nobody finds them any more, for `remove_dead`."""
+        """Move directories away, so that nobody finds them any more, for `remove_dead`."""
         for path in paths:
             try:
                 os.rename(path, f"{self.local}/dead-{secrets.token_hex(_RANDOM_BYTES)}")
