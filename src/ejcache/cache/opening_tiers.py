@@ -21,8 +21,8 @@ from ejcache.journal.unsent import UnsentUses
 from ejcache.keys.parsing import evicted_before
 from ejcache.maintenance.scheduler import attach
 from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, EffectiveEvictionPolicy
-from ejcache.maintenance.worth import worth_of_bytes
 from ejcache.stores.base import UNLIMITED
+from ejcache.stores.entry_start import worth_of_bytes
 from ejcache.stores.epochs import FIRST, folder_of, tier_folder
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import open_bucket
