@@ -61,8 +61,6 @@ ENTRY: Final = {
         TableField("profile", "profile", lambda profile, _: profile_text(profile) if profile else "-", usual="-"),
         TableField("size", "size", lambda size, _: format_size(size), is_right=True),
         TableField("compile s", "compile_seconds", lambda seconds, _: output.seconds(seconds), is_right=True),
-        TableField("hits", "hits", lambda hits, _: "-" if hits is None else f"{hits:,}", is_right=True, usual="-"),
-        TableField("saved s", "seconds_saved", lambda seconds, _: output.seconds(seconds), is_right=True, usual="-"),
         TableField("created", "created", _ago, is_right=True),
         TableField("last used", "last_used", _ago, is_right=True),
         TableField("rule", "reason", lambda reason, _: reason.replace("_", " ")),

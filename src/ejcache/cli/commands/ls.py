@@ -39,9 +39,9 @@ _ORDERS: Final = {
 
 
 _COLUMNS: Final = (
-    "name", "platform", "variant", "profile", "size", "compile s", "hits", "saved s", "last used", "key",
+    "name", "platform", "variant", "profile", "size", "compile s", "last used", "key",
 )  # fmt: skip
-_LEAST: Final = ("saved s", "platform", "hits", "last used", "compile s")
+_LEAST: Final = ("platform", "last used", "compile s")
 
 
 def ls(
