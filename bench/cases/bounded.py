@@ -64,7 +64,9 @@ def _runs(context: Context, outcome: Outcome, directory: Path, full: dict[str, P
         for name, (who, place) in places.items():
             context.say(f"run {salt + 1}, {name}")
             arguments = (who, place, _PROGRAMS, salt)
-            answer = context.run("bench.programs.many_puts", *arguments, home=directory, env=_WITHOUT_MINIMUM)
+            answer = context.run(
+                "bench.programs.many_puts", *arguments, home=directory, env=_WITHOUT_MINIMUM, timeout=1800.0
+            )
             seconds.setdefault(name, []).append(answer["seconds"])
             processor.setdefault(name, []).append(answer["processor"])
     found = {name: summarize(samples) for name, samples in seconds.items()}
