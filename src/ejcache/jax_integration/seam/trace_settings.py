@@ -61,12 +61,14 @@ _TRACE_NAMES: Final = (
 _OFF: Final = frozenset({"None", "False", "0"})
 
 
+def flag_states() -> dict[str, Any]:
+    """Return what holds the values of JAX's flags, by flag."""
+    found: dict[str, Any] | None = getattr(jax_config, "config_states", None)
+    return found or getattr(getattr(jax_config, "config", None), "_value_holders", {})  # before JAX 0.5
+
+
 def _holders() -> dict[str, Any]:
-    states = getattr(jax_config, "config_states", None) or getattr(
-        getattr(jax_config, "config", None),
-        "_value_holders",
-        {},  # before JAX 0.5
-    )
+    states = flag_states()
     listed = getattr(jax_config, "trace_context_names", None)
     names = list(listed()) if listed is not None else [name for name in _TRACE_NAMES if name in states]
     found = {name: states.get(name, getattr(jax_config, name, None)) for name in names if name not in _OTHER_PARTS}

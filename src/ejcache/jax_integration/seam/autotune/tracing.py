@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache.jax_integration.seam.parts import Part
-from ejcache.jax_integration.seam.trace_settings import TRACE_SETTINGS
+from ejcache.jax_integration.seam.trace_settings import TRACE_SETTINGS, flag_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -172,7 +172,7 @@ def trace_fingerprint() -> Any:
 
 def local_trace_settings() -> dict[str, Any]:
     """Return the settings, and the default device, that a context manager has changed in this thread, by name."""
-    holders = {**TRACE_SETTINGS, "jax_default_device": jax_config.config_states["jax_default_device"]}
+    holders = {**TRACE_SETTINGS, "jax_default_device": flag_states()["jax_default_device"]}
     local = {name: holder.get_local() for name, holder in holders.items()}
     return {name: value for name, value in local.items() if value is not _UNSET}
 
@@ -180,7 +180,8 @@ def local_trace_settings() -> dict[str, Any]:
 def set_locally(settings: dict[str, Any]) -> None:
     """Change these settings in this thread for as long as it runs."""
     for name, value in settings.items():
-        jax_config.config_states.get(name, getattr(jax_config, name, None)).set_local(value)
+        holder: Any = flag_states().get(name) or getattr(jax_config, name)
+        holder.set_local(value)
 
 
 def has_pgle_profile(jaxpr: Any) -> bool:
