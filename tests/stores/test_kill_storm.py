@@ -72,8 +72,6 @@ def test_every_problem_is_said(kill_storm):
         {"over_limit": 1},
         {"exceptions": 1},
         {"stuck": 1},
-        {"rebuilds": 1},
-        {"damaged_rows": 1},
         {"size": 11},
         {"disk_usage": 21},
         {"disk_usage_closed": 21},
