@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import signal
+import sys
 import time
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
 from autotune_simulation import planted
+from helpers import run_program
 from soak_turns import some
 
 from ejcache.autotune import AutotuneStore, Candidate, autotuned
@@ -97,26 +99,27 @@ print(record.configuration, sorted((c.configuration["n"], c.status.value) for c 
 """
 
 
-@pytest.mark.parametrize(("way", "status", "deaths"), [("trace", 7, 3), ("segfault", -11, 1)])
-def test_a_candidate_that_ends_the_process_is_not_tried_again(run_python, tmp_path, way, status, deaths):
-    """A signal that code causes is enough, and else the third death. Later starts know it and are right."""
+@pytest.mark.parametrize(
+    ("way", "status", "deaths", "parent"),
+    [
+        ("trace", 7, 3, []),
+        ("segfault", -signal.SIGSEGV, 3, []),
+        ("segfault", -signal.SIGSEGV, 1, ["-m", "ejcache", "run"]),
+    ],
+)
+def test_a_candidate_that_ends_the_process_is_not_tried_again(run_python, tmp_path, way, status, deaths, parent):
+    """The third death is enough, and the first if `ejcache run` saw that a signal of code's ended it. Later starts know
+    it and are right.
+    """
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
+    command = [sys.executable, *parent, "-c", PROGRAM, *arguments]
     for _ in range(deaths):
-        assert run_python(PROGRAM, *arguments, check=False).returncode == status
+        assert run_program(command, cwd=tmp_path, check=False).returncode == status
     for _ in range(2):
         done = run_python(PROGRAM, *arguments)
         assert "result 4.0" in done.stdout
         assert "(2, 'crashed')" in done.stdout
     assert (tmp_path / "tried").read_text().count("ran") == deaths
-
-
-def test_a_process_that_handles_signals_itself_keeps_its_handlers(run_python, tmp_path):
-    """Python's own handlers write where the program wants them to; two deaths blame nobody then, and the third does."""
-    arguments = [str(tmp_path / "store"), "segfault", str(tmp_path / "tried")]
-    for _ in range(3):
-        done = run_python(PROGRAM, *arguments, check=False, env={"PYTHONFAULTHANDLER": "1"})
-        assert (done.returncode, "Fatal Python error: Segmentation fault" in done.stderr) == (-11, True)
-    assert "(2, 'crashed')" in run_python(PROGRAM, *arguments).stdout
 
 
 def test_a_process_that_is_ended_from_outside_blames_no_candidate(run_forked, tmp_path):

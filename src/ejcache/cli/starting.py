@@ -272,7 +272,12 @@ def _run(command: Sequence[str], counts: str) -> int:
         if pid and os.WIFSTOPPED(status):
             os.kill(os.getpid(), signal.SIGSTOP)
         elif pid:
-            return os.waitstatus_to_exitcode(status)
+            ended = os.waitstatus_to_exitcode(status)
+            if ended < 0:
+                from ejcache.autotune.records.crash_journal import note_signal
+
+                note_signal(program, -ended)
+            return ended
 
 
 def _begin(command: Sequence[str], environment: dict[str, str], mask: set[Any]) -> int:

@@ -3,26 +3,24 @@ r"""The crash journal: which candidates a process compiles or runs now, in case 
 There is one small file for each key that is being tuned, in the user's state directory on this host:
 
     journal := JSON of {candidate: [how many deaths, when the last, how sure], …} · "\n"
-             · JSON of [state, candidate, …] · "\n" · what Python wrote when a signal ended the process
+             · JSON of [state, process, candidate, …] · "\n" · the number of the signal that ended the process, if known
 
 A candidate is the canonical JSON of a configuration; the state is `compiled` or `ran`. The process that tunes holds the
 lock of the file, which the kernel releases however the process ends, and removes the file when the tuning has ended. So
 a file that is not locked was left by a process that died, and its second line names the candidates.
 
 A process may die for another reason: a job is preempted, a host runs out of memory. So a death is the candidate's fault
-if the signal is one that code causes, which Python's `faulthandler` writes into the file, or if it is the third within
-a day. Where the process handles these signals itself, nothing is changed, and three deaths are needed.
+if the signal is one that code causes, or if it is the third within a day. A process cannot note its own signal, and
+ejcache changes no handler of it; so only a parent that is ours notes it, which is `ejcache run`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.records.json_values import canonical_json, parse_json
@@ -32,13 +30,13 @@ from ejcache.util.locks import locked_descriptors, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_APPEND
 _MAX_BYTES: Final = 8 * 2**20
 _BLAMED: Final = 3
 _DAY: Final = 86400.0
-_BY_SIGNAL: Final = b"Fatal Python error: "
 _OF_CODE: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
@@ -63,7 +61,6 @@ class CandidateJournal:
         self._header = b""
         self._path: Path | None = None
         self._fd: int | None = None
-        self._watches = False
         if digest:
             try:
                 self._open(state_directory() / "tuning" / digest)
@@ -80,9 +77,6 @@ class CandidateJournal:
 
     def close(self) -> None:
         """Remove the file: the results of the tuning are known."""
-        if self._watches:
-            self._watches = False
-            faulthandler.disable()
         fd, self._fd = self._fd, None
         if fd is None:
             return
@@ -103,24 +97,21 @@ class CandidateJournal:
         self._header = json.dumps(self._deaths).encode() + b"\n"
         self._write("")
         self._path = path
-        if not faulthandler.is_enabled() and not _handles_signals():
-            faulthandler.enable(fd, all_threads=False)
-            self._watches = True
 
     def _write(self, state: str) -> None:
         assert self._fd is not None  # noqa: S101 (for the type checker)
         os.ftruncate(self._fd, 0)
-        os.write(self._fd, self._header + json.dumps([state, *self._active]).encode() + b"\n")
+        os.write(self._fd, self._header + json.dumps([state, os.getpid(), *self._active]).encode() + b"\n")
 
     def _learn(self, left: bytes) -> None:
         """Count the death of the process that left this file."""
         header, _, rest = left.partition(b"\n")
-        running, _, said = rest.partition(b"\n")
+        running, _, noted = rest.partition(b"\n")
         now = time.time()
         try:
             deaths = parse_json(header, max_size=_MAX_BYTES).items()
             self._deaths = {str(text): [int(many), float(last), int(sure)] for text, (many, last, sure) in deaths}
-            state, *active = map(str, parse_json(running, max_size=_MAX_BYTES))
+            state, _, *active = map(str, parse_json(running, max_size=_MAX_BYTES))
         except (AttributeError, TypeError, ValueError):
             return
         # A death from the future may be of any age.
@@ -128,7 +119,7 @@ class CandidateJournal:
         self.suspicious = bool(active)
         if len(active) == 1:
             many, _, sure = self._deaths.get(active[0], (0, now, 0))
-            self._deaths[active[0]] = [many + 1, now, max(sure, int(_BY_SIGNAL in said))]
+            self._deaths[active[0]] = [many + 1, now, max(sure, int(bool(noted)))]
         for text, (many, _, sure) in self._deaths.items():
             if sure or many >= _BLAMED:
                 how = "a signal that code causes" if sure else f"{many:.0f} times within a day"
@@ -151,11 +142,25 @@ class CandidateJournal:
                 self._write(state)
 
 
-def _handles_signals() -> bool:
-    """True if this process handles a signal that code causes, or if the system does not say."""
+def note_signal(process: int, number: int) -> None:
+    """Note that a signal which code causes has ended a child of this process, if the child was tuning.
+
+    It never raises, and does nothing for other signals. The next process that tunes the same key may have learned of
+    the death already, and then it stays a death of unknown cause.
+    """
+    if number not in _OF_CODE:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        for path in (state_directory() / "tuning").iterdir():
+            _note_in(path, process, number)
+
+
+def _note_in(path: Path, process: int, number: int) -> None:
+    fd = os.open(path, _FLAGS & ~os.O_CREAT)
     try:
-        status = Path("/proc/self/status").read_text(errors="replace")
-        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
-    except (OSError, ValueError, IndexError):
-        return True
-    return any(caught & 1 << number - 1 for number in _OF_CODE)
+        if try_lock(fd):
+            lines = os.pread(fd, _MAX_BYTES, 0).split(b"\n")
+            if len(lines) > 1 and lines[1].split(b", ")[1:2] == [b"%d" % process]:
+                os.write(fd, b"%d\n" % number)
+    finally:
+        os.close(fd)
