@@ -62,6 +62,8 @@ _TAG: Final = (
     b"# For information about cache directory tags see https://bford.info/cachedir/\n"
 )
 _NUMBER_BYTES: Final = 64
+MAX_ENTRY_BYTES: Final = 9 * 2**28
+"""No entry is larger; a larger file is none."""
 START_BYTES: Final = 8192
 """Bytes of an entry in which its header nearly always is."""
 PAIRS: Final = tuple(f"{number:02x}" for number in range(256))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.common_errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED, Store
-from ejcache.stores.local.layout import Layout, explain_error, explain_failure
+from ejcache.stores.local.layout import MAX_ENTRY_BYTES, Layout, explain_error, explain_failure
 from ejcache.util.store_keys import check_key, key_digest, key_of_place, place_of_key
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = 5.0
 """Seconds to wait for other processes."""
-MAX_ENTRY_BYTES: Final = 9 * 2**28
-"""No entry is larger; a larger file is none."""
 
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreTooSmallError
-from ejcache.stores.local.layout import PAIRS, START_BYTES
+from ejcache.stores.local.layout import MAX_ENTRY_BYTES, PAIRS, START_BYTES
 from ejcache.stores.local.order import is_full
 from ejcache.util.files import open_like_directory
 from ejcache.util.locks import locked_descriptors, try_lock
@@ -91,7 +91,7 @@ def _written(layout: Layout, data: bytes, worth: float | None) -> Iterator[_Pend
 def _add(change: Transaction, *, pending: _Pending, name: str, replace: bool) -> bool | None:
     layout, size = change.layout, pending.about.st_size
     there = layout.look_at(name)
-    if there is not None and not replace:
+    if there is not None and there.st_size <= MAX_ENTRY_BYTES and not replace:  # a larger file is no entry
         return os.path.samestat(there, pending.about)  # the order was made anew after it was placed
     before = 0 if there is None else there.st_size
     if not change.fit(size, before=before, kept=name):
