@@ -499,3 +499,52 @@ def test_what_was_compiled_before_the_policy_was_known_is_shared_then(tmp_path, 
     assert found(other)[0] is not None
     for each in made.opened:
         each.close()
+
+
+def test_what_a_process_kept_that_never_could_read_the_policy_is_sent_by_a_later_one(tmp_path, bucket, monkeypatch):
+    """The first process of the host that reads it uploads what the others have left, of which they say how much."""
+    made = Processes("bucket", tmp_path, monkeypatch)
+    with open_bucket(made.url) as objects:
+        objects.write("v1/policy.json", b"{")
+    killed, ended = (made.start("one") for _ in range(2))
+    for process, name in ((killed, "g"), (ended, "h")):
+        header = HEADER._replace(key=KEY.replace("jit_f", f"jit_{name}"))
+        assert EntryWriter(process[0]).write(header, b"x", process[1]).skip is None
+    made.opened.remove(killed[0])
+    ended[0].close()
+    assert ended[0].tally.totals()["shared_spooled"] == 1
+    with open_bucket(made.url) as objects:
+        objects.write("v1/policy.json", ON)
+    later = made.start("one")
+    made.minute_passes()
+    killed[0].kept_here.leave()  # the locks of a process go with it
+    assert found(later, KEY.replace("jit_f", "jit_h"))[0] is not None
+    assert later[0].flush(60)
+    assert {name.rpartition("/")[2].split("-")[0] for name in bucket.objects() if "/v1/entries/" in name} == {
+        "jit_g",
+        "jit_h",
+    }
+    later[0].close()
+
+
+def test_what_was_kept_before_everything_was_recalled_is_dropped(tmp_path, bucket, monkeypatch):
+    """Nobody sends it, and no note of it stays."""
+    made = Processes("bucket", tmp_path, monkeypatch)
+    with open_bucket(made.url) as objects:
+        objects.write("v1/policy.json", b"{")
+    process = made.start("one")
+    assert EntryWriter(process[0]).write(HEADER, b"x", process[1]).skip is None
+    process[0].close()
+    former = encode_epochs(Epochs("ab" * 8, (FormerEpoch("", 1e9),)))
+    with open_bucket(made.url) as objects:
+        objects.write("v1/policy.json", encode_policy(switch_of(enabled=True, by="anna@ops", at=1e9) | former))
+    later = made.start("one")
+    made.minute_passes()
+    assert found(later)[1] is Miss.ABSENT
+    assert later[0].flush(60)
+    (tier,) = (tmp_path / "one").iterdir()
+    assert len([path for path in tier.rglob("spool/*/*") if path.parent.name != "present"]) == 1
+    FormerCopies(tier, lambda: [""], lambda epoch: LocalStore(tier / tier_folder(epoch))).clear()
+    assert not [path for path in tier.rglob("spool/*/*") if path.parent.name != "present"]
+    assert not [name for name in bucket.objects() if "/entries/" in name]
+    later[0].close()

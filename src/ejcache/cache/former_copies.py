@@ -1,5 +1,7 @@
 """The copies that this host has of a shared cache from epochs that are over: nobody looks there, so they go.
 
+So do the pending uploads of these epochs that dead processes have left.
+
     <tier>/scratch/former := JSON: for each of these epochs, when its copies were removed, in seconds since 1970
 
 A process that does not know yet that its epoch is over may copy something there afterwards; so they are removed once
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED, StoreBusyError, StoreError
 from ejcache.stores.abilities import Clearable
-from ejcache.stores.epochs import tier_folder
+from ejcache.stores.epochs import spool_folder, tier_folder
+from ejcache.stores.tiered.pending_uploads import PendingUploads
 from ejcache.util.files import read_regular
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log
@@ -69,6 +72,7 @@ class FormerCopies:
                     exclusive(self._note.with_name(f"{self._note.name}.lock"), deadline=time.monotonic())
                 )
                 for epoch in due:
+                    PendingUploads(self._tier / spool_folder(epoch)).drop()
                     with contextlib.closing(self._open_local(epoch)) as store:
                         if isinstance(store, Clearable) and next(iter(store.entries()), None) is not None:
                             log.info("ejcache: the copies of %s, which were recalled, are removed", store.url)

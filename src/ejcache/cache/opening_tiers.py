@@ -14,6 +14,7 @@ from ejcache import entry
 from ejcache.bucket.breaker import FAILED, StorageNote
 from ejcache.bucket.folder import BucketFolder
 from ejcache.cache.former_copies import FormerCopies
+from ejcache.cache.kept_here import KeptHere
 from ejcache.cache.shared_switch import LOOK_SECONDS, SharedSwitch, noted_epoch
 from ejcache.cache.switch import OpenedStore, Reading
 from ejcache.errors import EntryRecalledError, StoreError, StoreNotAskedError
@@ -22,8 +23,7 @@ from ejcache.keys.parsing import evicted_before
 from ejcache.maintenance.scheduler import attach
 from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, EffectiveEvictionPolicy
 from ejcache.stores.base import UNLIMITED
-from ejcache.stores.entry_start import worth_of_bytes
-from ejcache.stores.epochs import FIRST, folder_of, tier_folder
+from ejcache.stores.epochs import FIRST, folder_of, spool_folder, tier_folder
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
@@ -118,7 +118,7 @@ class TierOpener:
         spool = None
         if scratch is not None and self._tier is not None:
             # What is pending belongs to the epoch, as the copies do that hold its bytes: in another one, nobody looks.
-            spool = self._tier / tier_folder(epoch) / "spool" if epoch else scratch / "spool"
+            spool = self._tier / spool_folder(epoch)
         tiered = TieredStore(
             local if local is not None else self.local_at(epoch),
             shared,
@@ -146,7 +146,9 @@ class TierOpener:
         switch.begin(ask=not is_dead)
         if self.epoch is None:
             switch.watch()
-            return OpenedStore(self.local_at(FIRST), switch, None)
+            may_send = self._tier is not None and not self._location.anonymous
+            spool = self._tier / spool_folder(FIRST) if self._tier is not None and may_send else None
+            return OpenedStore(self.local_at(FIRST), switch, None, KeptHere(spool))
         return OpenedStore(self._watching(self.at(self.epoch), self.epoch), switch, self.epoch)
 
     def _moved(self, epoch: str, opened: Store) -> Store:
@@ -186,27 +188,6 @@ def open_tiered(location: Location, settings: Settings, *, worth: Callable[[byte
     """Return the store at the place of which this host knows, without a switch: whatever the policy says by now."""
     opener = TierOpener(location, settings, worth=worth)
     return opener.at(opener.epoch or FIRST)
-
-
-def carry_over(opened: Store, to: Store, keys: set[str]) -> None:
-    """Store in `to` what this process has stored in `opened`, before this host knew where the cache is.
-
-    Args:
-        opened: this host's copies, which may be those of `to`.
-        to: the store of the cache.
-        keys: of what this process has stored.
-    """
-    if not isinstance(to, TieredStore):
-        return
-    is_same = to.local is opened
-    for key in keys:
-        with contextlib.suppress(StoreError):
-            if is_same:
-                to.upload(key)
-            elif (data := opened.peek(key)) is not None:
-                to.put(key, data, worth=worth_of_bytes(data))
-    if not is_same:
-        opened.close()
 
 
 def _leave(tiered: TieredStore) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.bucket.breaker import CircuitBreaker
+    from ejcache.cache.kept_here import KeptHere
     from ejcache.cache.switch import CacheSwitch, OpenedStore
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.maintenance.recalls import Recalls
@@ -103,7 +104,7 @@ class CachePolicy:
         switch: knows whether the cache is turned off; None before the store is open, and where nobody can turn it off.
         epoch: at which the store is open; None while this host does not know where the cache is.
         used: the keys of the programs that this process runs.
-        kept_here: the keys of what this process has stored on this host while that was not known.
+        kept_here: notes what this process stores on this host while that is not known; None once it is.
         taken_back: the keys whose entries, as this process knows them, were recalled since.
     """
 
@@ -122,7 +123,7 @@ class CachePolicy:
         self.epoch: str | None = ""
         self._known: dict[str, tuple[float, str, bytes]] = {}
         self.used: set[str] = set()
-        self.kept_here: set[str] = set()
+        self.kept_here: KeptHere | None = None
         self.taken_back: frozenset[str] = frozenset()
         self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
@@ -390,6 +391,8 @@ class CachePolicy:
 
     def close(self) -> None:
         """Write the counters and close the store. The next operation opens it again."""
+        if self.kept_here is not None:
+            self.kept_here.leave()
         self.flush()
         store = self._store
         if store is None:
@@ -407,6 +410,8 @@ class CachePolicy:
         tiers = two_tiers(self._store) if self._store is not None else None
         if tiers is not None:
             self.tally.add(**tiers.take_tier_counters())
+        if self.kept_here is not None:
+            self.tally.add(**self.kept_here.take_counters())
 
     def flush_if_due(self) -> None:
         """Write the counters now, or in the background as soon as they are due."""
@@ -453,21 +458,19 @@ class CachePolicy:
             opened, epoch = self._store, switch.epoch
             if opened is None or epoch == self.epoch:
                 return self._store
-            before, kept = self.epoch, self.kept_here
+            kept = self.kept_here
             store = switch.store_in(opened)
             self._use(store, epoch)
-            self.kept_here = set()
-        if before is not None:
+        if kept is None:
             self._take_back(set(self._known.copy()))
         else:
-            from ejcache.cache.opening_tiers import carry_over
-
-            carry_over(opened, store, kept)
+            kept.carry_over(opened, store)
+            self.tally.add(**kept.take_counters())
         return store
 
-    def _use(self, store: Store, epoch: str | None) -> None:
+    def _use(self, store: Store, epoch: str | None, kept_here: KeptHere | None = None) -> None:
         self.tiers = two_tiers(store)
-        self._store, self.epoch = store, epoch
+        self._store, self.epoch, self.kept_here = store, epoch, kept_here
         if (tiers := self.tiers) is not None:
             # Uploads that are made while it closes count, too.
             tiers.when_closing(self.flush)
@@ -494,14 +497,14 @@ class CachePolicy:
                 return None
             try:
                 found = self._open_store()
-                store, switch, epoch = (found, None, "") if isinstance(found, Store) else found
+                store, switch, epoch, kept_here = (found, None, "", None) if isinstance(found, Store) else found
                 place = store.url.removeprefix("file://")
                 if place.startswith("/") and not (switch is not None and switch.is_shared):
                     self.url = place  # the directory that is used, if it is not the one that was asked for
                 self.switch = switch
                 if switch is not None:
                     switch.when_recalled = self._note_recalls
-                self._use(store, epoch)
+                self._use(store, epoch, kept_here)
                 self._opening = self._failed_opening = None
             except (StoreError, UsageError) as exc:
                 self._failed_opening = exc

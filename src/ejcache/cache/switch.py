@@ -20,6 +20,7 @@ from ejcache.util.tuples import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ejcache.cache.kept_here import KeptHere
     from ejcache.entry import Header
     from ejcache.maintenance.recalls import Recalls
     from ejcache.stores.base import Store
@@ -47,12 +48,13 @@ class Said(NamedTuple):
 
 class OpenedStore(NamedTuple):
     """A store, what knows about its cache (None if nobody can say anything of it), and the epoch at which it is open;
-    None if that is not known yet, and the store is what this host has of it.
+    None if that is not known yet, and the store is what this host has of it; `kept_here` then notes what to upload.
     """
 
     store: Store
     switch: CacheSwitch | None = None
     epoch: str | None = ""
+    kept_here: KeptHere | None = None
 
 
 class CacheSwitch:

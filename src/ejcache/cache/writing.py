@@ -114,6 +114,8 @@ class EntryWriter:
         """Create or replace an entry, on this host only if it is below the floor of what others get."""
         key, seconds = header.key, header.compile_seconds
         worth, created = worth_of_use(seconds), True
+        if (kept_here := self._policy.kept_here) is not None and not local_only:
+            kept_here.add(key)
         if local_only and (tiers := two_tiers(store)) is not None:
             created = tiers.put_here(key, data, worth=worth, replacing=replacing)
             tiers.note_local(key, seconds)
@@ -123,8 +125,6 @@ class EntryWriter:
             store.replace(key, data, worth=worth)
         else:
             created = store.put(key, data, worth=worth)
-        if self._policy.epoch is None and not local_only:
-            self._policy.kept_here.add(key)
         return created
 
     def _signed(self, header: entry.Header) -> entry.Header:

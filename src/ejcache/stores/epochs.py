@@ -67,6 +67,11 @@ def tier_folder(epoch: str) -> str:
     return f"in-{epoch}" if epoch else ""
 
 
+def spool_folder(epoch: str) -> str:
+    """Return where, within what a host keeps of a cache, the pending uploads of an epoch are noted."""
+    return f"{tier_folder(epoch)}/spool" if epoch else "scratch/spool"
+
+
 def split_name(name: str) -> tuple[str, str]:
     """Split the name of an object into the epoch that it lies in, and its name there."""
     found = _FOLDER.match(name)

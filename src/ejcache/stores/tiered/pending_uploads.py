@@ -95,6 +95,12 @@ class PendingUploads:
                 folder.rmdir()
                 (self._directory / "present" / folder.name).unlink(missing_ok=True)
 
+    def drop(self) -> None:
+        """Remove the markers of dead processes."""
+        for key, _ in self.adopt():
+            self.remove(key)
+        self.leave()
+
     def leave(self) -> int:
         """Let other processes adopt the remaining markers; returns how many they are."""
         with self._lock:
