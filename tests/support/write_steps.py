@@ -21,7 +21,7 @@ STEPS = {
     "evicted": ("writing.py", "change.touch({name: None if there is None else before})"),
     "touched": ("writing.py", "        os.rename(pending.path, last, dst_dir_fd=directory)"),
     "renamed": ("writing.py", "pending.is_placed = True"),
-    "before-commit": ("hints.py", "self._cache.set(_STATE, self.state.encode())\n        return done"),
+    "before-commit": ("hints.py", "self._cache.set(_STATE, now)\n        return done"),
     "committed": ("order.py", "self._is_inside = False\n        if threading.current_thread()"),
     "order-made": ("order.py", "cache = Cache(own[0], timeout=0, disk=_TextsOnly, **_SETTINGS)"),
 }

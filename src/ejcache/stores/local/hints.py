@@ -168,7 +168,7 @@ class Transaction:
     """What may be done to the files of a store, and to the order, while nobody else changes them."""
 
     def __init__(self, rules: EvictionRules, cache: Cache) -> None:
-        kept = cache.get(_STATE)
+        self._kept = kept = cache.get(_STATE)
         self.state = state = State(secrets.randbits(40)) if kept is None else State.decode(kept)
         self.scanned: list[tuple[str, os.stat_result]] = []
         self.is_stale = False
@@ -266,7 +266,6 @@ class Transaction:
         """Count what is left to count, call `action`, and write the state if that has changed it."""
         if self.state.latest > time.time_ns() + _CLOCK_SLACK:
             raise DamageError("the clock was ahead when it was written")
-        before = self.state.encode()
         if self.rules.worth is not None and self.state.weighed is None:
             self.state.weighed = 0
         if not self.state.is_complete:
@@ -274,8 +273,8 @@ class Transaction:
         done = action(self)
         if self._touched:
             self.state.number = self._number + 1
-        if self.state.encode() != before:
-            self._cache.set(_STATE, self.state.encode())
+        if (now := self.state.encode()) != self._kept:
+            self._cache.set(_STATE, now)
         return done
 
     # -- hints -----------------------------------------------------------------------------------------------------

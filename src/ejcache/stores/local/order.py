@@ -170,15 +170,19 @@ class EvictionOrder:
             self._discard()
         cache = self._opened(deadline)
         self._is_inside = True
-        with _begun(cache, deadline):
-            change = Transaction(self.rules, cache)
-            is_whole = not change.recover()
-        change = Transaction(self.rules, cache) if not is_whole else change
+        change = None
         try:
             with _begun(cache, deadline):
-                done = change.do(action)
+                change = Transaction(self.rules, cache)
+                is_whole = not change.recover()
+                if is_whole:
+                    done = change.do(action)
+            if not is_whole:
+                with _begun(cache, deadline):
+                    change = Transaction(self.rules, cache)
+                    done = change.do(action)
         except (sqlite3.Error, Timeout, OSError):
-            if change.undo is not None:
+            if change is not None and change.undo is not None:
                 with contextlib.suppress(OSError):
                     change.undo()
             raise
