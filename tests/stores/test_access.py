@@ -368,7 +368,7 @@ def test_who_can_share_a_directory_of_another_user(place):
 
     def share():
         with pytest.raises(StoreUnavailableError) as caught:
-            share_directory(Location.parse(place / "cache"), "group")
+            share_directory(Location.parse(place / "cache"), "everybody")
         return str(caught.value)
 
     said = as_user(YOU, share)
