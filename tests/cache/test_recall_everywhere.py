@@ -18,6 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from ejcache import entry, entry_encoding
 from ejcache.bucket.breaker import forget_breakers
+from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.object_names import entry_name
 from ejcache.cache import shared_switch
 from ejcache.cache.opening import open_cache
@@ -25,7 +26,6 @@ from ejcache.cache.policy import CachePolicy, Miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.maintenance.stored_policy import POLICY
 from ejcache.settings.resolve import resolve
-from ejcache.stores import opening
 from ejcache.stores.opening import forget_filesystems, open_bucket
 from ejcache.util.writer import user_and_host
 
@@ -112,7 +112,7 @@ def fleet(request, tmp_path, bucket, monkeypatch):
     if request.param == "s3":
         server = request.getfixturevalue("s3")
         # To make this client takes seconds of a processor, which a busy machine may not have in time.
-        monkeypatch.setattr(opening, "_DEADLINE_SECONDS", 60.0)
+        monkeypatch.setattr(ClientBucket, "make_seconds", 60.0)
         for variable, value in leads_to("s3", server.url).items():
             monkeypatch.setenv(variable, value)
         url = f"s3://bucket/{name}"
