@@ -510,6 +510,31 @@ def test_a_record_with_odd_times_is_shown(began, ended):
     assert "jit_step" in page
 
 
+def test_what_threads_compile_and_load_at_once_counts_once():
+    """A start and a process save what they became shorter; a function has the seconds of its own programs."""
+
+    def record(outcome, began):
+        return StartRecord(
+            Process(id=outcome, began=began),
+            [
+                ProgramRecord(
+                    name=f"jit_{n}", time=began + 10.0 + n / 100, outcome=outcome, compile_seconds=10.0, thread=f"t{n}",
+                    seconds={"loaded": 0.5} if outcome == HIT else {"compiled": 10.0},
+                )
+                for n in range(8)
+            ],
+        )  # fmt: skip
+
+    report = build([record("stored", 1e9), record(HIT, 2e9)])
+    latest, first = report.starts
+    assert first.processes[0].sums.compile_seconds == pytest.approx(10.07)
+    assert latest.processes[0].sums.seconds_saved == pytest.approx(9.5)
+    assert report.sums.seconds_saved == report.sums.net == pytest.approx(9.5)
+    assert [timeline.sums.seconds_saved for timeline in report.timelines] == pytest.approx([9.5, 0.0])
+    assert sorted(day.seconds_saved for day in report.days.values()) == pytest.approx([0.0, 9.5])
+    assert {each.sums.seconds_saved for each in report.functions} == {9.5}
+
+
 @pytest.mark.parametrize("length", [1e-7, 0.0021, 0.94, 1.0, 7.0, 61.0, 5_000.0])
 def test_an_axis_has_a_few_round_numbers(length):
     ticks = re.findall('left:(.*?)%">(.*?) s<', axis(length))

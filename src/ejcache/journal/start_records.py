@@ -65,8 +65,12 @@ class StartRecord(NamedTuple):
 
 def saved_seconds(program: ProgramRecord) -> float:
     """Return the seconds of compiling that a hit saved, less those of getting it; 0.0 for a miss."""
-    got = program.seconds.get("fetched", 0.0) + program.seconds.get("loaded", 0.0)
-    return max(0.0, program.compile_seconds - got) if program.outcome == HIT else 0.0
+    return max(0.0, program.compile_seconds - seconds_to_get(program)) if program.outcome == HIT else 0.0
+
+
+def seconds_to_get(program: ProgramRecord) -> float:
+    """Return the seconds that getting a hit took."""
+    return program.seconds.get("fetched", 0.0) + program.seconds.get("loaded", 0.0)
 
 
 def beginning_of(program: ProgramRecord) -> float:

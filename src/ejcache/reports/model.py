@@ -11,13 +11,14 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.cache.compile_time import CompileTime
 from ejcache.history.causes import NEW, OF_TEXTS, OUTCOMES, Cause, cause, title_of
 from ejcache.history.earlier import Earlier, Texts
 from ejcache.history.findings import SmallerFindings
 from ejcache.history.program import is_of_jax
 from ejcache.history.starts import in_starts
 from ejcache.journal.line import HIT
-from ejcache.journal.start_records import beginning_of, saved_seconds
+from ejcache.journal.start_records import beginning_of, saved_seconds, seconds_to_get
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ _LARGEST_DIFF: Final = 300_000
 @dataclass(slots=True)
 class Sums:
     """What some programs came to, in seconds; `hits`, `misses` and `preloaded` are numbers of programs.
+
+    Of programs of several threads, `compile_seconds`, `seconds_saved` and `net` are less than the sum over the programs
+    if `add_process` has counted them.
 
     Attributes:
         hits: were loaded.
@@ -83,6 +87,16 @@ class Sums:
         self.cost += sum(program.seconds.values())
         for phase, seconds in program.seconds.items():
             self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+
+    def add_process(self, programs: Sequence[ProgramRecord]) -> None:
+        """Count programs of one process, whose threads may have compiled and loaded them at the same time."""
+        sums = _sums(programs)
+        compiled, saved = _over_threads(programs)
+        self.compile_seconds += compiled - sums.compile_seconds
+        self.seconds_saved += saved - sums.seconds_saved
+        self.net += saved - sums.seconds_saved
+        for program in programs:
+            self.add(program)
 
 
 @dataclass(slots=True)
@@ -368,11 +382,11 @@ def build(
     starts = sorted(in_starts(found), key=lambda members: -members[0].process.began)
     grouped = _grouped(explained, shown)
     return Report(
-        sums=_sums(programs),
+        sums=_sums_of_processes(record.programs for record in found),
         causes=grouped,
         functions=_functions(explained, shown),
         starts=_numbered(starts, causes, limits),
-        days=_by_day(programs),
+        days=_by_day(found),
         timelines=[
             _timeline(len(starts) - n, each, shown, most=_BARS if not n else _BARS // 10)
             for n, each in enumerate(starts[:_TIMELINES])
@@ -387,12 +401,16 @@ def build(
     )
 
 
-def _by_day(programs: Iterable[ProgramRecord]) -> dict[str, Sums]:
+def _by_day(records: Iterable[StartRecord]) -> dict[str, Sums]:
     """Return the sums of each day, the latest first."""
-    days: dict[str, Sums] = {}
-    for program in programs:
-        days.setdefault(time.strftime("%Y-%m-%d", time.localtime(program.time)), Sums()).add(program)
-    return dict(sorted(days.items(), reverse=True))
+    days: dict[str, list[list[ProgramRecord]]] = {}
+    for record in records:
+        of_process: dict[str, list[ProgramRecord]] = {}
+        for program in record.programs:
+            of_process.setdefault(time.strftime("%Y-%m-%d", time.localtime(program.time)), []).append(program)
+        for day, programs in of_process.items():
+            days.setdefault(day, []).append(programs)
+    return {day: _sums_of_processes(each) for day, each in sorted(days.items(), reverse=True)}
 
 
 def _causes(programs: Sequence[ProgramRecord], earlier: Earlier, *, diff_up_to: float) -> dict[int, Cause]:
@@ -482,6 +500,33 @@ def _sums(programs: Iterable[ProgramRecord]) -> Sums:
     return sums
 
 
+def _sums_of_processes(processes: Iterable[Sequence[ProgramRecord]]) -> Sums:
+    sums = Sums()
+    for programs in processes:
+        sums.add_process(programs)
+    return sums
+
+
+def _over_threads(programs: Iterable[ProgramRecord]) -> tuple[float, float]:
+    """Return for how long a process compiled, and how much shorter hits made it, as it has counted that itself."""
+    threads: dict[str, int] = {}
+    now, thread = 0.0, 0
+    compile_time = CompileTime(
+        clock=lambda: now, thread=lambda: thread, age=lambda: 0.0
+    )  # records tell no thread's age
+    compiled = saved = 0.0
+    for program in sorted(programs, key=lambda each: each.time):
+        now, thread = program.time, threads.setdefault(program.thread, len(threads))
+        if program.outcome == HIT:
+            saved += compile_time.hit(
+                program.compile_seconds, seconds_to_get(program), since=sum(program.seconds.values())
+            )
+        elif program.compile_seconds:
+            more, new = compile_time.miss(program.compile_seconds)
+            saved, compiled = saved + more, compiled + new
+    return compiled, saved
+
+
 def _process(process: Process) -> dict[str, Any]:
     """Return the fields of a process in a report, where `settings` are all settings and their meaning."""
     fields = process._asdict()
@@ -510,7 +555,13 @@ def _numbered(
 def _start(number: int, members: Sequence[StartRecord], causes: Mapping[int, Cause]) -> Start:
     began = min(record.process.began for record in members)
     rows = [
-        ProcessRow(_role(each.process), _name(each.process), _process(each.process), _sums(each.programs), each.trouble)
+        ProcessRow(
+            _role(each.process),
+            _name(each.process),
+            _process(each.process),
+            _sums_of_processes([each.programs]),
+            each.trouble,
+        )
         for each in members
     ]
     warnings = [*_other_surroundings(rows), *_other_programs(members, causes)]
@@ -586,7 +637,7 @@ def _timeline(number: int, members: Sequence[StartRecord], shown: Callable[[str]
         name = shown(program.name)
         functions.setdefault(name, Function(name)).sums.add(program)
     ranked = sorted(functions.values(), key=lambda each: -each.sums.cost)
-    sums = _sums(program for _, program in every)
+    sums = _sums_of_processes(record.programs for record in members)
     return Timeline(number, title, sums, ranked, began, lanes, len(every) - len(kept))
 
 
