@@ -224,7 +224,7 @@ def test_off_stays_off_and_recalled_stays_recalled(fleet, change, caplog):
         assert looked(process, KEYS[0]) is expected
     if change in ("truncated", "future", "huge"):
         new = fleet.start("new")
-        assert (looked(new, KEYS[0]), new[0].epoch) == (Miss.ABSENT, None)
+        assert (looked(new, KEYS[0]), new[0].epoch) == (Miss.ERROR, None)
         refused = ejcache("config", "set", "--dir", fleet.url, "max_size=6GB")
         assert refused.status == 1
         assert ("--replace" in refused.err) == (change != "future")

@@ -205,6 +205,8 @@ class CachePolicy:
             self.report_failure("read an entry", exc, settings, key=key)
             return Miss.ERROR
         if data is None:
+            if self.epoch is None:
+                return Miss.ERROR  # what others have stored could not be asked for
             return Miss.QUICK if local_only else Miss.ABSENT
         if self.switch is not None and self.switch.epoch != self.epoch:
             return Miss.RECALLED  # while it was read
