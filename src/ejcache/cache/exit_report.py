@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ejcache.cache.policy import Miss
 from ejcache.cache.report_destination import absolute_destination, is_off, line_without_a_cache
 from ejcache.cache.stats import Stats
+from ejcache.journal import differences
+from ejcache.journal.differences import comparison_fields, comparison_line
 from ejcache.settings.choices import REPORT_JSON, REPORT_LINE
 from ejcache.settings.environment import environment_variable
 from ejcache.util.lifecycle import ExitPhase, at_exit
@@ -26,8 +28,9 @@ from ejcache.util.new_files import write_atomically
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from ejcache.journal.differences import ProgramDifference
     from ejcache.journal.run_log import RunTotal
     from ejcache.util.tally import Tally
 
@@ -108,7 +111,8 @@ def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
     line = line_without_a_cache(status=status)
     if count:
         line = report_line(stats, places or [f"nothing is cached: {total.disabled_reason}"], processes=count)
-    _write(destination, line, _fields(stats, places, total.disabled_reason) | {"processes": count})
+    fields = _fields(stats, places, total.disabled_reason) | {"processes": count}
+    _write(destination, *_with_comparison(line, fields, stats, total.differences))
 
 
 def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, object]:
@@ -172,7 +176,18 @@ def _report() -> None:
     if not is_off(reported.destination):
         urls = list(dict.fromkeys(cache.url for cache in reported.used))
         line = report_line(stats, [*(urls or [f"nothing is cached: {reported.disabled_reason}"]), *_places])
-        _write(reported.destination, line, _fields(stats, urls, reported.disabled_reason))
+        fields = _fields(stats, urls, reported.disabled_reason)
+        _write(reported.destination, *_with_comparison(line, fields, stats, differences.here))
+
+
+def _with_comparison(
+    line: str, fields: dict[str, object], stats: Stats, found: Sequence[ProgramDifference]
+) -> tuple[str, dict[str, object]]:
+    """Add what `--compare` has found; nothing without it."""
+    summary = comparison_line(stats.amounts)
+    if not summary:
+        return line, fields
+    return f"{line}\n{summary}", fields | {"comparison": comparison_fields(stats.amounts, found)}
 
 
 def _write(destination: str, line: str, fields: Mapping[str, object]) -> None:

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final
 
-_FLAGS: Final = {"--read-only": "read_only", "--json": "json", "--quiet": "quiet", "-q": "quiet"}
+_FLAGS: Final = {
+    "--read-only": "read_only",
+    "--compare": "compare",
+    "--json": "json",
+    "--quiet": "quiet",
+    "-q": "quiet",
+}
 _VALUES: Final = ("--dir", "--report")
 _INTERRUPTED: Final = 130
 
@@ -80,4 +86,5 @@ def ordinary_arguments(arguments: Sequence[str]) -> tuple[list[str], dict[str, A
     if not program or not program[0]:
         return None
     report = "off" if "quiet" in found else found.get("report", "json" if "json" in found else None)
-    return program, {"dir": found.get("dir"), "read_only": found.get("read_only"), "report": report}
+    settings = {name: found.get(name) for name in ("dir", "read_only", "compare")}
+    return program, settings | {"report": report}

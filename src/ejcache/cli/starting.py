@@ -53,9 +53,17 @@ def take_options(program: Sequence[str], given: dict[str, Any]) -> tuple[list[st
 
 def start(command: Sequence[str], destination: str | None) -> int:
     """Run the program, and report if that is wanted; return its exit status, or die of the signal that killed it."""
-    if destination is None or _is_off(destination):
+    is_off = destination is None or _is_off(destination)
+    if is_off and not _compares():
         replace_this_process(command)
-    return run_and_report(command, destination)
+    return run_and_report(command, "off" if destination is None else destination)
+
+
+def _compares() -> bool:
+    """True if programs are compared: then a difference decides the exit status of a program that has succeeded."""
+    from ejcache.settings.resolve import resolve
+
+    return bool(resolve().compare)
 
 
 def _is_off(destination: str) -> bool:
@@ -197,7 +205,7 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
         replace_this_process(command)
     try:
         status = _run(command, counts)
-        _report(status, counts, destination)
+        status = _report(status, counts, destination)
     finally:
         try:
             os.unlink(counts)
@@ -206,7 +214,8 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
     return end_as(status)
 
 
-def _report(status: int, counts: str, destination: str) -> None:
+def _report(status: int, counts: str, destination: str) -> int:
+    """Report on the processes of a program; return its exit status, or 1 if it succeeded and a comparison failed."""
     from ejcache.settings.environment import environment_variable
 
     try:
@@ -220,11 +229,14 @@ def _report(status: int, counts: str, destination: str) -> None:
             print(line_without_a_cache(status=status), file=sys.stderr)  # noqa: T201 (that is what it is for)
         except (OSError, ValueError):
             pass  # stderr is closed; the exit status must not change
-        return
+        return status
     from ejcache.cache.exit_report import report_run
+    from ejcache.journal.differences import AT_FAULT
     from ejcache.journal.run_log import read_counts
 
-    report_run(read_counts(counts, also_append_to=environment_variable(_RUN_COUNTS)), destination, status=status)
+    total = read_counts(counts, also_append_to=environment_variable(_RUN_COUNTS))
+    report_run(total, destination, status=status)
+    return status or int(any(each.verdict in AT_FAULT for each in total.differences))
 
 
 def end_as(status: int) -> int:

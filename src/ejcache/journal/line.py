@@ -17,6 +17,7 @@
       at       when it was left there, in seconds since the epoch
       caches   an object: the URL of a cache → that of the one in whose place it is used, or nothing; only there
       disabled why nothing is cached; only there
+      differences a list of what `--compare` has found (`differences`); only there
       reuse    a list of what reuse did with functions: the fields of `ReuseNote`; only if there is any
 
 A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
@@ -169,6 +170,7 @@ def encode_line(
     disabled: str = "",
     uses: Mapping[str, EntryUse] = NOTHING,
     at: float = 0.0,
+    differences: Iterable[Mapping[str, Any]] = (),
 ) -> bytes:
     """Return the line of a part of a process's record, without a line break.
 
@@ -185,6 +187,7 @@ def encode_line(
         "disabled": disabled,
         "uses": dict(uses),
         "at": at,
+        "differences": list(differences),
     }
     filled = {name: value for name, value in body.items() if value or name == "process"}
     return json.dumps({"v": VERSION, **filled}, separators=(",", ":")).encode()

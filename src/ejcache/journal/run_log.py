@@ -19,6 +19,8 @@ from ejcache.util.files import append_regular, open_regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ejcache.journal.differences import ProgramDifference
+
 
 RUN_COUNTS: Final = "EJCACHE_RUN_COUNTS"
 """The variable that names the file."""
@@ -48,6 +50,13 @@ def announce_process(url: Callable[[], str], disabled_reason: str) -> Callable[[
     return append
 
 
+def append_difference(found: ProgramDifference) -> None:
+    """Tell `ejcache run` what `--compare` has found; does nothing where there is none."""
+    path = environment_variable(RUN_COUNTS)
+    if path:
+        _append(path, encode_line({"pid": os.getpid()}, differences=[found.encode()]))
+
+
 def _append(path: str, line: bytes) -> None:
     # Opened each time: a program may close all descriptors or fork. After the end of the run the file is gone.
     with contextlib.suppress(OSError):
@@ -62,6 +71,7 @@ class RunTotal:
         urls: the caches that they used, in the order of their first use.
         disabled_reason: why nothing was cached, if a setting disables caching.
         amounts: every counter by its name.
+        differences: what `--compare` has found.
     """
 
     def __init__(self) -> None:
@@ -69,6 +79,7 @@ class RunTotal:
         self.urls: dict[str, None] = {}
         self.disabled_reason = ""
         self.amounts: dict[str, float] = {}
+        self.differences: list[ProgramDifference] = []
 
     def add(self, line: bytes) -> None:
         """Add what a line says; a line that is not one of ours is skipped."""
@@ -80,6 +91,7 @@ class RunTotal:
         self.processes.add(record.process.pid)
         for name, amount in record.counts.items():
             self.amounts[name] = self.amounts.get(name, 0) + amount
+        self.differences += record.differences
         self.disabled_reason = record.disabled or self.disabled_reason
         for url, instead_of in record.caches.items():
             self.urls.pop(instead_of, None)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import MALFORMED
+from ejcache.journal.differences import ProgramDifference, decode_differences
 from ejcache.journal.entry_use import EntryUse
 from ejcache.journal.line import HIT, NOTHING, VERSION, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
@@ -61,6 +62,7 @@ class StartRecord(NamedTuple):
     disabled: str = ""
     uses: Mapping[str, EntryUse] = NOTHING
     at: float = 0.0
+    differences: tuple[ProgramDifference, ...] = ()
 
 
 def saved_seconds(program: ProgramRecord) -> float:
@@ -122,6 +124,7 @@ def decode_line(line: bytes) -> StartRecord | None:
                 trouble=trouble,
                 dropped=int(body.get("dropped", 0)),
                 reuse=reuse,
+                differences=tuple(decode_differences(body.get("differences", ()))),
                 uses={check_key(key): _check_use(*use) for key, use in body.get("uses", {}).items()},
             )
     return None

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         raise_errors: bool
         explain_misses: bool
         check_contents: bool
+        compare: bool
+        compare_calls: int
         share_binary: bool
         share_binary_timeout_ms: int
         recompile_force: bool
@@ -218,6 +220,12 @@ class Settings:
         False,
         "compile the first hit of every key again and compare the two executables",
         flag="jax_compilation_cache_check_contents",
+    )
+    compare: bool = setting(
+        False, "compile every hit, too, and compare the results of its first calls with those of the fresh executable"
+    )
+    compare_calls: int = setting(
+        3, "with compare, how many calls of each program are compared", accepted="a number of calls, 1 or more"
     )
     share_binary: bool = setting(
         False,

@@ -65,6 +65,10 @@ def run(
     ] = None,
     min_compile_seconds: MinCompileSeconds = None,
     read_only: Annotated[bool, flag("--read-only", "Read entries, but write none.")] = False,
+    compare: Annotated[
+        bool,
+        flag("--compare", "Compile each hit, too, and compare the results of its first calls: is it the cache or XLA?"),
+    ] = False,
     report: Annotated[
         str | None,
         option(
@@ -80,7 +84,8 @@ def run(
 
     The options become environment variables (EJCACHE and those that `ejcache config` shows), so that every process that
     the program starts has them. What a process sets itself, with jax.config.update or ejcache.enable, goes first.
-    Arguments, input, output, signals and exit status are those of the program.
+    Arguments, input, output, signals and exit status are those of the program. With --compare, a program that has
+    succeeded exits with 1 if what was loaded from the cache gave a wrong result.
     """
     command_of(program or [])
     warn_of_bytes("--max-size", max_size)
@@ -89,6 +94,7 @@ def run(
         "max_size": max_size,
         "min_compile_seconds": min_compile_seconds,
         "read_only": True if read_only else None,
+        "compare": True if compare else None,
         "report": "off" if quiet else "json" if as_json and report is None else report,
     }
     command, destination = take_options(program or [], given)
