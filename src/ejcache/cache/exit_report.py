@@ -107,6 +107,8 @@ def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
         destination: where the report goes.
         status: the exit status of the program. One that failed has not shown that it does without the cache.
     """
+    if is_off(destination):
+        return
     places, count, stats = list(total.urls), len(total.processes), Stats.of(total.amounts)
     line = line_without_a_cache(status=status)
     if count:

@@ -164,6 +164,10 @@ class Compiler:
         if compilation.asked_ahead is not None:
             compilation.asked_ahead.drop_ahead(compilation.text)
         self.count_hit(compilation, found)
+        if settings.compare:
+            from ejcache.jax_integration.comparison import comparisons  # with `--compare` only
+
+            return comparisons.run_hit(compilation, found, call, answer)
         return call.run(answer.of(found))
 
     def _compilations(self, call: JaxCall, settings: Settings, cache: CachePolicy) -> list[Compilation]:

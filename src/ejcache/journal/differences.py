@@ -24,7 +24,7 @@ class Verdict(enum.StrEnum):
     """Fresh compilations agree, and the loaded executable differs from them."""
     XLA = "xla"
     """Fresh compilations differ among themselves as much."""
-    CALLS = "calls"
+    CALLS = "call_to_call"
     """One executable gives other results in another call with the same arguments."""
     WORD = "word"
     """A trace gives another module than the one that is stored for the word of the function."""
@@ -92,7 +92,7 @@ def decode_differences(value: Iterable[Mapping[str, Any]]) -> list[ProgramDiffer
                 verdict=Verdict(each["verdict"]),
                 differing=int(each["differing"]),
                 elements=int(each["elements"]),
-                **numbers,  # type: ignore[arg-type]  # numbers or None
+                **numbers,
             )
         )
     return found

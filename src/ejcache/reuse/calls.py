@@ -17,6 +17,7 @@ import jax
 
 from ejcache.errors import StoreError
 from ejcache.jax_integration.activate import compiler_in_use
+from ejcache.jax_integration.comparison import comparisons
 from ejcache.jax_integration.lowering.module_digest import digest_module, expected_digests
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
@@ -243,7 +244,7 @@ class ReusingCalls:
             record = read_record(question.key, policy, settings)
             if isinstance(off.result(), TurnedOff) or not isinstance(record, ReuseRecord):
                 return None
-            if record.proven is None or is_drawn():
+            if record.proven is None or is_drawn() or settings.compare:
                 return None
             module = read_module(record.module, policy, settings)
             if module is None:
@@ -332,6 +333,8 @@ class ReusingCalls:
         elif is_same_program(record, program, tree, content.digest):
             self._agree(question, record, module)
         else:
+            if settings.compare and record.proven is not None:
+                comparisons.note_word(policy, self.name, question.key)
             self._turn_off(question, f"two traces of {self.name} with the same word, code and call gave other programs")
         return ""
 

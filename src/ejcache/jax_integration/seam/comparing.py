@@ -186,7 +186,7 @@ def watch(run: Callable[[ProgramRun], Any], *, is_watched: Callable[[Any], bool]
 
     Args:
         run: is called in place of JAX's own code, and returns the results.
-        is_watched: whether the calls of an executable are still watched. It is asked at each call that C++ does not make.
+        is_watched: whether the calls of an executable are still watched; asked at each call that C++ does not make.
     """
     with _lock:
         if _originals:
