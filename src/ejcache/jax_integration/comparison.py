@@ -89,6 +89,7 @@ class Comparisons:
         ] = {}  # an executable that is compared is kept, so that its address is its own
         self._lock = threading.Lock()
         self._here = threading.local()
+        self._said: set[str] = set()
 
     def run_hit(self, compilation: Compilation, found: LoadedExecutable, call: JaxCall, answer: CacheAnswer) -> Any:
         """Compile a program that was loaded, too, and return the executable that JAX goes on with: the loaded one."""
@@ -195,6 +196,10 @@ class Comparisons:
             self._programs.pop(id(program.loaded), None)
 
     def _say(self, cache: CachePolicy, found: ProgramDifference) -> None:
+        with self._lock:
+            if found.key in self._said:  # the program was loaded again, for another function
+                return
+            self._said.add(found.key)
         cache.tally.add(**{f"{COMPARED}{found.verdict}": 1})
         differences.here.append(found)
         append_difference(found)
