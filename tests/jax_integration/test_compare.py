@@ -107,7 +107,7 @@ def exchange(tmp_path, of, by):
 
 
 def test_an_entry_of_another_program(start, tmp_path):
-    """The program, its output, the verdict and the command are named. The exit status is 1; that of the script wins."""
+    """The program, its output, the fault and the command are named. The exit status is 1; that of the script wins."""
     right = start(PROGRAM).stdout
     key = exchange(tmp_path, "jit_scan_5", "jit_scan_4")
     found = start(PROGRAM, "--compare", check=False)
@@ -120,7 +120,7 @@ def test_an_entry_of_another_program(start, tmp_path):
     assert "1 differ: the cache is at fault" in found.stderr
     report = start(PROGRAM, "--compare", "--json", check=False).stderr.splitlines()[-1]
     (difference,) = json.loads(report)["comparison"]["differences"]
-    assert (difference["program"], difference["verdict"], difference["key"]) == ("jit_scan_5", "cache", key)
+    assert (difference["program"], difference["fault"], difference["key"]) == ("jit_scan_5", "cache", key)
     assert start(PROGRAM + "sys.exit(3)\n", "--compare", check=False).returncode == 3
 
 

@@ -118,8 +118,8 @@ _WORDS: Final = (None, _LINE, "json", "off")
 _SCRIPTS: Final = (".py", ".pyw", ".pyz", ".zip")
 _KEYS: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 """Signals that a terminal sends to all processes in the foreground."""
-_FAULTS: Final = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
-_LEFT: Final = _FAULTS | {signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU}
+_IN_WORDS: Final = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+_LEFT: Final = _IN_WORDS | {signal.SIGKILL, signal.SIGSTOP, signal.SIGTTIN, signal.SIGTTOU}
 _AWAITED: Final = {*signal.valid_signals()} - _LEFT
 
 
@@ -215,7 +215,7 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
 
 
 def _report(status: int, counts: str, destination: str) -> int:
-    """Report on the processes of a program; return its exit status, or 1 if it succeeded and a comparison failed."""
+    """Write the report, and return the exit status: the program's, or 1 if it succeeded and a comparison failed."""
     from ejcache.settings.environment import environment_variable
 
     try:
@@ -231,12 +231,12 @@ def _report(status: int, counts: str, destination: str) -> int:
             pass  # stderr is closed; the exit status must not change
         return status
     from ejcache.cache.exit_report import report_run
-    from ejcache.journal.differences import AT_FAULT
+    from ejcache.journal.differences import BLAMED
     from ejcache.journal.run_log import read_counts
 
     total = read_counts(counts, also_append_to=environment_variable(_RUN_COUNTS))
     report_run(total, destination, status=status)
-    return status or int(any(each.verdict in AT_FAULT for each in total.differences))
+    return status or int(any(each.fault in BLAMED for each in total.differences))
 
 
 def end_as(status: int) -> int:

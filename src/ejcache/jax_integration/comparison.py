@@ -27,8 +27,9 @@ import numpy as np
 from ejcache.jax_integration.seam import comparing
 from ejcache.jax_integration.seam.comparing import NotComparedError
 from ejcache.journal import differences
-from ejcache.journal.differences import COMPARED, LEFT_OUT, ProgramDifference, Verdict
+from ejcache.journal.differences import COMPARED, LEFT_OUT, Fault, ProgramDifference
 from ejcache.journal.run_log import append_difference
+from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Comparisons:
         self._programs: dict[
             int, _Compared
         ] = {}  # an executable that is compared is kept, so that its address is its own
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._here = threading.local()
         self._said: set[str] = set()
 
@@ -107,7 +108,7 @@ class Comparisons:
 
     def note_word(self, cache: CachePolicy, name: str, key: str) -> None:
         """Say that a trace gave another module than the one that is stored for a word."""
-        self._say(cache, ProgramDifference(program=name, key=key, verdict=Verdict.WORD))
+        self._say(cache, ProgramDifference(program=name, key=key, fault=Fault.WORD))
 
     def _is_watched(self, executable: Any) -> bool:
         return id(executable) in self._programs and not getattr(self._here, "busy", False)
@@ -172,17 +173,17 @@ class Comparisons:
         ]
         from_call_to_call = max(repeated, key=_size)
         if _is_as_large(from_call_to_call, nearest):
-            verdict = Verdict.CALLS
+            fault = Fault.CALLS
         elif _is_as_large(among_fresh, nearest):
-            verdict = Verdict.XLA
+            fault = Fault.XLA
         else:
-            verdict = Verdict.CACHE
+            fault = Fault.CACHE
         self._say(
             program.cache,
             ProgramDifference(
                 program=program.name,
                 key=program.key,
-                verdict=verdict,
+                fault=fault,
                 output=difference.output,
                 differing=difference.differing,
                 elements=difference.elements,
@@ -200,7 +201,7 @@ class Comparisons:
             if found.key in self._said:  # the program was loaded again, for another function
                 return
             self._said.add(found.key)
-        cache.tally.add(**{f"{COMPARED}{found.verdict}": 1})
+        cache.tally.add(**{f"{COMPARED}{found.fault}": 1})
         differences.here.append(found)
         append_difference(found)
         with contextlib.suppress(OSError, ValueError):  # stderr is closed

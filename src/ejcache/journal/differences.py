@@ -1,6 +1,6 @@
 """What `--compare` has found of the programs of a process: the objects in the field `differences` of a line.
 
-difference := an object of: program (name), key (of the entry; empty if there is none), verdict (see `Verdict`),
+difference := an object of: program (name), key (of the entry; empty if there is none), fault (see `Fault`),
 output (position among the results, from 0; null for a difference of modules), differing, elements
 (numbers of elements), largest (difference; null if the values are no numbers, or one of two is NaN),
 fresh (largest difference of two fresh compilations; null likewise)
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class Verdict(enum.StrEnum):
+class Fault(enum.StrEnum):
     """What is at fault where a loaded executable gives another result than a fresh one."""
 
     CACHE = "cache"
@@ -30,14 +30,14 @@ class Verdict(enum.StrEnum):
     """A trace gives another module than the one that is stored for the word of the function."""
 
 
-_FAULTS: Final = {
-    Verdict.CACHE: "THE CACHE: fresh compilations agree with each other, and what was loaded differs from them",
-    Verdict.XLA: "XLA is not deterministic here: fresh compilations differ from each other as much",
-    Verdict.CALLS: "it differs from call to call, with the same executable and the same arguments",
-    Verdict.WORD: "THE WORD: the trace gives another module than the one that is stored for its word",
+_IN_WORDS: Final = {
+    Fault.CACHE: "THE CACHE: fresh compilations agree with each other, and what was loaded differs from them",
+    Fault.XLA: "XLA is not deterministic here: fresh compilations differ from each other as much",
+    Fault.CALLS: "it differs from call to call, with the same executable and the same arguments",
+    Fault.WORD: "THE WORD: the trace gives another module than the one that is stored for its word",
 }
-AT_FAULT: Final = frozenset({Verdict.CACHE, Verdict.WORD})
-"""The verdicts for which a program fails that has succeeded otherwise."""
+BLAMED: Final = frozenset({Fault.CACHE, Fault.WORD})
+"""The faults for which a program fails that has succeeded otherwise."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ProgramDifference:
 
     program: str
     key: str
-    verdict: Verdict
+    fault: Fault
     output: int | None = None
     differing: int = 0
     elements: int = 0
@@ -66,10 +66,10 @@ class ProgramDifference:
                 "" if self.largest is None else f", by at most {self.largest:.3g}",
                 "" if not self.fresh else f" (two fresh compilations by {self.fresh:.3g})",
             ]
-        said = f"{''.join(parts)}. {_FAULTS[self.verdict]}"
-        if self.verdict is Verdict.CACHE:
+        said = f"{''.join(parts)}. {_IN_WORDS[self.fault]}"
+        if self.fault is Fault.CACHE:
             said += f". Entry {self.key}; to take it out of use: ejcache recall {self.key}"
-        if self.verdict is Verdict.WORD:
+        if self.fault is Fault.WORD:
             said += ". Give it a word that changes with what it reads"
         return said
 
@@ -89,7 +89,7 @@ def decode_differences(value: Iterable[Mapping[str, Any]]) -> list[ProgramDiffer
             ProgramDifference(
                 program=str(each["program"]),
                 key=str(each["key"]),
-                verdict=Verdict(each["verdict"]),
+                fault=Fault(each["fault"]),
                 differing=int(each["differing"]),
                 elements=int(each["elements"]),
                 **numbers,
@@ -105,7 +105,7 @@ here: Final[list[ProgramDifference]] = []
 # -- counters --------------------------------------------------------------------------------------------------------
 
 COMPARED: Final = "compared_"
-"""How the counters begin: `programs`, `calls`, `equal`, and each verdict."""
+"""How the counters begin: `programs`, `calls`, `equal`, and each fault."""
 LEFT_OUT: Final = "not_compared_"
 """How the counters of programs and calls that were not compared begin; the reason follows."""
 
@@ -118,21 +118,21 @@ def comparison_line(amounts: Mapping[str, float]) -> str:
         return ""
     programs = compared.get("programs", 0)
     said = [f"compared {programs:,} loaded programs in {compared.get('calls', 0):,} calls with fresh compilations"]
-    differing = {each: compared.get(each, 0) for each in Verdict if compared.get(each)}
+    differing = {each: compared.get(each, 0) for each in Fault if compared.get(each)}
     if not differing:
         said.append("all results are equal, bit for bit")
-    for verdict, count in differing.items():
-        said.append(f"{count:,} differ: {_SHORT[verdict]}")
+    for fault, count in differing.items():
+        said.append(f"{count:,} differ: {_SHORT[fault]}")
     if left:
         said.append("left out: " + ", ".join(f"{count:,} because {reason}" for reason, count in left.items()))
     return f"ejcache: {'; '.join(said)}"
 
 
 _SHORT: Final = {
-    Verdict.CACHE: "the cache is at fault",
-    Verdict.XLA: "XLA is not deterministic",
-    Verdict.CALLS: "they differ from call to call",
-    Verdict.WORD: "their word is at fault",
+    Fault.CACHE: "the cache is at fault",
+    Fault.XLA: "XLA is not deterministic",
+    Fault.CALLS: "they differ from call to call",
+    Fault.WORD: "their word is at fault",
 }
 
 
@@ -143,7 +143,7 @@ def comparison_fields(amounts: Mapping[str, float], differences: Iterable[Progra
         for prefix in (COMPARED, LEFT_OUT)
     }
     return {
-        **{name: counted[COMPARED].get(name, 0) for name in ("programs", "calls", *Verdict)},
+        **{name: counted[COMPARED].get(name, 0) for name in ("programs", "calls", *Fault)},
         "left_out": counted[LEFT_OUT],
         "differences": [each.encode() for each in differences],
     }

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
@@ -22,6 +21,7 @@ from jax._src.interpreters import pxla
 from jax._src.random import prng as jax_prng
 
 from ejcache.errors import EjcacheError
+from ejcache.util.locks import ForkLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -178,7 +178,7 @@ class _Watching(NamedTuple):
 
 
 _originals: list[_Watching] = []
-_lock = threading.Lock()
+_lock: Final = ForkLock()
 
 
 def watch(run: Callable[[ProgramRun], Any], *, is_watched: Callable[[Any], bool]) -> None:
