@@ -7,7 +7,8 @@ has the same account and credentials as adlfs's own, but reads answers within bo
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import contextlib
+from typing import Any, Final
 
 from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
 from ejcache.bucket.responses import guard
@@ -15,12 +16,16 @@ from ejcache.bucket.retry import TransientError
 from ejcache.bucket.storage_causes import StorageCause
 from ejcache.errors import StoreUnavailableError
 
+_SCOPE: Final = "https://storage.azure.com/.default"
+"""For which Azure's library asks for tokens."""
+
 
 class AzureBucket(FsspecBucket):
     """Objects of one container below a prefix. Creation is atomic; other changes are a check and a write."""
 
     creates = True
     answer_size = 32 << 20
+    make_seconds = 8.0  # a server of tokens may take some seconds for the first one
 
     def _load(self) -> Any:
         try:
@@ -61,3 +66,5 @@ async def _replace_client(fs: Any) -> None:
         made.url, credential=made.credential, transport=AioHttpTransport(session=session), retry_total=0
     )
     await made.close()
+    with contextlib.suppress(Exception):  # accounts with a key have no token; the first request says what else it is
+        await made.credential.get_token(_SCOPE)

@@ -65,6 +65,8 @@ class S3Bucket(ClientBucket):
         options: further arguments of `S3FileSystem`: key, secret, profile, client_kwargs, …
     """
 
+    make_seconds = 8.0  # a server of tokens may take some seconds for the first one
+
     def __init__(
         self,
         bucket: str,
@@ -96,7 +98,7 @@ class S3Bucket(ClientBucket):
         )
         # The client parses megabytes of descriptions and makes a TLS context, for which aiobotocore starts a thread. A
         # first request that a program makes while it is ending could not do that any more.
-        asyncio.run_coroutine_threadsafe(self._ready_client(fs), loop).result()
+        asyncio.run_coroutine_threadsafe(self._sign_in(fs), loop).result()
         return fs
 
     def _cause_of(self, exc: Exception) -> StorageCause | None:
@@ -133,6 +135,16 @@ class S3Bucket(ClientBucket):
         client, creator = getattr(fs, "_s3", None), getattr(fs, "_s3creator", None)
         if client is not None and creator is not None:
             await creator.__aexit__(None, None, None)
+
+    async def _sign_in(self, fs: Any) -> None:
+        """Make the client, and get its first token: the storage's own time has not begun then.
+
+        If the token cannot be had, the first request tries it again and says why.
+        """
+        client = await self._ready_client(fs)
+        with contextlib.suppress(Exception):
+            # No public name has the credentials that a client signs with; the session may have others.
+            await client._request_signer._credentials.get_frozen_credentials()  # noqa: SLF001
 
     async def _ready_client(self, fs: Any) -> Any:
         await fs.set_session()
