@@ -52,6 +52,19 @@ def test_ls(place):
     assert len(run("ls", "--dir", place, "--limit", "1", "--json").json["records"]) == 1
 
 
+def test_show_and_stats_have_a_line_for_each_field_and_each_part(place):
+    """A part, such as one operation of several, has its name before its value; what nobody noted has no line."""
+    shown = {tuple(line.split()[:2]) for line in run("stats", "--dir", place).lines}
+    assert {("records", "3"), ("operation", "matmul"), ("source", "imported"), ("corrupt", "0")} <= shown
+    (layer,) = [line for line in run("stats", "--dir", place).lines if line.startswith("layer")]
+    assert layer.endswith(f"3 in {place}")
+    key, *_ = run("ls", "--dir", place, "--name", "softmax", "--json").json["records"]
+    lines = [line.split(maxsplit=1) for line in run("show", key["key"], "--dir", place).lines]
+    named = dict(line for line in lines if len(line) == 2)
+    assert (named["key"], named["call"], named["source"]) == (key["key"], key["text"], key["source"])
+    assert all(line for line in lines[: len(named)])
+
+
 def test_a_directory_that_was_pushed_to_twice_holds_records_alone(place, tmp_path):
     """A merge with records that are there leaves no lock file, which a package would ship."""
     shipped, of_ejkernel = tmp_path / "shipped", tmp_path / "ejkernel"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -31,6 +32,7 @@ def _patient(monkeypatch, doctor_is_told):
     for limit in ("SECONDS", "OPERATION_SECONDS", "FAR_SECONDS", "SLOW_DISK_SECONDS"):
         monkeypatch.setattr(doctor_module, limit, 60.0)
     monkeypatch.setattr(doctor_module, "JAX_SECONDS", 240.0)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 @pytest.fixture
@@ -101,6 +103,29 @@ def test_trouble_is_not_waited_for(bucket, impatient, what, fault):
     checks = doctor(URL, status=1)
     failed = {name for name, verdict in verdicts(checks).items() if verdict == "failed"}
     assert {"GET": "read", "POST": "create once", "DELETE": "write"}[what] in failed
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("what", "verdict"), [("GET", "failed"), ("DELETE", "warning")])
+def test_a_busy_host_is_not_taken_for_silent_storage(bucket, impatient, monkeypatch, what, verdict):
+    """Storage that has answered before is not blamed, the load is named; one that has never answered is silent."""
+    impatient()
+    monkeypatch.setattr(os, "getloadavg", lambda: (4096.0, 0.0, 0.0))
+    bucket.add_fault(method=what, **STALL)
+    checks = doctor(URL, status=int(verdict == "failed"))
+    check = checks[{"GET": "read", "DELETE": "write"}[what]]
+    assert check["verdict"] == verdict
+    assert ("a load of 4096 on" in check["detail"], "less busy" in check["advice"]) == (verdict == "warning",) * 2
+
+
+def test_latency_on_a_busy_host(bucket, monkeypatch):
+    """Slow reads where programs wait for the processors are no reason to move the bucket."""
+    monkeypatch.setattr(doctor_module, "FAR_SECONDS", 0.01)
+    monkeypatch.setattr(os, "getloadavg", lambda: (4096.0, 0.0, 0.0))
+    bucket.add_fault("latency", method="GET", path="/download/", seconds=0.02)
+    check = doctor(URL)["latency"]
+    assert "a load of 4096 on" in check["detail"]
+    assert "region" not in check["advice"]
 
 
 def test_missing_permissions(bucket):

@@ -11,7 +11,7 @@ from ejcache.history.buckets import buckets, buckets_of
 from ejcache.history.difference import ARGUMENTS, SHAPE, kind_of_signatures, program_differences
 from ejcache.history.findings import Advice, Saving, SmallerFindings, annotation, document
 from ejcache.history.program import argument_types
-from ejcache.history.text import SourceFiles, read_text
+from ejcache.history.text import Places, SourceFiles, read_text
 from ejcache.journal.line import HIT, STORED, ProgramRecord
 from ejcache.journal.start_records import Process, StartRecord
 
@@ -236,6 +236,15 @@ def test_a_large_constant_is_named_where_the_function_uses_it(chains, line):
     )
     found = advise([start(made)], lambda _: {"digest": text})
     assert [(each.kind, each.line) for each in found] == [("large_constant", line)]
+
+
+def test_calls_that_a_text_multiplies_are_not_all_followed():
+    """Somebody else may have written the text: forty lines would name a place 2**40 times, or name themselves."""
+    call = [f"#loc{n} = loc(callsite(#loc{n - 1} at #loc{n - 1}))" for n in range(1, 41)]
+    places = Places(['#loc0 = loc("/home/me/train.py":7:1)', *call, "#loc50 = loc(callsite(#loc50 at #loc0))"])
+    assert {place.line for place in places.chain("loc40")} == {7}
+    assert [place.line for place in places.chain("loc50")] == [7]
+    assert places.chain("loc60") == ()
 
 
 def test_silenced_by_its_kind():

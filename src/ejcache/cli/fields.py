@@ -1,7 +1,7 @@
-"""The fields of what commands list, entries and tuned records: each once, with its name, its text and its JSON.
+"""The fields of entries, tuned records and counts, each once: with its name, its text and its JSON.
 
-`ls`, `ls KEY` of several programs, `prune --dry-run`, and `tuned ls` and `report` of tuned records make their tables
-of the fields that they print as JSON.
+`ls`, `prune --dry-run`, `tuned ls`, and `report` of tuned records make their tables of the fields that they print as
+JSON; `ls KEY`, `stats`, `tuned show` and `tuned stats` make a line of each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     Fields = Mapping[str, Any]
     """What JSON has of one row."""
@@ -26,12 +26,13 @@ class TableField(NamedTuple):
     """One field of a row.
 
     Attributes:
-        heading: of its column.
+        heading: of its column, or of its line.
         name: in JSON, whose value the text is made of.
-        text: makes the text of that value, and of all fields of the row.
+        text: makes the text of that value, and of all fields of the row; an empty one has no line.
         is_right: whether the column is aligned to the right.
         is_whole: whether people copy its texts, so that a narrow terminal does not break them.
         usual: a text that says nothing, if each row has it.
+        has_parts: whether the value has named parts, each with a line and a text of its own.
     """
 
     heading: str
@@ -40,6 +41,7 @@ class TableField(NamedTuple):
     is_right: bool = False
     is_whole: bool = False
     usual: str = ""
+    has_parts: bool = False
 
 
 def short_key(key: str) -> str:
@@ -93,6 +95,32 @@ def print_rows(
         whole=[name for name in shown if fields[name].is_whole],
         least=[name for name in least if name in shown],
     )
+
+
+def field_lines(fields: Iterable[TableField], row: Fields) -> list[list[str]]:
+    """Return a line for each field of one row that has a text: its heading, with the name of a part, and the text."""
+    lines = []
+    for field in fields:
+        value = row.get(field.name)
+        parts = (value or {}) if field.has_parts else {"": value}
+        whole = parts if field.has_parts else row
+        lines += [[f"{field.heading}{name}", field.text(part, whole)] for name, part in parts.items()]
+    return [line for line in lines if line[1]]
+
+
+def any_text(value: object, _: Fields) -> str:
+    """Return a value as it is; nothing of one that is not known."""
+    return "" if value is None else str(value)
+
+
+def share_of_parts(part: int, parts: Fields) -> str:
+    """Return a number with its share of the whole that it is a part of."""
+    return output.share(part, sum(parts.values()))
+
+
+def number_text(number: int, _: Fields) -> str:
+    """Return a number, and nothing of none."""
+    return f"{number:,}" if number else ""
 
 
 def profile_text(profile: Mapping[str, Any]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
-from ejcache.cli.fields import ENTRY, print_rows, profile_text
+from ejcache.cli.fields import ENTRY, TableField, field_lines, print_rows, profile_text
 from ejcache.cli.listing import by_program, header_facts, list_entries, profile_fields, read_header
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
@@ -17,9 +17,10 @@ from ejcache.keys.parsing import parse_any_key
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from ejcache.cli.chosen_cache import OpenCache
+    from ejcache.cli.fields import Fields
     from ejcache.cli.listing import ListedEntry
 
 
@@ -99,58 +100,64 @@ def _entry_fields(cache: OpenCache, row: ListedEntry, listed: dict[str, Any]) ->
 
 def _print_entry(fields: dict[str, Any]) -> None:
     """Print what a person reads first, and digests last."""
-    sections = (
-        [["Name", fields["name"] or "-"], *_state_lines(fields)],
-        _metadata_lines(fields.get("metadata") or {}),
-        _digest_lines(fields),
-    )
-    lines: list[list[str]] = []
-    for section in filter(None, sections):
-        lines += [[""], *section] if lines else section
+    shown = fields | {
+        "others": {each["variant"]: each for each in fields["variants"] if each["key"] != fields["key"]},
+        "metadata": dict(_flat(fields.get("metadata") or {})),
+        "components": dict(sorted((fields.get("components") or {}).items())),
+    }
+    lines = field_lines(_STATE, shown)
+    for heading, section in (("Metadata", _METADATA), ("", _DIGESTS), ("Components", _COMPONENTS)):
+        if found := field_lines(section, shown):
+            lines += [[""]] * (section is not _COMPONENTS) + [[heading]] * bool(heading) + found
     output.print_pairs(lines)
 
 
-def _state_lines(fields: dict[str, Any]) -> list[list[str]]:
-    now = time.time()
-    size = format_size(fields["size"])
-    if fields.get("raw_size"):
-        size += f" ({format_size(fields['raw_size'])} uncompressed)"
-    lines = [[name.capitalize(), fields[name] or "-"] for name in ("platform", "variant")]
-    lines.append(["Size", size])
-    if fields.get("compile_seconds") is not None:
-        lines.append(["Compile time", f"{fields['compile_seconds']:.2f} s"])
-    for label, name in (("Created", "created"), ("Last used", "last_used")):
-        lines.append([label, f"{output.moment(fields[name])} ({output.ago(fields[name], now=now)})"])
-    lines += [
-        [label, str(fields[name])]
-        for label, name in (("JAX", "jax"), ("jaxlib", "jaxlib"), ("Writer", "writer"))
-        if fields.get(name)
-    ]
-    if fields.get("profile"):
-        lines.append(["Measured with", profile_text(fields["profile"]).partition(", ")[2] or "-"])
-    lines.append(["Intact", f"no: {fields['problem']}" if fields["problem"] else "yes"])
-    for other in fields["variants"]:
-        if other["key"] != fields["key"]:
-            made = f"{format_size(other['size'])}, created {output.ago(other['created'], now=now)}"
-            lines.append([f"Also {other['variant']}", f"{made}: {other['key']}"])
-    return lines
-
-
-def _metadata_lines(metadata: dict[str, Any]) -> list[list[str]]:
-    """List the metadata that the writer of the entry noted; an object has a line for each of its values."""
-    lines = []
+def _flat(metadata: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the metadata that the writer of the entry noted; of an object, each of its values."""
     for name, value in sorted(metadata.items()):
         if isinstance(value, dict):
-            lines += [[f"  {name}.{inner}", str(each) or "-"] for inner, each in sorted(value.items())]
+            yield from ((f"{name}.{inner}", each) for inner, each in sorted(value.items()))
         else:
-            lines.append([f"  {name}", str(value)])
-    return [["Metadata"], *lines] if lines else []
+            yield name, value
 
 
-def _digest_lines(fields: dict[str, Any]) -> list[list[str]]:
-    named = (("Program", "logical_key"), ("Environment", "environment_digest"), ("Profile", "profile_digest"))
-    lines = [["Key", fields["key"]], *([label, str(fields[name])] for label, name in named if fields.get(name))]
-    components = fields.get("components") or {}
-    if components:
-        lines += [["Components"], *([f"  {name}", str(value) or "-"] for name, value in sorted(components.items()))]
-    return lines
+def _size(size: int, row: Fields) -> str:
+    raw = f" ({format_size(row['raw_size'])} uncompressed)" if row.get("raw_size") else ""
+    return format_size(size) + raw
+
+
+def _moment(then: float, _: Fields) -> str:
+    return f"{output.moment(then)} ({output.ago(then, now=time.time())})"
+
+
+def _other(other: Fields, _: Fields) -> str:
+    return f"{format_size(other['size'])}, created {output.ago(other['created'], now=time.time())}: {other['key']}"
+
+
+def _text(value: Any, _: Fields) -> str:
+    return str(value or "")
+
+
+_STATE: Final = (
+    *(TableField(name.capitalize(), name) for name in ("name", "platform", "variant")),
+    TableField("Size", "size", _size),
+    TableField("Compile time", "compile_seconds", lambda value, _: "" if value is None else f"{value:.2f} s"),
+    TableField("Created", "created", _moment),
+    TableField("Last used", "last_used", _moment),
+    TableField("JAX", "jax", _text),
+    TableField("jaxlib", "jaxlib", _text),
+    TableField("Writer", "writer", _text),
+    TableField(
+        "Measured with", "profile", lambda value, _: (profile_text(value).partition(", ")[2] or "-") if value else ""
+    ),
+    TableField("Intact", "problem", lambda problem, _: f"no: {problem}" if problem else "yes"),
+    TableField("Also ", "others", _other, has_parts=True),
+)
+_METADATA: Final = (TableField("  ", "metadata", lambda value, _: str(value) or "-", has_parts=True),)
+_DIGESTS: Final = (
+    TableField("Key", "key"),
+    TableField("Program", "logical_key", _text),
+    TableField("Environment", "environment_digest", _text),
+    TableField("Profile", "profile_digest", _text),
+)
+_COMPONENTS: Final = (TableField("  ", "components", lambda value, _: str(value) or "-", has_parts=True),)

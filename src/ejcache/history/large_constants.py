@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.history.definitions import definition_of
 from ejcache.history.findings import AT_MOST, LARGE_CONSTANT, Advice, Saving
-from ejcache.history.places import CallChains
 from ejcache.history.program import function_of, is_of_jax, is_of_user, spent
-from ejcache.history.text import ELIDED
+from ejcache.history.text import ELIDED, Places
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
@@ -39,9 +38,9 @@ def large_constant(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Adv
     if not found:
         return
     size, shape, *_ = max(found)
-    chains = CallChains(raw)
+    places = Places(raw.splitlines())
     qualified = texts.qualified_name(ask)
-    place = _entrance([_use_of(each, chains) for each in sorted(found, reverse=True)], qualified)
+    place = _entrance([_use_of(each, places) for each in sorted(found, reverse=True)], qualified)
     if place is None:
         if not is_of_user(ask):
             return
@@ -68,14 +67,14 @@ def large_constant(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Adv
     )
 
 
-def _use_of(found: _LargeConstant, chains: CallChains) -> tuple[Place, ...]:
+def _use_of(found: _LargeConstant, places: Places) -> tuple[Place, ...]:
     """Return the lines of the user's program from which the operation that uses a constant comes, the innermost
     first.
     """
     _, _, name, lines, at = found
     used = next((line for line in lines[at + 1 :] if re.search(rf"{re.escape(name)}\b(?!#)", line)), lines[at])
     match = _USE_LOCATION.search(used)
-    return chains.of(match[1]) if match else ()
+    return places.chain(match[1]) if match else ()
 
 
 def _entrance(uses: Sequence[tuple[Place, ...]], function: str) -> Place | None:

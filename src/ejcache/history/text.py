@@ -179,7 +179,7 @@ def _dtype(name: str) -> str:
 def read_text(text: str, *, names: Sequence[str] = ()) -> ProgramText:
     """Read a module's text. In one without locations, the arguments have these names, or else numbers."""
     every = text.splitlines()
-    places = _Places(every)
+    places = Places(every)
     digests = iter([line.removeprefix(LARGE_CONSTANT) for line in every if line.startswith(LARGE_CONSTANT)])
     module, meshes = "", []
     arguments: list[Argument] = []
@@ -296,7 +296,7 @@ def _operands(written: _Written, values: Mapping[str, str], makers: dict[str, st
     return found
 
 
-def _operation(written: _Written, places: _Places, values: dict[str, str], digests: Iterable[str]) -> Line | None:
+def _operation(written: _Written, places: Places, values: dict[str, str], digests: Iterable[str]) -> Line | None:
     """Return an operation; a constant is noted in `values` for those that use it."""
     name, text = written.name, written.text
     if name == "constant":
@@ -314,7 +314,7 @@ def _operation(written: _Written, places: _Places, values: dict[str, str], diges
     return Line(name, text, written.type, tuple(each[1:] for each in used if each.startswith("=")), place)
 
 
-def _signature(line: str, places: _Places, names: Sequence[str]) -> tuple[list[Argument], list[Argument]]:
+def _signature(line: str, places: Places, names: Sequence[str]) -> tuple[list[Argument], list[Argument]]:
     """Return the arguments and the results, of what follows `@main(`."""
     inner, arrow, after = line.removesuffix("{").strip().rpartition(") -> ")
     inner = inner if arrow else after.removesuffix(")")
@@ -360,13 +360,14 @@ def _value(text: str) -> str:
     return value if len(value) <= _LONGEST_LINE else value[: _LONGEST_LINE - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-class _Places:
-    """The locations that a module's text defines."""
+class Places:
+    """The locations that a module's text defines, by their names."""
 
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: Iterable[str]) -> None:
         found = (_DEFINITION.match(line) for line in lines if line.startswith("#loc"))
         self._texts = {match[1]: match[2] for match in found if match}
         self._places: dict[str, Place] = {}
+        self._chains: dict[str, tuple[Place, ...]] = {}
 
     def of(self, name: str, depth: int = _DEEPEST) -> Place:
         """Return the innermost line of the user's own program: not of an installed library, if another one is there."""
@@ -374,6 +375,17 @@ class _Places:
             self._places[name] = NOWHERE  # a text that others wrote may name itself
             self._places[name] = self._place(self._texts.get(name, ""), depth)
         return self._places[name]
+
+    def chain(self, name: str, depth: int = _DEEPEST) -> tuple[Place, ...]:
+        """Return the lines of the user's program that the location comes from through every call, the innermost first.
+
+        The line to change is often that of a call: the one in a loop, rather than the one in the function that the loop
+        calls.
+        """
+        if name not in self._chains:
+            self._chains[name] = ()  # a text that others wrote may name itself
+            self._chains[name] = self._chain(self._texts.get(name, ""), depth)
+        return self._chains[name]
 
     def label(self, name: str) -> str:
         """Return the name that the location has itself, as arguments have theirs; empty if it has none."""
@@ -389,6 +401,15 @@ class _Places:
         own = [place for place in found if not is_installed(place.file)]
         place = next(iter(own or found), NOWHERE)
         return place._replace(function=named[1]) if named and place.line and not place.function else place
+
+    def _chain(self, text: str, depth: int) -> tuple[Place, ...]:
+        if match := _FILE.match(text):
+            return () if is_installed(match[1]) else (Place(match[1], int(match[2])),)
+        inner = [self.chain(name, depth - 1) for name in _REFERENCE.findall(text[:_LONGEST_READ]) if depth]
+        found = tuple(place for each in inner for place in each)[:_DEEPEST]
+        if (named := _NAMED.match(text)) and len(found) == 1 and not found[0].function:
+            return (found[0]._replace(function=named[1]),)
+        return found
 
 
 def is_installed(file: str) -> bool:

@@ -3,20 +3,90 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
+from ejcache.cli.fields import TableField, any_text, field_lines, number_text, share_of_parts
 from ejcache.cli.listing import Totals, list_entries
 from ejcache.cli.options import Dir, Json, flag
 from ejcache.keys.key import PGLE
 from ejcache.util.units import format_age, format_size, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ejcache.cache.stats import Stats
     from ejcache.cli.chosen_cache import OpenCache
+    from ejcache.cli.fields import Fields
+
+
+def _duration(value: float) -> str:
+    return f"{value:,.1f} s" + (f" ({format_age(value)})" if value >= 120 else "")
+
+
+def _size(size: int, row: Fields) -> str:
+    if row["max_size"] <= 0:
+        return format_size(size)
+    return f"{format_size(size)} / {format_size(row['max_size'])} ({100 * size / row['max_size']:.1f}%)"
+
+
+def _beside(size: int, row: Fields) -> str:
+    beside = plural(row["side_objects"], "text, profile or record", "texts, profiles and records")
+    return f"{format_size(size)} in {beside}" if row["side_objects"] else ""
+
+
+def _of_requests(number: int, row: Fields) -> str:
+    return output.share(number, row["requests"]) if row["requests"] else ""
+
+
+def _ahead(preload: Fields, _: Fields) -> str:
+    loaded = preload["loaded"]
+    used = output.share(preload["hits"], loaded)
+    return f"{loaded:,}, used {used}, {_duration(preload['seconds'])}" if loaded else ""
+
+
+def _not_kept(number: int, seconds: float) -> str:
+    return f"{number:,} ({_duration(seconds)} of compiling)" if number else ""
+
+
+def _hits_of_tier(counts: Fields, _: Fields) -> str:
+    looked = counts.get("hits", 0) + counts.get("misses", 0)
+    return f"hits {output.share(counts.get('hits', 0), looked)}" if looked else ""
+
+
+STORED: Final = (
+    TableField("Cache", "url"),
+    TableField("Recalled", "recalled", any_text),
+    TableField("Turned off", "turned_off", any_text),
+    TableField("Entries", "total_entries", lambda number, _: f"{number:,}"),
+    TableField(
+        "  with a profile",
+        "pgle_entries",
+        lambda number, row: output.share(number, row["total_entries"]) if number else "",
+    ),
+    TableField("Size", "total_size", _size),
+    TableField("  beside entries", "side_size", _beside),
+)
+"""What a cache holds."""
+COUNTED: Final = (
+    TableField("Saved", "saved", lambda saved, _: f"{saved} of compiling"),
+    TableField("Requests", "requests", lambda number, _: f"{number:,}"),
+    TableField("  hits", "hits", _of_requests),
+    TableField("  misses", "misses", _of_requests),
+    TableField("    ", "misses_by_reason", share_of_parts, has_parts=True),
+    TableField("Stored", "stores", lambda number, _: f"{number:,}"),
+    TableField("Not stored", "skipped", lambda parts, _: number_text(sum(parts.values()), parts)),
+    TableField("  ", "skipped", share_of_parts, has_parts=True),
+    TableField("Loaded ahead", "preload", _ahead),
+    TableField("Below a floor", "left_out", lambda number, row: _not_kept(number, row["left_out_seconds"])),
+    TableField("For one host", "kept_here", lambda number, row: _not_kept(number, row["kept_here_seconds"])),
+    TableField("Tier ", "tiers", _hits_of_tier, has_parts=True),
+    TableField("Damaged", "corrupt", number_text),
+    TableField("Errors", "errors", number_text),
+    TableField("Time compiling", "compile_seconds", lambda seconds, _: _duration(seconds)),
+    TableField("Time loading", "load_seconds", lambda seconds, _: _duration(seconds)),
+    TableField("Read", "bytes_read", lambda number, _: format_size(number)),
+    TableField("Written", "bytes_written", lambda number, _: format_size(number)),
+)
+"""What was counted in a cache."""
 
 
 def stats(
@@ -43,12 +113,8 @@ def stats(
     if as_json:
         output.print_json(fields)
         return 0
-    lines = [["Cache", cache.url], *_stored_lines(fields)]
-    if cache.recalled:
-        lines.insert(1, ["Recalled", cache.recalled.removeprefix("recalled: ")])
-    if cache.turned_off:
-        lines.insert(1, ["Turned off", cache.turned_off])
-    output.print_pairs(lines if cache.store is None else [*lines, *_counter_lines(fields, counted)])
+    shown = STORED if cache.store is None else (*STORED, *COUNTED)
+    output.print_pairs(field_lines(shown, fields | {"saved": counted.saved_of_total}))
     return 0
 
 
@@ -59,57 +125,3 @@ def _stored_fields(cache: OpenCache) -> dict[str, Any]:
     counts = {"max_size": cache.max_size, "pgle_entries": optimised, "turned_off": cache.turned_off or None}
     counts["recalled"] = cache.recalled.removeprefix("recalled: ") or None
     return {"url": cache.url, **asdict(totals), **counts}
-
-
-def _stored_lines(fields: dict[str, Any]) -> list[list[str]]:
-    lines = [["Entries", f"{fields['total_entries']:,}"]]
-    if fields["pgle_entries"]:
-        lines.append(["  with a profile", output.share(fields["pgle_entries"], fields["total_entries"])])
-    size = format_size(fields["total_size"])
-    if fields["max_size"] > 0:
-        size += f" / {format_size(fields['max_size'])} ({100 * fields['total_size'] / fields['max_size']:.1f}%)"
-    lines.append(["Size", size])
-    if fields["side_objects"]:
-        beside = plural(fields["side_objects"], "text, profile or record", "texts, profiles and records")
-        lines.append(["  beside entries", f"{format_size(fields['side_size'])} in {beside}"])
-    return lines
-
-
-def _counter_lines(fields: dict[str, Any], counted: Stats) -> list[list[str]]:
-    lines = [["Saved", f"{counted.saved_of_total} of compiling"], ["Requests", f"{counted.requests:,}"]]
-    if counted.requests:
-        lines.append(["  hits", output.share(counted.hits, counted.requests)])
-        lines.append(["  misses", output.share(counted.misses, counted.requests)])
-        lines += _shares("    ", counted.misses_by_reason)
-    lines.append(["Stored", f"{counted.stores:,}"])
-    if counted.skipped:
-        lines += [["Not stored", f"{sum(counted.skipped.values()):,}"], *_shares("  ", counted.skipped)]
-    ahead = counted.amounts.get("preload_loaded", 0)
-    if ahead:
-        used, saved = counted.amounts.get("preload_hits", 0), counted.amounts.get("preload_seconds", 0.0)
-        lines.append(["Loaded ahead", f"{ahead:,.0f}, used {output.share(int(used), int(ahead))}, {_duration(saved)}"])
-    for name, what in (("Below a floor", "left_out"), ("For one host", "kept_here")):
-        if fields[what]:
-            lines.append([name, f"{fields[what]:,} ({_duration(fields[f'{what}_seconds'])} of compiling)"])
-    for tier, counts in counted.tiers.items():
-        looked = counts.get("hits", 0) + counts.get("misses", 0)
-        if looked:
-            lines.append([f"{tier.capitalize()} tier", f"hits {output.share(counts.get('hits', 0), looked)}"])
-    lines += [[name, f"{n:,}"] for name, n in (("Damaged", counted.corrupt), ("Errors", counted.errors)) if n]
-    return [
-        *lines,
-        ["Time compiling", _duration(fields["compile_seconds"])],
-        ["Time loading", _duration(fields["load_seconds"])],
-        ["Read", format_size(fields["bytes_read"])],
-        ["Written", format_size(fields["bytes_written"])],
-    ]
-
-
-def _shares(indent: str, parts: Mapping[str, int]) -> list[list[str]]:
-    """Return a line for each part: its number, and its share of all of them."""
-    whole = sum(parts.values())
-    return [[f"{indent}{name}", output.share(number, whole)] for name, number in parts.items()]
-
-
-def _duration(value: float) -> str:
-    return f"{value:,.1f} s" + (f" ({format_age(value)})" if value >= 120 else "")

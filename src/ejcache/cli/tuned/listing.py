@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import differences
 from ejcache.cli import output
-from ejcache.cli.fields import TableField, print_rows
+from ejcache.cli.fields import TableField, any_text, field_lines, print_rows
 from ejcache.cli.options import count
 from ejcache.cli.tuned.records import choose_records, named_layer, open_autotune, record_fields, recorded_key, strongest
 from ejcache.errors import EjcacheError, NotFoundError
@@ -53,6 +53,26 @@ RECORD: Final = {
     )
 }
 """The fields of tuned records that have a column, by its heading."""
+SHOWN: Final = (
+    RECORD["operation"],
+    TableField("key", "key"),
+    TableField("call", "text"),
+    RECORD["configuration"],
+    TableField("source", "source"),
+    TableField("layer", "layer"),
+    RECORD["gain"],
+    TableField("created", "created", lambda created, _: output.moment(created)),
+    TableField("", "measurement", lambda value, _: str(value), has_parts=True),
+    TableField("", "provenance", any_text, has_parts=True),
+)
+"""The lines of one record."""
+COUNTED: Final = (
+    TableField("records", "total_records", lambda number, _: f"{number:,}"),
+    TableField("layer ", "layers", lambda layer, _: f"{layer['total_records']} in {layer['url']}", has_parts=True),
+    *(TableField(f"{title[:-1]} ", title, any_text, has_parts=True) for title in ("operations", "devices", "sources")),
+    *(TableField(name, name, any_text) for name in ("corrupt", "unknown", "errors", "broken_packages")),
+)
+"""How many records there are, and documents that could not be read."""
 _LEAST: Final = ("tried", "gain", "device", "call")
 _LARGEST_GAIN: Final = 1e6
 
@@ -106,21 +126,9 @@ def show_record(key: str, directory: str | None, *, as_json: bool) -> int:
 
 
 def _print_record(item: Found) -> None:
-    record = item.record
-    output.print_pairs(
-        [
-            ("operation", f"{record.key.operation}@{record.key.version}"),
-            ("key", record.key.digest),
-            ("call", record.key.text),
-            ("configuration", canonical_json(record.configuration)),
-            ("source", item.source.value),
-            ("layer", item.layer),
-            ("gain", _gain(record.measurement.get("gain"))),
-            ("created", output.moment(record.created)),
-            *((name, str(value)) for name, value in record.measurement.items() if name != "gain"),
-            *((name, str(value)) for name, value in record.provenance.items() if value not in ("", None)),
-        ]
-    )
+    record, fields = item.record, record_fields(item, full=True)
+    fields["measurement"].pop("gain", None)
+    output.print_pairs(field_lines(SHOWN, fields))
     if record.candidates:
         output.say()
         _print_candidates(record)
@@ -147,12 +155,7 @@ def count_records(directory: str | None, *, as_json: bool) -> int:
     if as_json:
         output.print_json(fields)
         return 0
-    rows = [("records", f"{fields['total_records']:,}")]
-    rows += [(f"layer {layer['name']}", f"{layer['total_records']} in {layer['url']}") for layer in layers]
-    for title in ("operations", "devices", "sources"):
-        rows += [(title[:-1], f"{name}: {number}") for name, number in fields[title].items()]
-    rows += [(name, str(fields[name])) for name in ("corrupt", "unknown", "errors", "broken_packages")]
-    output.print_pairs(rows)
+    output.print_pairs(field_lines(COUNTED, fields | {"layers": {layer["name"]: layer for layer in layers}}))
     return 0
 
 
