@@ -376,7 +376,7 @@ def bucket(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> GcsServer:
 def answering_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What answers as this Python does when `ejcache doctor` asks it for JAX, and imports nothing for it."""
     program = tmp_path_factory.mktemp("python") / "python"
-    program.write_text("#!/bin/sh\necho 0.12.0\necho full\necho JAX 0.12.0 is built as expected\n")
+    program.write_text("#!/bin/sh\necho 0.12.0\necho ours\necho JAX 0.12.0 is built as expected\n")
     program.chmod(0o755)
     return str(program)
 

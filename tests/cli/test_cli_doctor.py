@@ -106,16 +106,22 @@ def test_trouble_is_not_waited_for(bucket, impatient, what, fault):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("what", "verdict"), [("GET", "failed"), ("DELETE", "warning")])
-def test_a_busy_host_is_not_taken_for_silent_storage(bucket, impatient, monkeypatch, what, verdict):
-    """Storage that has answered before is not blamed, the load is named; one that has never answered is silent."""
+@pytest.mark.parametrize(
+    ("what", "fault", "check", "verdict"),
+    [
+        ("GET", STALL, "read", "failed"),
+        ("DELETE", STALL, "write", "warning"),
+        ("DELETE", {"action": "status", "status": 503}, "write", "failed"),
+    ],
+)
+def test_a_busy_host_is_not_taken_for_silent_storage(bucket, impatient, monkeypatch, what, fault, check, verdict):
+    """Storage that has answered before and is now silent is not blamed; one that never has, or that refuses, is."""
     impatient()
     monkeypatch.setattr(os, "getloadavg", lambda: (4096.0, 0.0, 0.0))
-    bucket.add_fault(method=what, **STALL)
-    checks = doctor(URL, status=int(verdict == "failed"))
-    check = checks[{"GET": "read", "DELETE": "write"}[what]]
-    assert check["verdict"] == verdict
-    assert ("a load of 4096 on" in check["detail"], "less busy" in check["advice"]) == (verdict == "warning",) * 2
+    bucket.add_fault(method=what, **fault)
+    found = doctor(URL, status=int(verdict == "failed"))[check]
+    assert found["verdict"] == verdict
+    assert ("a load of 4096 on" in found["detail"], "less busy" in found["advice"]) == (verdict == "warning",) * 2
 
 
 def test_latency_on_a_busy_host(bucket, monkeypatch):

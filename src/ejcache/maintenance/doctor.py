@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import process_name
-from ejcache.bucket.retry import RetryPolicy
+from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.bucket.storage_causes import StorageCause
 from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
 from ejcache.stores.contents import is_of_plain_jax
@@ -374,10 +374,13 @@ class _Checkup:
         try:
             result = call_with_timeout(f"{self._bucket.url}: the storage", step, max(left, 0.1))
         except CallTimeoutError as exc:
-            if self._has_answered and (busy := busy_processors()):
-                return warning(name, f"{exc}, but {busy}, so that this says nothing of the storage", _IDLE)
-            return failed(name, exc, remedy(None, self._bucket.url, otherwise=otherwise))
+            return self._busy(name, exc) or failed(name, exc, remedy(None, self._bucket.url, otherwise=otherwise))
         except StoreError as exc:
+            last = exc.__cause__
+            # The last try had no answer in time; storage that asks to slow down has answered.
+            is_silent = isinstance(last, TransientError) and last.busy and not last.throttled
+            if is_silent and (found := self._busy(name, exc)):
+                return found
             if name == "create once" and isinstance(exc, StoreReadOnlyError):
                 return warning(name, f"only reading works, and jobs here store nothing: {exc}", _WRITE)
             if isinstance(exc, NoPermissionError):
@@ -386,6 +389,12 @@ class _Checkup:
             return failed(name, exc, f"{remedy(exc.cause, self._bucket.url, otherwise=otherwise)}{stays}")
         self._has_answered = True
         return result if isinstance(result, Check) else fine(name, result)
+
+    def _busy(self, name: str, problem: Exception) -> Check | None:
+        """Return a warning if storage that answered before is now slow perhaps because of this host; else None."""
+        if not (self._has_answered and (busy := busy_processors())):
+            return None
+        return warning(name, f"{problem}, but {busy}, so that this says nothing of the storage", _IDLE)
 
     def _limit_time(self) -> None:
         self._bucket.policy = RetryPolicy(deadline=max(0.5, min(OPERATION_SECONDS, self._end - time.monotonic())))
