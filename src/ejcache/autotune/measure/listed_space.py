@@ -41,7 +41,7 @@ class ListedSpace:
         point = self._points.get(canonical_json(configuration))
         if point is None:
             return None
-        return self._share(point)
+        return tuple(step / (size - 1) for step, size in zip(point, self._sizes, strict=True))
 
     def near(self, configuration: Any, generator: random.Random, count: int) -> Points:
         """Return one or two steps on each axis, and one step on each pair of axes: so many of these, at random."""
@@ -59,9 +59,6 @@ class ListedSpace:
 
     def _located(self, texts: list[str]) -> Points:
         return located(texts, [self._points[text] for text in texts], self._sizes)
-
-    def _share(self, point: Point) -> tuple[float, ...]:
-        return tuple(step / (size - 1) for step, size in zip(point, self._sizes, strict=True))
 
 
 def flattened(value: Any, name: str = "") -> dict[str, Any]:

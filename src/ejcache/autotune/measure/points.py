@@ -1,7 +1,4 @@
-"""Points of a space: steps on axes of so many values, coordinates, and numbers.
-
-The number of a point has its steps as digits, the first axis first, so that it says the point in a space of any size.
-"""
+"""Points of a space: steps on axes of so many values, and coordinates."""
 
 from __future__ import annotations
 
@@ -31,27 +28,6 @@ def located(names: Sequence[Hashable], steps: Any, sizes: Sequence[int]) -> Poin
 
     rows = np.asarray(steps).reshape(len(names), len(sizes))
     return Points(names, rows / (np.asarray(sizes) - 1))
-
-
-def numbers_of(steps: Any, sizes: Sequence[int]) -> list[int]:
-    """Return the number of each row of steps."""
-    import numpy as np
-
-    found = np.zeros(len(steps), dtype=object)
-    for axis, size in enumerate(sizes):
-        found = found * size + steps[:, axis]
-    return [int(number) for number in found]
-
-
-def steps_of(numbers: Sequence[int], sizes: Sequence[int]) -> Any:
-    """Return a row of steps for each number."""
-    import numpy as np
-
-    rest = np.asarray(numbers)
-    found = np.empty((len(numbers), len(sizes)), dtype=np.int64)
-    for axis in reversed(range(len(sizes))):
-        rest, found[:, axis] = rest // sizes[axis], rest % sizes[axis]
-    return found
 
 
 def around(point: Sequence[int], sizes: Sequence[int]) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.measure.listed_space import order
-from ejcache.autotune.measure.points import around, located, numbers_of, steps_of
+from ejcache.autotune.measure.points import around, located
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.errors import UsageError
 
@@ -125,23 +125,23 @@ class CallSpace:
         found = _values(configuration, dict(self._axes)) or []
         point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
         inside = around(point, self._sizes)
-        steps = inside[generator.sample(range(len(inside)), min(count, len(inside)))]
-        return located(numbers_of(steps, self._sizes), steps, self._sizes)
+        return self._located(inside[generator.sample(range(len(inside)), min(count, len(inside)))])
 
     def drawn(self, generator: random.Random, count: int) -> Points:
         """Return so many random points, or all; more where constraints refuse nearly all."""
+        import numpy as np
+
         number = math.prod(self._sizes)
         count = math.ceil(count * min(_TRIES, max(1.0, _ENOUGH * self._asked / self._allowed)))
-        if number <= sys.maxsize:
-            numbers = generator.sample(range(number), min(count, number))
-        else:
-            numbers = [generator.randrange(number) for _ in range(count)]
-        return located(numbers, steps_of(numbers, self._sizes), self._sizes)
+        if number > sys.maxsize:
+            return self._located(np.asarray([[*map(generator.randrange, self._sizes)] for _ in range(count)]))
+        numbers = generator.sample(range(number), min(count, number))
+        # One more axis, of one value, because a space may have none.
+        steps = np.transpose(np.unravel_index(numbers, [*self._sizes, 1])[:-1])
+        return self._located(steps.reshape(len(numbers), len(self._sizes)))
 
-    def text(self, name: int) -> str | None:
-        """Return the canonical JSON of the configuration at the point with this number; None if the constraints refuse
-        it.
-        """
+    def text(self, name: tuple[int, ...]) -> str | None:
+        """Return the canonical JSON of the configuration at these steps; None if the constraints refuse it."""
         made = self._at(name)
         self._asked += 1
         if not self._fulfils(made):
@@ -151,16 +151,15 @@ class CallSpace:
 
     def some(self, generator: random.Random, count: int) -> list[Any]:
         """Return up to so many random configurations."""
-        made = (self._at(number) for number in self.drawn(generator, _TRIES * count).names)
+        made = (self._at(point) for point in self.drawn(generator, _TRIES * count).names)
         return list(itertools.islice(filter(self._fulfils, made), count))
 
-    def _at(self, number: Any) -> Any:
-        point = []
-        for size in reversed(self._sizes):
-            number, step = divmod(number, size)
-            point.append(step)
+    def _located(self, steps: Any) -> Points:
+        return located([tuple(point) for point in steps.tolist()], steps, self._sizes)
+
+    def _at(self, point: Any) -> Any:
         made: dict[str, Any] = {}
-        steps = reversed(point)
+        steps = iter(point)
         for path, values in self.space.axes.items():
             held = made
             for name in path[:-1]:
