@@ -186,7 +186,8 @@ class Chooser:
     def _recorded(self, asked: _Asked) -> Choice | None:
         """Return a record of the call: pinned, measured, imported or shipped; measured again if it has no end."""
         for found in self._found(asked.call):
-            if (choice := self._of_record(asked, found)) is not None:
+            ask = self._of_measured if found.source is Source.TUNED else self._of_given
+            if (choice := ask(asked, found)) is not None:
                 return choice
         return None
 
@@ -217,35 +218,30 @@ class Chooser:
 
     # What the sources ask.
 
-    def _of_record(self, asked: _Asked, found: Found) -> Choice | None:
-        call, record, measured = asked.call, found.record, found.source is Source.TUNED
-        failed = measured and record.failed
-        choice = self._usable(call, found) if record.works or not measured else None
-        again = self._is_measured_again(asked, found, choice)
-        if again and (tuned := self._tuned(asked, record)) is not None:
-            return tuned
-        if failed and not again and choice is None:
-            # Measured before, by this or another process. Each start would compile all candidates again.
+    def _of_given(self, asked: _Asked, found: Found) -> Choice | None:
+        """Choose by a record that a person or a package made. A pin of no use is measured instead."""
+        choice = self._usable(asked.call, found)
+        if choice is None and found.source is Source.PINNED and asked.may_measure:
+            return self._tuned(asked, found.record)
+        return choice
+
+    def _of_measured(self, asked: _Asked, found: Found) -> Choice | None:
+        """Choose by a measurement of this or another process, which is continued if it is of no use, or has no end."""
+        call, record = asked.call, found.record
+        choice = self._usable(call, found) if record.works else None
+        if asked.may_measure and _is_continued(call, record, choice):
+            if (tuned := self._tuned(asked, record)) is not None:
+                return tuned
+        elif record.failed and choice is None:
+            # Each start would compile all candidates again.
             asked.state.failed = True
             self._report_failure(call.key, record)
-        if not (call.part and measured) or failed:
+        if record.failed:
             return choice
         if choice is None:
             # The other calls of the key use the record, so it is not measured anew for this one.
             return self._guess(call) if call.shares_key and call.may_guess else None
-        return self._if_right(asked, found, choice)
-
-    def _is_measured_again(self, asked: _Asked, found: Found, choice: Choice | None) -> bool:
-        """True if a record is of no use, or has no end, and may be measured again."""
-        measured, failed = found.source is Source.TUNED, found.record.failed and found.source is Source.TUNED
-        if not asked.may_measure or (choice is not None and is_forbidden()):
-            return False
-        if asked.call.shares_key and measured and not failed:
-            return False
-        # A record without a usable choice still has the times of its other candidates.
-        if choice is None and not failed:
-            return measured or found.source is Source.PINNED
-        return _has_new_candidates(asked.call, found)
+        return self._if_right(asked, found, choice) if call.part else choice
 
     def _if_right(self, asked: _Asked, found: Found, choice: Choice) -> Choice:
         """Return the choice of a record of several calls, or the guess if it, or its gradient, is wrong for this one.
@@ -444,9 +440,16 @@ def _evaluates_shapes() -> bool:
     return tracing.evaluates_shapes()
 
 
-def _has_new_candidates(call: Call, found: Found) -> bool:
-    record = found.record
-    if found.source is not Source.TUNED or not record.candidates:
+def _is_continued(call: Call, record: Record, choice: Choice | None) -> bool:
+    """True if a measurement is of no use for a call, or has no end, and may be continued."""
+    if (choice is not None and is_forbidden()) or (call.shares_key and not record.failed):
+        return False
+    # A record without a usable choice still has the times of its other candidates.
+    return (choice is None and not record.failed) or _has_new_candidates(call, record)
+
+
+def _has_new_candidates(call: Call, record: Record) -> bool:
+    if not record.candidates:
         return False
     now = time.time()
     if record.interrupted or any(candidate.expired(now) for candidate in record.candidates):
