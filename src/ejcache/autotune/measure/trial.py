@@ -89,18 +89,22 @@ class WorkerThread:
             self._tasks = None
 
     def _work(self, tasks: queue.SimpleQueue[Any]) -> None:
-        from ejcache.jax_integration.seam.autotune.tracing import set_locally
-
-        set_locally(self._settings)
         while (task := tasks.get()) is not None:
             function, answers, done = task
             try:
                 # Each call has a copy of the context, because a call that took too long still uses its own.
-                answers.put((True, self._context.copy().run(function)))
+                answers.put((True, self._context.copy().run(self._call, function)))
             except BaseException as exc:
                 answers.put((False, exc))
             done.set()
             del task, function, answers, done
+
+    def _call(self, function: Callable[[], T]) -> T:
+        from ejcache.jax_integration.seam.autotune.tracing import set_locally
+
+        # Here, where an error reaches who waits for the answer.
+        set_locally(self._settings)
+        return function()
 
 
 class SpansProcessesError(UsageError):

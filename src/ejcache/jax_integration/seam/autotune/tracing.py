@@ -172,16 +172,19 @@ def trace_fingerprint() -> Any:
 
 def local_trace_settings() -> dict[str, Any]:
     """Return the settings, and the default device, that a context manager has changed in this thread, by name."""
-    holders = {**TRACE_SETTINGS, "jax_default_device": flag_states()["jax_default_device"]}
-    local = {name: holder.get_local() for name, holder in holders.items()}
+    local = {name: holder.get_local() for name, holder in _holders().items()}
     return {name: value for name, value in local.items() if value is not _UNSET}
 
 
 def set_locally(settings: dict[str, Any]) -> None:
     """Change these settings in this thread for as long as it runs."""
+    holders = _holders()
     for name, value in settings.items():
-        holder: Any = flag_states().get(name) or getattr(jax_config, name)
-        holder.set_local(value)
+        holders[name].set_local(value)
+
+
+def _holders() -> dict[str, Any]:
+    return {**TRACE_SETTINGS, "jax_default_device": flag_states()["jax_default_device"]}
 
 
 def has_pgle_profile(jaxpr: Any) -> bool:
