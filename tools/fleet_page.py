@@ -36,6 +36,20 @@ SIZES: Final = ((64, 30), (2_000, 300), (20_000, 300))
 LATENCY: Final = 0.03
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 STARTS: Final = ("cold", "new", "copies")
+KINDS: Final = ("a", "b", "free")
+COMMANDS: Final = (
+    "ls",
+    "stats",
+    "config",
+    "doctor",
+    "report",
+    "verify",
+    "pull gs://bucket/cache --dir local",
+    "prune --older-than 14d --dry-run",
+    "recall --before 2020-01-01 --yes",
+    "prune --all --yes",
+)
+"""Of the table of commands, in the order in which they are measured."""
 
 PROGRAM: Final = """
     import json, os, sys
@@ -67,7 +81,7 @@ PROGRAM: Final = """
 
 def measure() -> dict[str, Any]:
     """What starts ask of the bucket, with few and with many programs, and what a process holds at the end of one."""
-    measured: dict[str, Any] = {"starts": {}, "process": {}}
+    measured: dict[str, Any] = {"starts": {}, "process": {}, "commands": {}}
     with GcsServerProcess("--latency", str(LATENCY)) as server, tempfile.TemporaryDirectory() as directory:
         for programs in (FEW, MANY):
             server.reset()
@@ -78,24 +92,43 @@ def measure() -> dict[str, Any]:
                 measured["starts"].setdefault(name, {})[str(programs)] = asked(server)
             tier = [path for path in home.rglob("*") if path.is_file()]
             measured["tier"] = {"files": len(tier), "bytes": sum(path.stat().st_size for path in tier)}
+            for command in COMMANDS:
+                home = Path(directory) / f"operator-{programs}-{command.partition(' ')[0]}"
+                ask(command, home, server)
+                measured["commands"].setdefault(command, {})[str(programs)] = asked(server)
         measured["process"]["none"] = run("none", MANY, Path(directory) / "none", server.url)
     return measured
 
 
 def run(cache: str, programs: int, home: Path, url: str) -> dict[str, Any]:
     """One process on a host of this home; what it holds at its end."""
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), cache, str(programs)]
+    done = subprocess.run(command, env=on_host(home, url), cwd=home, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def ask(command: str, home: Path, server: GcsServerProcess) -> None:
+    """One command, on a host that knows nothing of the cache."""
+    words = command.split()
+    if "--dir" not in words:
+        words += ["--dir", "gs://bucket/cache"]
+    command_line = [sys.executable, "-m", "ejcache", *words]
+    environment = on_host(home, server.url)
+    server.clear_requests()
+    subprocess.run(command_line, env=environment, cwd=home, capture_output=True, check=True)
+
+
+def on_host(home: Path, url: str) -> dict[str, str]:
+    """The environment of a process on a host of this home, which is made."""
     home.mkdir(exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("EJCACHE", "JAX", "FSSPEC"))}
-    env = kept | {
+    return kept | {
         "HOME": str(home),
         "EJCACHE_LOCAL_DIR": str(home / "tiers"),
         "STORAGE_EMULATOR_HOST": url,
         "JAX_PLATFORMS": "cpu",
         "NO_GCE_CHECK": "true",
     }
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), cache, str(programs)]
-    done = subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, check=True)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def asked(server: GcsServerProcess) -> dict[str, int]:
@@ -144,6 +177,22 @@ def start_rows(measured: dict[str, Any], class_a: float, class_b: float) -> list
             dollars = (a * class_a + b * class_b) / 1000
             paid = f"{a:,.0f} | {b:,.0f} | {received / 1e9:,.2f} GB | ${dollars:,.2f}"
             rows.append(f"| {hosts:,} {TIMES} {programs} | {what} | {paid} |")
+    return rows
+
+
+def line(few: float, many: float) -> str:
+    """The formula of the line through both measurements, where P is the number of programs."""
+    slope = (many - few) / (MANY - FEW)
+    parts = [f"{few - slope * FEW:.0f}", f"{slope:.2g} {TIMES} P" if slope else ""]
+    return " + ".join(part for part in parts if part not in ("", "0")) or "0"
+
+
+def command_rows(measured: dict[str, Any]) -> list[str]:
+    """What each command asks for."""
+    rows = []
+    for command, each in measured["commands"].items():
+        few, many = each[str(FEW)], each[str(MANY)]
+        rows.append(" | ".join((f"| `ejcache {command}`", *(line(few[kind], many[kind]) for kind in KINDS))) + " |")
     return rows
 
 
@@ -245,6 +294,7 @@ def page(measured: dict[str, Any], class_a: float, class_b: float, month: str) -
     per = {name: [of_start(measured, name, number) for number in (FEW, MANY)] for name in STARTS}
     values = {
         "starts": "\n".join(start_rows(measured, class_a, class_b)),
+        "commands": "\n".join(command_rows(measured)),
         "minutes": "\n".join(minute_rows(class_a, class_b)),
         "simulation": "\n".join(simulation_rows(measured)),
         "process": "\n".join(process_rows(measured)),
@@ -257,10 +307,8 @@ def page(measured: dict[str, Any], class_a: float, class_b: float, month: str) -
     }
     for name in STARTS:
         few, many = per[name]
-        for kind in ("a", "b", "free"):
-            slope = (many[kind] - few[kind]) / (MANY - FEW)
-            parts = [f"{few[kind] - slope * FEW:.0f}", f"{slope:.2g} {TIMES} P" if slope else ""]
-            values[f"{name}_{kind}"] = " + ".join(part for part in parts if part not in ("", "0")) or "0"
+        for kind in KINDS:
+            values[f"{name}_{kind}"] = line(few[kind], many[kind])
     for name, value in values.items():
         text = text.replace("{{" + name + "}}", value)
     return text
