@@ -41,6 +41,16 @@ def test_two_starts(tmp_path, server, library, storage):
     assert second == [[40.0, 21.0], 2, 0, 0]
 
 
+@pytest.mark.parametrize("library", sorted(PATCHES))
+def test_a_program_that_patches_late(tmp_path, library):
+    """After ejcache and JAX were imported, the program is right all the same, and so is its next start."""
+    program = PROGRAM.replace("{patch}", "import jax, ejcache\n" + PATCHES[library])
+    env = {"HOME": str(tmp_path), "EJCACHE": f"{tmp_path}/cache/", "EJCACHE_MIN_COMPILE_SECONDS": "0"}
+    for _ in range(2):
+        values, *_, errors = json.loads(run_program([sys.executable, "-c", program], env=env, timeout=120).stdout)
+        assert (values, errors) == ([40.0, 21.0], 0)
+
+
 def test_a_patch_after_the_import():
     """A call with a timeout ends also where gevent comes after ejcache; eventlet asks to be the first import."""
     program = f"""

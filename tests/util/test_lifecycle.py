@@ -6,6 +6,7 @@ import gc
 import sys
 import weakref
 
+import pytest
 from helpers import run_program
 from store_processes import in_fork
 
@@ -128,10 +129,19 @@ def test_fork_lock_is_free_in_parent_and_child():
 
 FORK_IN_AN_IMPORT = """
 import importlib, os, signal, sys, threading
-from ejcache.util.threads import submit
+from ejcache.util.scheduler import start_daemon
 
 begun, forking = threading.Event(), threading.Event()
-submit(lambda: importlib.import_module("slow_module"))
+start_of_any = threading.Thread.start
+def start(thread):
+    start_of_any(thread)
+    if thread.name == "ejcache-importing":
+        forking.wait(60)  # the thread has begun, and who starts it was interrupted
+if sys.argv[1] == "in the start":
+    threading.Thread.start = start
+def begin():
+    start_daemon(importlib.import_module, "slow_module", name="ejcache-importing")
+threading.Thread(target=begin).start()
 assert begun.wait(60)
 os.register_at_fork(before=forking.set)  # called before what ejcache has registered earlier
 process = os.fork()
@@ -152,8 +162,9 @@ ANSWER = 42
 """
 
 
-def test_a_fork_while_our_thread_imports(tmp_path):
+@pytest.mark.parametrize("when", ["in the import", "in the start"])
+def test_a_fork_while_our_thread_imports(tmp_path, when):
     """The child can import what a thread of ours was importing; Python does not renew the locks of modules."""
     (tmp_path / "slow_module.py").write_text(SLOW_MODULE)
-    done = run_program([sys.executable, "-c", FORK_IN_AN_IMPORT], env={"PYTHONPATH": str(tmp_path)}, timeout=60)
+    done = run_program([sys.executable, "-c", FORK_IN_AN_IMPORT, when], env={"PYTHONPATH": str(tmp_path)}, timeout=60)
     assert done.stdout == "42\n"

@@ -50,11 +50,11 @@ def start_daemon(target: Callable[..., object], *args: object, name: str) -> boo
     if _may_have_few_threads():
         return False
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    note_thread(thread)  # before it starts, as another thread may fork at once
     try:
         thread.start()
     except RuntimeError:
         return False
-    note_thread(thread)
     return True
 
 
