@@ -5,7 +5,8 @@ before RECORD, and gives a file to one environment alone; other installers link 
 for what RECORD says if
 
 * INSTALLER says pip, and the file is regular, of that size, and has one name;
-* it was modified at most two minutes before RECORD was, and not more than two seconds after that;
+* it was modified before RECORD was, and at most two minutes before. Who changes a file after pip, even at once, leaves
+  it a later time, and an image builder that gives all files one time leaves it the same;
 * its status was changed (ctime) at most a minute after that of RECORD was, which also sees `cp -p` over the file. Where
   an environment was copied or unpacked as a whole, all its files changed then.
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BEFORE_RECORD: Final = 120.0
-_AFTER_RECORD: Final = 2.0
 _CHANGED_AFTER: Final = 60.0
 _INSTALLER: Final = "pip"
 
@@ -90,7 +90,7 @@ def _is_as_installed(file: os.stat_result, size: int, record: os.stat_result) ->
         and stat.S_ISREG(record.st_mode)
         and file.st_nlink == 1
         and file.st_size == size
-        and -_BEFORE_RECORD <= file.st_mtime - record.st_mtime <= _AFTER_RECORD
+        and 0.0 < record.st_mtime - file.st_mtime <= _BEFORE_RECORD
         and file.st_ctime - record.st_ctime <= _CHANGED_AFTER
     )
 
