@@ -22,6 +22,8 @@ from ejcache.journal import differences
 from ejcache.journal.differences import comparison_fields, comparison_line
 from ejcache.settings.choices import REPORT_JSON, REPORT_LINE
 from ejcache.settings.environment import environment_variable
+from ejcache.settings.resolve import settings_in_use
+from ejcache.settings.table import FLAGS, Origin
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log
 from ejcache.util.new_files import write_atomically
@@ -113,11 +115,26 @@ def report_run(total: RunTotal, destination: str, *, status: int = 0) -> None:
     line = line_without_a_cache(status=status)
     if count:
         line = report_line(stats, places or [f"nothing is cached: {total.disabled_reason}"], processes=count)
-    fields = _fields(stats, places, total.disabled_reason) | {"processes": count}
-    _write(destination, *_with_comparison(line, fields, stats, total.differences))
+    fields = _fields(stats, places, total.disabled_reason, total.overruled) | {"processes": count}
+    _write(destination, *_with_comparison(_with_overruled(line, total.overruled), fields, stats, total.differences))
 
 
-def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, object]:
+def _with_overruled(line: str, overruled: Iterable[str]) -> str:
+    return "\n".join([line, *(f"ejcache: {sentence}" for sentence in overruled)])
+
+
+def _overruled() -> list[str]:
+    """Say which options of this process had no effect, because the program calls `jax.config.update`."""
+    settings = settings_in_use()
+    if all(settings[name].origin is not Origin.CALL for name in FLAGS):
+        return []
+    from ejcache.cache.overruled import describe_overruled  # for a program that sets flags itself
+
+    sentence = describe_overruled(settings)
+    return [sentence] if sentence else []
+
+
+def _fields(stats: Stats, urls: list[str], disabled_reason: str, overruled: Iterable[str]) -> dict[str, object]:
     """Return stable snake_case fields: the counters, as `Stats.to_dict` has them, and the process."""
     from ejcache._version import __version__
 
@@ -127,6 +144,7 @@ def _fields(stats: Stats, urls: list[str], disabled_reason: str) -> dict[str, ob
         "pid": os.getpid(),
         "urls": urls,
         "disabled_reason": "" if urls else disabled_reason,
+        "overruled": list(overruled),
         **stats.to_dict(),
     }
 
@@ -175,10 +193,17 @@ def _report() -> None:
     if reported is None or reported.pid != os.getpid():
         return
     stats = _total(reported.caches)  # even without a report: this adds what an `ejcache run` counts
-    if not is_off(reported.destination):
+    is_wanted, is_of_run = not is_off(reported.destination), environment_variable("EJCACHE_RUN_COUNTS")
+    overruled = _overruled() if is_wanted or is_of_run else []
+    if overruled and is_of_run:
+        from ejcache.journal.run_log import announce_overruled
+
+        announce_overruled(overruled[0])
+    if is_wanted:
         urls = list(dict.fromkeys(cache.url for cache in reported.used))
         line = report_line(stats, [*(urls or [f"nothing is cached: {reported.disabled_reason}"]), *_places])
-        fields = _fields(stats, urls, reported.disabled_reason)
+        fields = _fields(stats, urls, reported.disabled_reason, overruled)
+        line = _with_overruled(line, overruled)
         _write(reported.destination, *_with_comparison(line, fields, stats, differences.here))
 
 

@@ -18,6 +18,7 @@
       caches   an object: the URL of a cache → that of the one in whose place it is used, or nothing; only there
       disabled why nothing is cached; only there
       differences a list of what `--compare` has found (`differences`); only there
+      overruled  which options of `ejcache run` had no effect, in a sentence; only there
       reuse    a list of what reuse did with functions: the fields of `ReuseNote`; only if there is any
 
 A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
@@ -168,6 +169,7 @@ def encode_line(
     counts: Mapping[str, float] = NOTHING,
     caches: Mapping[str, str] = NOTHING,
     disabled: str = "",
+    overruled: str = "",
     uses: Mapping[str, EntryUse] = NOTHING,
     at: float = 0.0,
     differences: Iterable[Mapping[str, Any]] = (),
@@ -185,6 +187,7 @@ def encode_line(
         "counts": dict(counts),
         "caches": dict(caches),
         "disabled": disabled,
+        "overruled": overruled,
         "uses": dict(uses),
         "at": at,
         "differences": list(differences),

@@ -57,6 +57,13 @@ def append_difference(found: ProgramDifference) -> None:
         _append(path, encode_line({"pid": os.getpid()}, differences=[found.encode()]))
 
 
+def announce_overruled(sentence: str) -> None:
+    """Tell `ejcache run` in a sentence which of its options had no effect in this process. It never raises."""
+    path = environment_variable(RUN_COUNTS)
+    if path:
+        _append(path, encode_line({"pid": os.getpid()}, overruled=sentence))
+
+
 def _append(path: str, line: bytes) -> None:
     # Opened each time: a program may close all descriptors or fork. After the end of the run the file is gone.
     with contextlib.suppress(OSError):
@@ -70,6 +77,7 @@ class RunTotal:
         processes: identifiers of those that enabled a cache.
         urls: the caches that they used, in the order of their first use.
         disabled_reason: why nothing was cached, if a setting disables caching.
+        overruled: sentences that say which options had no effect.
         amounts: every counter by its name.
         differences: what `--compare` has found.
     """
@@ -78,6 +86,7 @@ class RunTotal:
         self.processes: set[int] = set()
         self.urls: dict[str, None] = {}
         self.disabled_reason = ""
+        self.overruled: dict[str, None] = {}
         self.amounts: dict[str, float] = {}
         self.differences: list[ProgramDifference] = []
 
@@ -93,6 +102,8 @@ class RunTotal:
             self.amounts[name] = self.amounts.get(name, 0) + amount
         self.differences += record.differences
         self.disabled_reason = record.disabled or self.disabled_reason
+        if record.overruled:
+            self.overruled[record.overruled] = None
         for url, instead_of in record.caches.items():
             self.urls.pop(instead_of, None)
             self.urls[url] = None

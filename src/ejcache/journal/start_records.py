@@ -60,6 +60,7 @@ class StartRecord(NamedTuple):
     counts: Mapping[str, float] = NOTHING
     caches: Mapping[str, str] = NOTHING
     disabled: str = ""
+    overruled: str = ""
     uses: Mapping[str, EntryUse] = NOTHING
     at: float = 0.0
     differences: tuple[ProgramDifference, ...] = ()
@@ -157,4 +158,4 @@ def _check_use(when: float, times: int, worth: float | None) -> EntryUse:
 
 _DEFAULTS: Final = {kind: kind()._asdict() for kind in (Process, ProgramRecord, ReuseNote, StartRecord)}
 _NUMBERS: Final = {"seconds", "counts"}
-_COUNTED: Final = {"counts", "caches", "disabled", "at"}
+_COUNTED: Final = {"counts", "caches", "disabled", "overruled", "at"}
