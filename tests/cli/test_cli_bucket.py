@@ -300,6 +300,16 @@ def test_a_policy_that_cannot_be_read(bucket, cache):
     assert len([name for name in bucket.objects() if "/entries/" in name]) == 3
 
 
+def test_settings_of_a_file_beside_limits_that_are_refused(bucket, cache, tmp_path, monkeypatch):
+    """`config set` has then changed nothing, the configuration file neither."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setenv("EJCACHE", URL)
+    bucket.api.buckets["bucket"].insert(f"a/{POLICY}", b"{}", {}, {})
+    said = ejcache("config", "set", "max_size=1GB", "preload=false")
+    assert said.status == 1
+    assert not (tmp_path / "settings").exists()
+
+
 def test_verify(bucket, cache):
     """Damaged entries are found, and quarantined with --fix."""
     name = f"a/{entry_name(cache['jit_train'])}"

@@ -63,12 +63,31 @@ def test_a_value_that_is_wrong(tmp_path):
     assert found(tmp_path / "cache") == (0o700, {})
 
 
-def test_a_variable_that_is_wrong(monkeypatch, tmp_path):
-    """A command that works on a cache refuses it, as it refuses an option; `ejcache config` shows what is used."""
+@pytest.mark.parametrize(
+    "command",
+    ["config get dir", "doctor", "key", "ls", "pull DIR/other", "push DIR/other", "stats", "target ls", "verify"],
+)
+def test_a_variable_that_is_wrong(monkeypatch, tmp_path, command):
+    """A command that works on a cache refuses it, as it refuses an option, and makes nothing."""
     monkeypatch.setenv("EJCACHE_MAX_SIZE", "banana")
-    said = ejcache("stats", "--dir", tmp_path)
+    said = ejcache(*command.replace("DIR", str(tmp_path)).split(), "--dir", tmp_path / "cache")
     assert (said.status, said.out) == (2, "")
     assert "EJCACHE_MAX_SIZE cannot be 'banana'" in said.err
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "other").exists()
+
+
+def test_config_with_a_value_that_is_wrong(monkeypatch, tmp_path):
+    """The settings are shown with what is used instead, and the status says it; a file's value can be replaced."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "ejcache").mkdir()
+    (tmp_path / "ejcache" / "config.toml").write_text('max_size = "banana"\n')
+    said = ejcache("config")
+    assert said.status == 2
+    assert "max_size" in said.out
+    assert ejcache("config", "set", "max_size=1GB").status == 0
+    assert ejcache("config").status == 0
+    monkeypatch.setenv("EJCACHE_MAX_SIZES", "1GB")
     assert ejcache("config").status == 1
 
 

@@ -42,16 +42,18 @@ class OpenCache:
     recalled: str = ""
 
 
-def command_settings(directory: str | None, *, strict: bool = False) -> Settings:
-    """Return the settings, with `--dir` among them. A message on stderr names each value that cannot be used.
+def command_settings(directory: str | None, *, lenient: bool = False) -> Settings:
+    """Return the settings, with `--dir` among them. A message on stderr names each name and value that is ignored.
+
+    A value that a setting cannot have is an error, as one of an option is: the command would do something else than it
+    was asked for.
 
     Args:
         directory: the value of `--dir`.
-        strict: a value that a variable cannot have is an error, as one of an option is: the command would do something
-            else than it was asked for.
+        lenient: the command shows what is used instead of a wrong value, or puts another one in its place.
 
     Raises:
-        SettingError: `--dir` is an empty text, or, with `strict`, a variable has a wrong value.
+        SettingError: `--dir` is an empty text, or, without `lenient`, a setting has a wrong value.
     """
     from ejcache.settings.resolve import resolve, set_command_line
 
@@ -59,10 +61,15 @@ def command_settings(directory: str | None, *, strict: bool = False) -> Settings
     set_command_line({"dir": directory} if directory is not None else {})
     settings = resolve()
     for problem in settings.problems:
-        if strict and type(problem) is SettingError:
+        if not lenient and is_wrong_value(problem):
             raise problem
         warn(str(problem) if isinstance(problem, JaxImportError) else f"{problem}; it is ignored")
     return settings
+
+
+def is_wrong_value(problem: SettingError) -> bool:
+    """True if a variable or a file has a value that its setting cannot have; False for a name that was mistyped."""
+    return type(problem) is SettingError
 
 
 @contextlib.contextmanager
@@ -83,7 +90,7 @@ def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool
     """
     from ejcache.stores.contents import inspect_location
 
-    settings = command_settings(directory, strict=True)
+    settings = command_settings(directory)
     try:
         may_be_empty = may_be_empty and directory is None
         contents = inspect_location(str(settings.dir), settings=settings, may_be_empty=may_be_empty)

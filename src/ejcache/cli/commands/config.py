@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ejcache.cli import output
-from ejcache.cli.chosen_cache import check_directory, command_settings, policy_of_directory
+from ejcache.cli.chosen_cache import check_directory, command_settings, is_wrong_value, policy_of_directory
 from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.settings.config_files import change_file
@@ -44,15 +44,16 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 def config(context: typer.Context, directory: Dir = None, as_json: Json = False) -> int:
     """Show every setting, its value and its source, and the limits that are stored with a shared cache.
 
-    Exits with 1 if a value in the environment cannot be used. The value of the next source is used instead, unless JAX
-    itself cannot be imported with the value.
+    Exits with 2 if a setting has a value that it cannot have, and with 1 if something else in the environment cannot be
+    used. Programs use the value of the next source instead, unless JAX itself cannot be imported with the value.
     """
     if context.invoked_subcommand is not None:
         return 0
     from ejcache.maintenance.stored_policy import who_turned_off
 
-    settings = command_settings(directory)
+    settings = command_settings(directory, lenient=True)
     problems = [str(problem) for problem in settings.problems]
+    failed = 2 if any(map(is_wrong_value, settings.problems)) else 1
     limits, own_limit, untrusted, audience, off = None, None, "", "", ""
     try:
         location, shared = _location(settings)
@@ -87,7 +88,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
                 "settings": _fields_of_all(settings),
             }
         )
-        return int(bool(problems))
+        return failed if problems else 0
     _print_settings(settings, floors, own_limit)
     if settings.disabled_reason:
         output.say(f"\nnothing is cached: {settings.disabled_reason}")
@@ -99,7 +100,7 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
         output.say(f"\n{settings.dir} is {AUDIENCE[audience]}")
     if limits:
         output.say(f"\nstored with {settings.dir}, and used instead of a job's own: {_limits_text(limits)}")
-    return int(bool(problems))
+    return failed if problems else 0
 
 
 def _fields_of_all(settings: Settings) -> list[dict[str, object]]:
@@ -247,7 +248,7 @@ def _change(
     if to not in (None, "user", "host", "cache"):
         raise SettingError("--to", to, "user, host or cache")
     directory, as_json = _given_options(context, directory, as_json=as_json)
-    settings = command_settings(directory)
+    settings = command_settings(directory, lenient=True)
     with_whom = changes.get("shared", "none") or "none"
     is_shared = "shared" in changes and to in (None, "cache")
     changes = {name: text for name, text in changes.items() if name != "shared" or not is_shared}
@@ -272,8 +273,9 @@ def _change(
             if as_json:
                 output.print_json({"url": str(settings.dir), "shared": with_whom})
             return
-    written = _change_file(values, Path(HOST_FILE) if to == "host" else user_file()) if in_file else None
+    # What another host, a network or a damaged document may refuse comes first, so that nothing is changed then.
     limits = _change_limits(parsed, settings, replace=replace) if with_cache else None
+    written = _change_file(values, Path(HOST_FILE) if to == "host" else user_file()) if in_file else None
     if as_json:
         output.print_json({"url": str(settings.dir), "stored_limits": limits, "file": written and str(written)})
         return
