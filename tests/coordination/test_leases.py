@@ -310,6 +310,17 @@ def test_leases_of_a_host_that_died_a_moment_ago(time, steps, monkeypatch, is_re
     assert len(per_lease[-1]) == 4
 
 
+def test_a_dead_lease_on_a_host_whose_clock_is_behind(time, steps, monkeypatch):
+    """The storage's clock decides, of a lease from a day that this host's clock has not reached, too."""
+    monkeypatch.setattr("ejcache.coordination.shared_leases.time", SimpleNamespace(time=time, monotonic=time))
+    bucket = MemoryBucket(clock=lambda: time() + 86_400)
+    StoreLeases(bucket, scheduler=steps).acquire("k")
+    leases = StoreLeases(bucket, scheduler=Steps(time))
+    assert leases.look_for_dead("k") is None
+    time.sleep(60)
+    assert leases.look_for_dead("k") is not None
+
+
 @needs("fork")
 def test_fork_holds_nothing(leases, steps):
     """A forked child neither holds nor releases its parent's leases."""

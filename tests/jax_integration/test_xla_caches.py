@@ -306,7 +306,8 @@ def test_damage_never_reaches_xla(tmp_path):
     mirror.close()
 
 
-def test_a_killed_process_loses_nothing(tmp_path):
+@pytest.mark.parametrize("ago", [1000, -1000], ids=["long ago", "by a clock that was ahead"])
+def test_a_killed_process_loses_nothing(tmp_path, ago):
     """The next one stores what it left, and removes it; a living one's directory is left alone."""
     program = (
         "import sys; sys.path[:0] = sys.argv[3:]\n"
@@ -322,8 +323,8 @@ def test_a_killed_process_loses_nothing(tmp_path):
         text=True,
     )
     left = Path(worker.stdout.readline().strip())
-    long_ago = time.time() - 1000
-    os.utime(left, (long_ago, long_ago))
+    when = time.time() - ago
+    os.utime(left, (when, when))
     living = mirror_of(tmp_path)
     assert living.fill() == 0
     assert left.is_dir()

@@ -108,10 +108,11 @@ class StoreLeases:
     def look_for_dead(self, key: str) -> LeaseState | None:
         """Return the lease if it was not renewed for longer than a living holder leaves it, by the storage's clock.
 
-        One request if its holder lives, by the clock of this host. Otherwise two, and three once in a process.
+        One request if its holder lives, by the clock of this host. Otherwise, or if this clock is far behind, two, and
+        three once in a process.
         """
         info = self._bucket.stat(_name(key))
-        if info is None or time.time() - info.created <= _longest(self._interval):
+        if info is None or abs(time.time() - info.created) <= _longest(self._interval):
             return None
         if self._ahead is None:
             now = self._bucket.now(f"{TEMPORARY}{process_name()}")

@@ -53,15 +53,19 @@ class LoadTraces:
                     path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> None:
-        data = read_regular(path, max_size=_MOST_RECORDS * self._record)
-        names = set()
-        for start in range(0, len(data), self._record):
-            deaths, _, name = data[start : start + self._record].rstrip(b"\0").decode(errors="replace").partition(" ")
-            if deaths.isdecimal() and len(deaths) < 9 and name:
-                names.add(name)
-                self._deaths[name] = max(self._deaths.get(name, 0), int(deaths) + 1)
-        if names and time.time() - path.stat().st_mtime < _EXPIRY_SECONDS:
-            self._traces[path] = names
+        names = {}
+        # One from the future was left while the clock was ahead, and may be of any age.
+        if abs(time.time() - path.stat().st_mtime) < _EXPIRY_SECONDS:
+            data = read_regular(path, max_size=_MOST_RECORDS * self._record)
+            for start in range(0, len(data), self._record):
+                record = data[start : start + self._record].rstrip(b"\0").decode(errors="replace")
+                deaths, _, name = record.partition(" ")
+                if deaths.isdecimal() and len(deaths) < 9 and name:
+                    names[name] = int(deaths) + 1
+        for name, deaths_now in names.items():
+            self._deaths[name] = max(self._deaths.get(name, 0), deaths_now)
+        if names:
+            self._traces[path] = set(names)
         else:
             path.unlink(missing_ok=True)
 

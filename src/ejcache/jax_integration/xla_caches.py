@@ -154,7 +154,7 @@ class Mirror:
                         not is_token(name)
                         or name in alive
                         or not stat.S_ISDIR(status.st_mode)
-                        or time.time() - status.st_mtime < _LEFT_SECONDS
+                        or abs(time.time() - status.st_mtime) < _LEFT_SECONDS  # a clock was ahead if it is later
                     ):
                         continue
                     left, known = root / below / name, self._files.stored()
