@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import pytest
 from helpers import SUPPORT
 from local_processes import starting
+from soak_turns import some
 from test_local_bounds import disk_usage
 
 from ejcache.errors import StoreBusyError
@@ -180,6 +182,10 @@ def test_stopped_process_is_not_dead(tmp_path, start_python):
     check_whole(path)
 
 
+STEP = 16
+"""One test interrupts each sixteenth instant: a call has hundreds."""
+
+
 class Interrupts:
     """Raises where a signal handler's exception would come: at the end of the nth call of C, or the start of Python's.
 
@@ -202,7 +208,8 @@ class Interrupts:
 # A file that was open when it came is closed when the exception is dropped.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("operation", ["put", "replace", "get", "delete"])
-def test_interrupted_anywhere(tmp_path, operation):
+@pytest.mark.parametrize("start", some(range(1, STEP + 1), every=STEP))
+def test_interrupted_anywhere(tmp_path, operation, start):
     """Ctrl-C at any moment of a call: the store is as usable as before, and each entry is whole or absent."""
     with LocalStore(tmp_path, max_size=LIMIT, timeout=60.0) as store:
         arguments = (b"n" * 60_000,) if operation in {"put", "replace"} else ()
@@ -213,7 +220,7 @@ def test_interrupted_anywhere(tmp_path, operation):
             if operation != "put":
                 store.put(key, b"o" * 60_000)
             interrupted += 1
-            sys.setprofile(Interrupts(interrupted))
+            sys.setprofile(Interrupts(start + STEP * (interrupted - 1)))
             try:
                 getattr(store, operation)(key, *arguments)
             except KeyboardInterrupt as exc:
@@ -224,7 +231,9 @@ def test_interrupted_anywhere(tmp_path, operation):
             for info in store.entries():
                 value = store.peek(info.key) or b""
                 assert (len(value), len(set(value))) == (60_000, 1), f"interrupted at {interrupted}"
-        assert interrupted > 10
+        assert interrupted > 1
+        kept.clear()
+        gc.collect()  # what it kept open
     with LocalStore(tmp_path, max_size=LIMIT) as store:
         assert store.check() == []
         assert list((tmp_path / "v1/local/tmp").iterdir()) == []

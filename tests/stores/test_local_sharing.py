@@ -53,15 +53,28 @@ def test_busy_index_has_a_deadline(tmp_path):
 
 
 def test_a_held_lock_has_a_deadline(tmp_path):
-    """While another process keeps the store locked, opening it and hits go on, and a put raises after the timeout."""
+    """While another thread or process keeps the store locked, hits go on, and a put raises after the timeout."""
     with LocalStore(tmp_path) as store:
         store.put("k", b"value")
-    with local_locks.exclusive(tmp_path / "v1/local/lock", deadline=time.monotonic()):
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with local_locks.exclusive(tmp_path / "v1/local/lock", deadline=time.monotonic()):
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    try:
         for read_only in (False, True):
             with LocalStore(tmp_path, read_only=read_only, timeout=0.2) as late:
                 assert late.get("k") == b"value"
         with LocalStore(tmp_path, timeout=0.2) as late, pytest.raises(StoreBusyError):
             late.put("l", b"x")
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_signal_handler_inside_a_put(tmp_path):

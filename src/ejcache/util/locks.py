@@ -165,7 +165,9 @@ class ThreadLock(_ReentrantLock):
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, deadline: float, poll: float = 0.0005, lasting: bool = True) -> Iterator[None]:
+def exclusive(
+    path: Path, *, deadline: float, poll: float = 0.0005, lasting: bool = True, anew: bool = False
+) -> Iterator[None]:
     """Hold the lock on the file `path`, which is created if it does not exist and is used for nothing else.
 
     Args:
@@ -173,6 +175,7 @@ def exclusive(path: Path, *, deadline: float, poll: float = 0.0005, lasting: boo
         deadline: monotonic seconds.
         poll: seconds at most between two attempts.
         lasting: leave the file there. Without it, each holder removes the file, and the next one makes another.
+        anew: what this thread holds of it is left over, and is let go: for callers with a `ThreadLock` around this.
 
     Raises:
         StoreBusyError: another process held the lock until `deadline`.
@@ -180,7 +183,9 @@ def exclusive(path: Path, *, deadline: float, poll: float = 0.0005, lasting: boo
     """
     from filelock import lock_descriptor  # JAX has imported it; a command that takes no lock does not need it
 
-    held = False
+    held, who = False, (os.fspath(path), threading.get_ident())
+    if anew:
+        _let_go(who, _holders.get(who))
     while not held:
         try:
             fd = open_like_directory(path, os.O_RDWR | os.O_CREAT | _FLAGS)
@@ -188,6 +193,7 @@ def exclusive(path: Path, *, deadline: float, poll: float = 0.0005, lasting: boo
             # Another user created it. On a local file system, a file that is open for reading can be locked too.
             fd = os.open(path, os.O_RDONLY | _FLAGS)
         locked_descriptors.add(fd)
+        holder = _holders[who] = [fd]
         try:
             while not lock_descriptor(fd, blocking=False):
                 if not pause(deadline, poll=poll):
@@ -196,7 +202,22 @@ def exclusive(path: Path, *, deadline: float, poll: float = 0.0005, lasting: boo
             if held:
                 yield
         finally:
-            locked_descriptors.unlock(fd, remove=path if held and not lasting else None)
+            _let_go(who, holder, remove=path if held and not lasting else None)
+
+
+_holders: Final[dict[tuple[str, int], list[int]]] = {}
+"""The descriptor with which a thread holds a lock, or waits for it.
+
+An exception of a signal handler may come between two steps of a `with` statement, and whoever keeps its traceback keeps
+the lock.
+"""
+
+
+def _let_go(who: tuple[str, int], holder: list[int] | None, *, remove: Path | None = None) -> None:
+    if holder:
+        if _holders.get(who) is holder:
+            del _holders[who]
+        locked_descriptors.unlock(holder.pop(), remove=remove)
 
 
 def _is_still_at(path: Path, fd: int) -> bool:

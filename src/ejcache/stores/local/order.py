@@ -136,7 +136,8 @@ class EvictionOrder:
             raise StoreUnavailableError(f"{self.layout.root} was in use in the parent when this process was forked off")
         deadline = time.monotonic() + (self._timeout if patience is None else patience)
         for _ in range(3):
-            with self._locked(deadline):
+            # Not in a generator of our own: one that an exception has left holds the locks until it is collected.
+            with self._lock.until(deadline), exclusive(Path(self.layout.lock), deadline=deadline, anew=True):
                 try:
                     done, is_stale, is_complete = self._run(action, deadline)
                 except (sqlite3.Error, Timeout, UnicodeError) as exc:
@@ -159,11 +160,6 @@ class EvictionOrder:
                 short_tasks.later(0.0, partial(_bring_up_to_date, weakref.ref(self)))
             return done
         raise StoreUnavailableError(f"{self.layout.root}: its order is damaged again and again")
-
-    @contextlib.contextmanager
-    def _locked(self, deadline: float) -> Iterator[None]:
-        with self._lock.until(deadline), exclusive(Path(self.layout.lock), deadline=deadline):
-            yield
 
     def _run(self, action: Callable[[Transaction], T], deadline: float) -> tuple[T, bool, bool]:
         if self._is_inside:  # an exception has come from a signal handler in the middle of a transaction
@@ -233,15 +229,15 @@ class EvictionOrder:
         self._discard()
         self.layout.put_away(self.layout.orders())
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep all others out, without a transaction.
+    def alone(self, action: Callable[[], T]) -> T:
+        """Call `action` while all others are kept out, without a transaction, and return what it does.
 
         Raises:
             StoreBusyError: others kept the store busy until the deadline.
         """
-        with self._locked(time.monotonic() + self._timeout):
-            yield
+        deadline = time.monotonic() + self._timeout
+        with self._lock.until(deadline), exclusive(Path(self.layout.lock), deadline=deadline, anew=True):
+            return action()
 
     def _discard(self) -> None:
         cache, self._cache, self._is_inside = self._cache, None, False

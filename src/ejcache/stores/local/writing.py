@@ -129,19 +129,25 @@ def remove_by_hand(order: EvictionOrder, names: Iterable[str]) -> bool:
 
     For a full disk, on which no transaction can be made.
     """
-    with order.alone():
+
+    def remove() -> list[bool]:
         order.forget()
         gone = [order.layout.remove(name) for name in names]
         order.layout.remove_dead()
-    return any(gone)
+        return gone
+
+    return any(order.alone(remove))
 
 
 def remove_all(order: EvictionOrder) -> None:
     """Remove every entry at once."""
     layout = order.layout
-    with order.alone():
+
+    def remove() -> None:
         order.forget()
         layout.put_away(f"{layout.local}/{pair}" for pair in PAIRS)
+
+    order.alone(remove)
     layout.remove_dead()
 
 
