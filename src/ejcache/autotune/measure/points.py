@@ -30,6 +30,15 @@ def located(names: Sequence[Hashable], steps: Any, sizes: Sequence[int]) -> Poin
     return Points(names, rows / (np.asarray(sizes) - 1))
 
 
+def steps_of(numbers: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Return the steps of each number, of which the last axis counts the ones."""
+    import numpy as np
+
+    # One more axis, of one value, because a space may have none.
+    steps = np.transpose(np.unravel_index(numbers, [*sizes, 1])[:-1])
+    return steps.reshape(len(numbers), len(sizes)).tolist()
+
+
 def around(point: Sequence[int], sizes: Sequence[int]) -> Any:
     """Return up to two steps on each axis of so many values, and one on each pair of axes: parameters depend on each
     other.

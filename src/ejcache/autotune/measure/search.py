@@ -242,7 +242,8 @@ class Search:
         it.
         """
         self._out.add(name)
-        text = self._space.text(name)
+        # What records say has no point of its own: its name is its text.
+        text = name if isinstance(name, str) else self._space.text(name)
         if text is None or text in self.times or text in self._asked:
             return None
         return text

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.measure.listed_space import order
-from ejcache.autotune.measure.points import around, located
+from ejcache.autotune.measure.points import around, located, steps_of
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.errors import UsageError
 
@@ -125,20 +125,15 @@ class CallSpace:
         found = _values(configuration, dict(self._axes)) or []
         point = [round(_step(values, value)) for (_, values), value in zip(self._axes, found, strict=True)]
         inside = around(point, self._sizes)
-        return self._located(inside[generator.sample(range(len(inside)), min(count, len(inside)))])
+        return self._located(inside[generator.sample(range(len(inside)), min(count, len(inside)))].tolist())
 
     def drawn(self, generator: random.Random, count: int) -> Points:
         """Return so many random points, or all; more where constraints refuse nearly all."""
-        import numpy as np
-
         number = math.prod(self._sizes)
         count = math.ceil(count * min(_TRIES, max(1.0, _ENOUGH * self._asked / self._allowed)))
         if number > sys.maxsize:
-            return self._located(np.asarray([[*map(generator.randrange, self._sizes)] for _ in range(count)]))
-        numbers = generator.sample(range(number), min(count, number))
-        # One more axis, of one value, because a space may have none.
-        steps = np.transpose(np.unravel_index(numbers, [*self._sizes, 1])[:-1])
-        return self._located(steps.reshape(len(numbers), len(self._sizes)))
+            return self._located([[*map(generator.randrange, self._sizes)] for _ in range(count)])
+        return self._located(steps_of(generator.sample(range(number), min(count, number)), self._sizes))
 
     def text(self, name: tuple[int, ...]) -> str | None:
         """Return the canonical JSON of the configuration at these steps; None if the constraints refuse it."""
@@ -154,8 +149,8 @@ class CallSpace:
         made = (self._at(point) for point in self.drawn(generator, _TRIES * count).names)
         return list(itertools.islice(filter(self._fulfils, made), count))
 
-    def _located(self, steps: Any) -> Points:
-        return located([tuple(point) for point in steps.tolist()], steps, self._sizes)
+    def _located(self, steps: list[list[int]]) -> Points:
+        return located([*map(tuple, steps)], steps, self._sizes)
 
     def _at(self, point: Any) -> Any:
         made: dict[str, Any] = {}
