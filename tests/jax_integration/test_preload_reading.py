@@ -51,9 +51,9 @@ def decoded(monkeypatch):
     return keys
 
 
-def test_small_entries_are_decoded_when_they_are_expected(reader, decoded):
+def test_small_entries_are_decoded_when_they_are_read_ahead(reader, decoded):
     """So the thread that loads them lets go of the interpreter only while it loads."""
-    reader.expect(KEYS, at_once=True)
+    reader.read_ahead(KEYS)
     assert decoded == KEYS
 
     assert [reader.read(key).raw for key in KEYS] == [PAYLOAD] * 5
@@ -63,7 +63,7 @@ def test_small_entries_are_decoded_when_they_are_expected(reader, decoded):
 def test_only_so_many_bytes_are_held_decompressed(policy, decoded):
     """A small entry may expand to any size; what does not fit is decompressed when it is asked for."""
     reader = EntryReader(policy, resolve(), most_decoded=2 * len(PAYLOAD))
-    reader.expect(KEYS, at_once=True)
+    reader.read_ahead(KEYS)
     assert decoded == KEYS[:2]
 
     assert [reader.read(key).raw for key in KEYS] == [PAYLOAD] * 5
@@ -76,7 +76,7 @@ def test_an_entry_of_another_key_is_none(policy, reader):
     damaged = store.get(KEYS[0])
     store.replace(KEYS[1], damaged)
 
-    reader.expect(KEYS, at_once=True)
+    reader.read_ahead(KEYS)
     assert reader.read(KEYS[1]) is None
     assert reader.read(KEYS[2]).raw == PAYLOAD
 
