@@ -72,7 +72,9 @@ def test_the_error_says_what_why_says(cache):
     with ejcache.forbid_compile(), pytest.raises(ejcache.CompileForbiddenError) as raised:
         step(Y)
     error = raised.value
-    sentence = "jit_step would be compiled because argument x changed: f32[4,4] -> f32[5,5]"
+    sentence = (
+        "jit_step would be compiled because argument x changed: f32[4,4] -> f32[5,5] (beside the call with f32[4,4])"
+    )
     assert error.sentence == sentence
     assert error.program == "jit_step"
     assert error.caller.startswith(f"{__file__}:")
@@ -80,7 +82,8 @@ def test_the_error_says_what_why_says(cache):
         assert part in str(error)
     assert isinstance(error, ejcache.EjcacheError)
     (said,) = command_line("why", "jit_step", "--dir", cache.url, "--json").json["explanations"]
-    assert (f"jit_step would be compiled because {said['sentence']}", said["outcome"]) == (sentence, "forbidden")
+    told = f"jit_step would be compiled because {said['sentence']} ({said['compared']})"
+    assert (told, said["outcome"]) == (sentence, "forbidden")
     shown = command_line("why", "jit_step", "--dir", cache.url).out
     assert "by ejcache.forbid_compile" in shown
     # What was refused is not what the compilation is compared with, nor the same again.

@@ -388,7 +388,7 @@ def test_a_path_that_sqlite_cannot_open(place, monkeypatch):
     assert "SQLite opens an index at a path of at most" in first.said[0]
     (check,) = (check for check in doctor.check_directory(deep) if check.name == "trust")
     assert (check.verdict, "another path" in check.advice) == ("warning", True)
-    long = Path(str(place.joinpath(*["d" * 60] * 8))[:460].rstrip("/"))
+    long = Path(str(place.joinpath(*["d" * 60] * 8))[:440].rstrip("/"))
     assert (start(long).hits, start(long).hits, start(long).place) == (0, 17, str(long))
 
 

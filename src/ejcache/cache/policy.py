@@ -537,7 +537,7 @@ class CachePolicy:
             program = parse_any_key(key).name
         of_program = f" for {program!r}" if program else ""
         # Our own messages are sentences, and most of them name the place.
-        said = str(exc) if isinstance(exc, EjcacheError) else f"{type(exc).__name__}: {exc}"
+        said = (str(exc) if isinstance(exc, EjcacheError) else "") or f"{type(exc).__name__}: {exc}"
         where = "" if self.url in said else f" in {self.url}"
         text = f"could not {doing}{where}{of_program}; the program goes on without it: {said}"
         recorder.add_trouble(doing, text)
