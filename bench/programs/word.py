@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,6 @@ import numpy as np
 from flax import nnx
 
 import ejcache
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DEPTH, WIDTH, STEPS = 24, 64, 5
 _traced: list[str] = []
@@ -32,7 +29,7 @@ def main() -> None:
     print(json.dumps({"traced": len(_traced), "loss": float(loss)}))
 
 
-def _jit() -> Callable[..., Any]:
+def _jit() -> Any:
     directory = os.path.join(os.environ["XDG_CACHE_HOME"], os.environ["CACHE"])  # noqa: PTH118
     if os.environ["CACHE"] == "jax":
         jax.config.update("jax_compilation_cache_dir", directory)
@@ -49,7 +46,7 @@ def _batch() -> tuple[Any, Any]:
 
 
 def _optax(jit: Any) -> Any:
-    import optax
+    import optax  # type: ignore[import-untyped]
 
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3))
     layers = [np.full((WIDTH, WIDTH), 1e-2, np.float32)] * DEPTH
