@@ -22,6 +22,7 @@ def run(start: Start, place: Path) -> None:
     import jax
 
     import ejcache
+    from ejcache.journal.late_writes import write_now
     from ejcache.journal.recorder import recorder
 
     script = place / start.script
@@ -44,6 +45,7 @@ def run(start: Start, place: Path) -> None:
             exec(compile(start.text, name, "exec"), {"__name__": "__main__"})
     finally:
         sys.path.remove(str(script.parent))
+    write_now()  # as at the exit of a process; on a busy host a miss would be one of the next start
     recorder.write()
 
 
