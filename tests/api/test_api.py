@@ -166,7 +166,7 @@ def test_why(tmp_path):
     jax.jit(scaled)(jax.numpy.ones(3))
     (latest,) = ejcache.why("scaled")
     assert latest.sentence.startswith("argument x changed: f32[] -> f32[3]")
-    assert latest.text == f"jit_scaled was compiled because {latest.sentence}"
+    assert latest.text == f"jit_scaled was compiled because {latest.sentence} (beside the call with f32[])"
     both = ejcache.why("scaled", dir=tmp_path, last=5)
     assert len(both) == 2
     assert both[0].sentence == latest.sentence

@@ -432,7 +432,7 @@ class TestEnd:
             store.put("early", large)
             store.add_counters({"hits": 2})
             atexit.register(end)  # before what closes the clients
-            store.bucket._run_on_loop(lambda fs: fs.session.close(), 60)  # the next request looks the host's name up
+            store.bucket.root._run_on_loop(lambda fs: fs.session.close(), 60)  # the next request looks the name up
             closed.get("k")
             closed.bucket.close()
         """
@@ -460,7 +460,7 @@ class TestEnd:
                 gc.collect()
 
             store = open_store("gs://bucket/p")
-            store.bucket._run_on_loop(forget, 60)
+            store.bucket.root._run_on_loop(forget, 60)
             print(store.put("k", b"x"))
         """
         finished = run_client(program, env={"STORAGE_EMULATOR_HOST": server.url})

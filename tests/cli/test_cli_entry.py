@@ -23,7 +23,7 @@ ORDINARY = {
     "-q -m module --json": (["-m", "module", "--json"], {"report": "off"}),
     "--json -c pass": (["-c", "pass"], {"report": "json"}),
     "--json --report r.json - b": (["-", "b"], {"report": "r.json"}),
-    "--read-only -mmodule": (["-mmodule"], {"read_only": True}),
+    "--read-only --compare -mmodule": (["-mmodule"], {"read_only": True, "compare": True}),
     "--quiet --report line pytest -x": (["pytest", "-x"], {"report": "off"}),
 }
 OTHERS = [
@@ -38,11 +38,14 @@ OTHERS = [
 ]
 
 
+SETTINGS_OF_RUN = ("dir", "read_only", "compare", "report")
+
+
 @pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_arguments(text):
     """What follows the program is the program's."""
     program, given = ORDINARY[text]
-    assert ordinary_arguments(text.split()) == (program, {"dir": None, "read_only": None, "report": None} | given)
+    assert ordinary_arguments(text.split()) == (program, dict.fromkeys(SETTINGS_OF_RUN) | given)
 
 
 @pytest.mark.parametrize("text", OTHERS)
@@ -101,7 +104,7 @@ def test_where_nothing_is_set_a_start_imports_little(tmp_path):
     assert done.stdout == "off\n"
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ejcache.cache.report_destination" in imported
-    assert not {"enum", "logging", "pathlib", "re", "subprocess", "tempfile"} & imported
+    assert not {"logging", "pathlib", "re", "subprocess", "tempfile"} & imported
     assert not {"ejcache.common_errors", "ejcache.settings.table", "ejcache.journal.run_log"} & imported
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from memory_bucket import MemoryBucket
 
-from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError
+from ejcache.errors import EntryCorruptError, EntryVersionError, PolicyDamagedError, SettingError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.stored_policy import (
     POLICY,
@@ -24,8 +24,9 @@ from ejcache.maintenance.stored_policy import (
 def test_format():
     """A policy is readable JSON that says what it is; unknown fields survive."""
     data = encode_policy({"max_size": 10, "unused_for": None, "later": [1]})
-    assert json.loads(data) == {"format": "ejcache-policy", "version": 1, "max_size": 10, "later": [1]}
-    assert decode_policy(data) == {"max_size": 10, "later": [1]}
+    about = {"enabled": True, "max_size": 10, "later": [1]}
+    assert json.loads(data) == {"format": "ejcache-policy", "version": 1, **about}
+    assert decode_policy(data) == about
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,7 @@ def test_changes():
     change_limits(objects, {"max_size": 5, "max_entries": 9})
     objects.write(POLICY, encode_policy({**read_limits(objects), "later": "x"}))
     assert change_limits(objects, {"max_size": None, "unused_for": 60.0}) == {
+        "enabled": True,
         "max_entries": 9,
         "unused_for": 60.0,
         "later": "x",
@@ -115,7 +117,7 @@ def test_changes_at_once():
         def write(self, name, data, *, version=None):
             return objects.write(name, data, version=version)
 
-    assert change_limits(Contended(2), {"max_size": 5}) == {"max_size": 5, "max_entries": 0}
+    assert change_limits(Contended(2), {"max_size": 5}) == {"enabled": True, "max_size": 5, "max_entries": 0}
 
 
 def test_who_goes_by_it(caplog):
@@ -156,9 +158,14 @@ def test_the_order_that_is_stored():
 
 @pytest.mark.parametrize("data", [b"[" * 200_000, b"[" * 60_000, b'{"max_size":' + b"9" * 4000 + b"}"])
 def test_a_hostile_policy_is_replaced(data):
-    """A policy that no parser gets through removes nothing, and setting a limit replaces it."""
+    """A policy that no parser gets through removes nothing, and stays until somebody asks to replace it."""
     objects = MemoryBucket()
     objects.write(POLICY, data)
     assert EffectiveEvictionPolicy(objects, max_size=7)() is None
-    assert change_limits(objects, {"max_size": 5}) == {"max_size": 5}
+    with pytest.raises(PolicyDamagedError, match="--replace writes another one"):
+        change_limits(objects, {"max_size": 5})
+    assert change_limits(objects, {"max_size": 5}, replace_damaged=True, shared=False) == {
+        "enabled": True,
+        "max_size": 5,
+    }
     assert EffectiveEvictionPolicy(objects, max_size=7)() == EvictionPolicy(max_size=5)

@@ -34,9 +34,9 @@ def test_entries_with_their_uses():
         listing.add(EntryInfo(key, 3, 5.0, 5.0, str(n)) for n, key in enumerate(ODD_KEYS))
         listing.note_uses(uses({ODD_KEYS[0]: 7, ODD_KEYS[1]: 2, "gone": 9}).items(), now=100.0)
         listing.note_uses(uses({ODD_KEYS[0]: 6, ODD_KEYS[2]: 1000}).items(), now=100.0)
-        used = {entry.key: entry.last_used for entry in listing.entries(now=0.0)}
+        used = {entry.key: entry.last_used for entry in listing.entries()}
         assert used == dict.fromkeys(ODD_KEYS, 5.0) | {ODD_KEYS[0]: 7.0, ODD_KEYS[2]: 100.0}
-        assert {entry.key: (entry.size, entry.version) for entry in listing.entries(now=0.0)}[ODD_KEYS[1]] == (3, "1")
+        assert {entry.key: (entry.size, entry.version) for entry in listing.entries()}[ODD_KEYS[1]] == (3, "1")
 
 
 def test_damage_in_the_middle_notes_nothing():
