@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import jax
 import pytest
 from helpers import run_program
 
@@ -158,7 +159,8 @@ def test_programs_that_are_equal(start):
     assert about["differences"] == []
     assert about["programs"] >= 6
     assert about["calls"] >= 3 * 5
-    assert set(about["left_out"]) == {"it calls back into Python"}
+    # Before JAX 0.11 they are compiled in each start.
+    assert set(about["left_out"]) == ({"it calls back into Python"} if jax.__version_info__ >= (0, 11) else set())
 
 
 def test_a_compiler_that_is_not_deterministic(start):

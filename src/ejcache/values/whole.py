@@ -189,7 +189,7 @@ def _hides_content(kind: type) -> bool:
     declared = kind.__dict__.get("__slots__", ())
     names = {declared} if isinstance(declared, str) else set(declared)
     pointers = len(names - _NO_STATE)
-    pointers += kind.__dictoffset__ > 0 and base.__dictoffset__ == 0
+    pointers += kind.__dictoffset__ != 0 and base.__dictoffset__ == 0  # negative for a tuple, before Python 3.12
     pointers += kind.__weakrefoffset__ > 0 and base.__weakrefoffset__ == 0
     return kind.__basicsize__ - base.__basicsize__ > pointers * _POINTER
 
