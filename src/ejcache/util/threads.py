@@ -10,6 +10,7 @@ on. They replace its functions also after this module was imported, which reache
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -50,7 +51,8 @@ class DaemonPool:
     def after_fork_in_child(self) -> None:
         """Start without threads: the parent's do not exist here."""
         self.tasks: deque[_Task | None] = deque()
-        self.changed = threading.Condition()
+        self.waiting: deque[Any] = deque()  # of each thread that waits: a lock, whose release wakes it
+        self.lock = threading.RLock()
         self.threads = 0
         self.idle = 0
 
@@ -65,11 +67,11 @@ class DaemonPool:
                 none.
         """
         future: Future[T] = Future()
-        with self.changed:
+        with self.lock:
             self.idle -= 1
             must_wait = self.idle < 0
         if must_wait and not self._add_idle():
-            with self.changed:
+            with self.lock:
                 alone = self.threads == 0
                 self.idle += alone
             if alone:
@@ -82,21 +84,21 @@ class DaemonPool:
 
     def _add_idle(self) -> bool:
         """Start a thread that waits for a task; False if there is none."""
-        with self.changed:
+        with self.lock:
             if self.threads >= _MAX_THREADS:
                 return False
             self.threads += 1
             self.idle += 1
         if start_daemon(self._work, name="ejcache-call"):
             return True
-        with self.changed:
+        with self.lock:
             self.threads -= 1
             self.idle -= 1
         return False
 
     def end_idle(self) -> None:
         """End the threads that wait for a task, unless they are kept."""
-        with self.changed:
+        with self.lock:
             ended = 0 if self._are_kept() else max(0, self.idle)
             self.idle -= ended
             self.threads -= ended
@@ -106,16 +108,33 @@ class DaemonPool:
     def _are_kept(self) -> bool:
         return self._always or idle_threads.are_kept
 
+    # A signal handler may give a task while its thread gives one, and wait for its result. So neither a giver
+    # nor a taker holds a lock that the other one needs: each step on a queue is one call.
+
     def _give(self, task: _Task | None) -> None:
-        with self.changed:
-            self.tasks.append(task)
-            self.changed.notify()
+        self.tasks.append(task)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake a thread that waits; does nothing if none does."""
+        with contextlib.suppress(IndexError):
+            self.waiting.popleft().release()
 
     def _take(self) -> _Task | None:
-        with self.changed:
-            while not self.tasks:
-                self.changed.wait()
-            return self.tasks.popleft()
+        while True:
+            with contextlib.suppress(IndexError):
+                return self.tasks.popleft()
+            mine = threading.Lock()
+            mine.acquire()
+            self.waiting.append(mine)
+            if not self.tasks:
+                mine.acquire()
+                continue
+            # A task has come before this thread was seen to wait.
+            try:
+                self.waiting.remove(mine)
+            except ValueError:
+                self._wake()  # it was woken for another task, too
 
     def _work(self) -> None:
         while (task := self._take()) is not None:
@@ -123,7 +142,7 @@ class DaemonPool:
             if future.set_running_or_notify_cancel():
                 answer(future, function)
             del task, future, function
-            with self.changed:
+            with self.lock:
                 if self.idle >= 0 and not self._are_kept():  # below 0, tasks wait for a thread that is at work
                     self.threads -= 1
                     return
