@@ -51,7 +51,7 @@ class DaemonPool:
     def after_fork_in_child(self) -> None:
         """Start without threads: the parent's do not exist here."""
         self.tasks: deque[_Task | None] = deque()
-        self.waiting: deque[Any] = deque()  # of each thread that waits: a lock, whose release wakes it
+        self.waiting: deque[threading.Event] = deque()  # of each thread that waits
         self.lock = threading.RLock()
         self.threads = 0
         self.idle = 0
@@ -116,19 +116,18 @@ class DaemonPool:
         self._wake()
 
     def _wake(self) -> None:
-        """Wake a thread that waits; does nothing if none does."""
+        """Have a thread that waits look for a task; does nothing if none waits."""
         with contextlib.suppress(IndexError):
-            self.waiting.popleft().release()
+            self.waiting.popleft().set()
 
     def _take(self) -> _Task | None:
         while True:
             with contextlib.suppress(IndexError):
                 return self.tasks.popleft()
-            mine = threading.Lock()
-            mine.acquire()
+            mine = threading.Event()
             self.waiting.append(mine)
             if not self.tasks:
-                mine.acquire()
+                mine.wait()
                 continue
             # A task has come before this thread was seen to wait.
             try:
