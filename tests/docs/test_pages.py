@@ -301,5 +301,8 @@ def test_why_a_learning_rate_was_compiled_anew(shell, tmp_path):
         shell("ejcache run --min-compile-seconds 0 train.py")
     said = shell("ejcache why train_step").stdout.replace(str(tmp_path), "/home/me").splitlines()
     *expected, compiled = shown("jit_train_step was compiled").splitlines()
-    assert said[: len(expected)] == expected
-    assert re.sub(r"\d+\w+ ago in [\d.]+ s", "", said[len(expected)]) == re.sub(r"\d+\w+ ago in [\d.]+ s", "", compiled)
+
+    def timeless(line):
+        return re.sub(r"\d+\w+ ago( in [\d.]+ s)?", "", line)
+
+    assert list(map(timeless, said[: len(expected) + 1])) == list(map(timeless, [*expected, compiled]))
