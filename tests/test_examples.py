@@ -52,6 +52,7 @@ def test_a_trainer_that_resumes(tmp_path):
     """Its third start goes on from the checkpoint, traces no step, and compiles nothing."""
     command = [sys.executable, EXAMPLES / "resume_training.py", tmp_path / "checkpoint"]
     environment = {"EJCACHE_DIR": str(tmp_path / "cache"), "EJCACHE_REUSE_CHECK_ONE_IN": "0"}
+    environment["EJCACHE_MIN_COMPILE_SECONDS"] = "0"
     outputs = [run_program(command, env=environment).stdout for _ in range(3)]
     assert ["tracing the step" in each for each in outputs] == [True, True, False]
     assert [f"step {count}, loss" in each for count, each in zip((10, 20, 30), outputs, strict=True)] == [True] * 3
