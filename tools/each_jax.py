@@ -183,8 +183,9 @@ def require(holds: bool, what: str) -> None:
 
 _DAMAGE: Final = """
 import sys, ejcache
+from ejcache.keys.side_keys import is_side_key
 with ejcache.open_store(sys.argv[1]) as store:
-    for number, info in enumerate(list(store.entries())):
+    for number, info in enumerate([each for each in store.entries() if not is_side_key(each.key)]):
         data = bytearray(store.peek(info.key))
         data[len(data) // 2] ^= 0xFF
         store.replace(info.key, bytes(data) if number % 2 else bytes(data[: len(data) // 2]))
@@ -193,7 +194,7 @@ with ejcache.open_store(sys.argv[1]) as store:
 
 
 def damage(python: Path, place: str) -> int:
-    """Change a byte in the middle of every second entry, and truncate the others; how many there are."""
+    """Change a byte in the middle of every second executable, and truncate the others; how many there are."""
     env = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ.get("PATH", ""), "HOME": place}
     done = subprocess.run(
         [python, "-c", _DAMAGE, place], env=env, capture_output=True, text=True, check=False, timeout=120
