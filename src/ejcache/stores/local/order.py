@@ -107,7 +107,6 @@ class EvictionOrder:
         self._timeout = timeout
         self._lock = ThreadLock(str(self.layout.root))
         self._cache: Cache | None = None
-        self._left: list[Cache] = []
         self._id: tuple[int, int] | None = None
         self._is_inside = self._is_forked = self._is_held_for_fork = False
         self.is_counting = False
@@ -194,7 +193,7 @@ class EvictionOrder:
             if self._id == _identity(f"{self._cache.directory}/{_DATABASE}"):
                 return self._cache
             self._discard()
-        self._close_left()
+        _close_left()
         orders = self.layout.orders()
         sweep(self.layout)
         own = [path for path in orders if self.layout.is_own_order(path)][:1]
@@ -245,24 +244,20 @@ class EvictionOrder:
             with contextlib.suppress(sqlite3.Error):
                 cache.close()
             if threading.current_thread() is not threading.main_thread():
-                self._left.append(cache)
-
-    def _close_left(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            while self._left:
-                self._left.pop().close()
+                _left_open.append(cache)
 
     def close(self) -> None:
         """Close the connection; the next transaction opens another."""
         with self._lock.until(time.monotonic() + self._timeout):
             self._discard()
-            self._close_left()
+            _close_left()
 
     def __del__(self) -> None:
         # No other thread refers to the order. The attribute is missing if the constructor raised.
         cache = self.__dict__.get("_cache")
-        if cache is not None and threading.current_thread() is threading.main_thread():
-            cache.close()
+        if cache is not None:
+            _left_open.append(cache)
+            _close_left()
 
     # -- forks -----------------------------------------------------------------------------------------------------
 
@@ -278,7 +273,7 @@ class EvictionOrder:
             self._is_held_for_fork = self._is_held_for_fork or self._lock.owned()
         if self._lock.owned():
             self._discard()
-            self._close_left()
+            _close_left()
 
     def after_fork_in_parent(self) -> None:
         # Not if another thread holds it, because it is forking too.
@@ -290,10 +285,23 @@ class EvictionOrder:
         self._lock = ThreadLock(str(self.layout.root))
         self._is_held_for_fork = False
         self._is_forked = self._is_forked or self._is_inside
-        for cache in (self._cache, *self._left):
+        for cache in (self._cache, *_left_open):
             if cache is not None:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(cache))  # Python would close one that is collected
-        self._cache, self._left, self._is_inside = None, [], False
+        _left_open.clear()
+        self._cache, self._is_inside = None, False
+
+
+_left_open: Final[list[Cache]] = []
+"""What another thread has discarded: of the main thread's connection, which it alone can close."""
+
+
+def _close_left() -> None:
+    """Close what other threads have left open; does nothing in one of them."""
+    if threading.current_thread() is threading.main_thread():
+        while _left_open:
+            with contextlib.suppress(sqlite3.Error):
+                _left_open.pop().close()
 
 
 def _identity(path: str) -> tuple[int, int] | None:
