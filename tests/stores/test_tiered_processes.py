@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 
 import pytest
@@ -169,6 +170,29 @@ def test_torn_markers_are_dropped(tmp_path, torn):
     marker = min(path for path in tmp_path.glob("*/*") if path.parent.name != "present")
     marker.write_bytes(torn)
     assert len(list(PendingUploads(tmp_path).adopt())) == 1
+
+
+def test_a_marker_that_is_written_again_stays_whole(tmp_path, monkeypatch):
+    """The process may end between open(2) and write(2): its daemon threads do not go on while it finalizes."""
+
+    def write_and_fail():
+        mine = PendingUploads(tmp_path)
+        mine.add("a", REPLACE)
+
+        def ends(_fd, _data):
+            raise InterruptedError
+
+        with monkeypatch.context() as ending:
+            ending.setattr(os, "write", ends)
+            assert not mine.add("a", PUT)
+
+    in_fork(write_and_fail)
+    assert list(PendingUploads(tmp_path).adopt()) == [("a", REPLACE)]
+
+
+def test_a_weaker_marker_is_whole_in_place_of_a_stronger_one(tmp_path):
+    in_fork(lambda mine=PendingUploads(tmp_path): [mine.add("a", how) for how in (PUT, REPLACE, PUT)] and None)
+    assert list(PendingUploads(tmp_path).adopt()) == [("a", PUT)]
 
 
 def test_no_room_for_markers(tmp_path):

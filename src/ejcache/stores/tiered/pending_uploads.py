@@ -128,8 +128,10 @@ class PendingUploads:
             return self._directory / presence.token
 
     def _write(self, marker: Path, key: str, how: str) -> None:
-        text = json.dumps({"key": key, "how": how}).encode()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        # Of one length for each `how`: it is written over what is there, so that a marker that is written again stays
+        # whole if the process ends after open(2), as it does in a daemon thread while the interpreter finalizes.
+        text = json.dumps({"key": key, "how": how}).encode().ljust(len(json.dumps({"key": key, "how": REPLACE})))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         try:
             fd = open_like_directory(marker, flags)
         except FileNotFoundError:
