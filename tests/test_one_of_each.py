@@ -92,7 +92,6 @@ def test_facility_is_used_at_its_levels(facility):
         (r"^_?write_atomically$|^_?atomic_write$", "util/new_files.py"),
         (r"^EvictionPass$", "maintenance/eviction.py"),
         (r"^Scheduler$", "util/scheduler.py"),
-        (r"^NamedTuple$", "util/tuples.py"),
     ],
 )
 def test_mechanism_is_defined_once(pattern, home):

@@ -27,12 +27,11 @@ import json
 import math
 import struct
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zstandard
 
 from ejcache.common_errors import EntryCorruptError, EntryForeignError, EntryVersionError
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

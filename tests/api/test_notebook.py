@@ -68,7 +68,7 @@ def test_statistics_as_text_and_as_a_table():
 def test_what_a_cell_shows_is_short():
     """A cell shows the `repr` of its last value: of many misses, and of counters, a line each."""
     tally = Tally()
-    for reason in [code for name, code in vars(Miss).items() if name.isupper()]:
+    for reason in Miss:
         add_miss(tally, reason)
     assert repr(Stats.of(tally.totals())).startswith("<Stats: saved 0.0 of 0.0 s of compiling: 0 hits, ")
     assert repr(Cause("jit_f", sentence="it is new", diff="a\n" * 1_000)) == (

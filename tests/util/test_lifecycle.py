@@ -29,10 +29,9 @@ def test_phases_run_in_order(run_python):
         def interrupt():
             raise KeyboardInterrupt
 
-        phases = {name: phase for name, phase in vars(ExitPhase).items() if name.isupper()}
-        for name, phase in reversed(phases.items()):
-            at_exit(phase, lambda name=name: print(name, 1))
-            at_exit(phase, lambda name=name: print(name, 2))
+        for phase in reversed(ExitPhase):
+            at_exit(phase, lambda name=phase.name: print(name, 1))
+            at_exit(phase, lambda name=phase.name: print(name, 2))
         at_exit(ExitPhase.UPLOAD, fail)
         at_exit(ExitPhase.UPLOAD, interrupt)
         at_exit(ExitPhase.CLOSE, lambda: at_exit(ExitPhase.LEASES, lambda: print("registered during exit")))

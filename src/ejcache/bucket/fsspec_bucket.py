@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
 from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.responses import MAX_DOCUMENT, shorten_answer
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreError, StoreUnavailableError
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -14,14 +14,13 @@ import json
 import socket
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 from ejcache.bucket.responses import AnswerBounds
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreUnavailableError
 from ejcache.util.threads import submit
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ejcache.util.tuples import Words
+from enum import StrEnum
 
 
-class StorageCause(Words):
+class StorageCause(StrEnum):
     """What is behind an error of shared storage, where a user can do something about it that the class does not say."""
 
     THROTTLED = "throttled"

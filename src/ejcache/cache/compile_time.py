@@ -19,10 +19,9 @@ import sys
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.util.lifecycle import track_forks
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,10 @@ a later version is kept and shown by an earlier one.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.compile_time import compile_time
-from ejcache.util.tuples import Words
 
 if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy, Miss
@@ -27,7 +27,7 @@ MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
 
 
-class Skip(Words):
+class Skip(StrEnum):
     """Why a compilation was not stored, or not looked up at all. Codes are append-only."""
 
     DUPLICATE = "duplicate"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,6 @@ from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.scheduler import short_tasks
 from ejcache.util.tally import Tally
-from ejcache.util.tuples import Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,7 @@ _FLUSH_SECONDS: Final = 2.0
 """Counters of hits go to the store at most this often: that is a transaction. A killed process loses the last."""
 
 
-class Miss(Words):
+class Miss(StrEnum):
     """Why a lookup did not give an executable. Codes are append-only."""
 
     ABSENT = "absent"

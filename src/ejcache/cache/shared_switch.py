@@ -19,7 +19,7 @@ import json
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cache.switch import FRESH_SECONDS, MAX_BYTES, CacheSwitch, Reading
 from ejcache.errors import (
@@ -37,7 +37,6 @@ from ejcache.util.new_files import make_below, write_atomically
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.threads import submit
 from ejcache.util.time_budget import in_background
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache import entry, entry_encoding
 from ejcache.cache.counters import Skip, add_skip
@@ -15,7 +15,6 @@ from ejcache.cache.policy import CachePolicy, may_write
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.keys.side_keys import module_text_key
 from ejcache.stores.base import LEAST_WORTH, two_tiers, worth_of_use
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.settings.table import Settings

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.stores.location import Location
 from ejcache.stores.opening import detect_shared_storage, open_bucket, usable_location
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket

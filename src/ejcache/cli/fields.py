@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import fnmatch
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cli import output
 from ejcache.keys.parsing import parse_any_key
-from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -26,7 +26,6 @@ from ejcache.cli.output import hide_progress, print_json, say, warn
 from ejcache.errors import EjcacheError, NotFoundError, UsageError
 from ejcache.util.log import log
 from ejcache.util.printable import printable
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

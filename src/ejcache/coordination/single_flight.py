@@ -20,7 +20,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ejcache.coordination.compile_speed import CompileSpeed
 from ejcache.coordination.host_leases import LocalLeases
@@ -30,7 +30,6 @@ from ejcache.stores.host_notes import HostNotes
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import LONG_WAIT, log, say_waiting, warn_once
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.history.program import MOST_SIZES, are_alike, argument_types
-from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import difflib
 import re
 import time
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cache.counters import Skip
 from ejcache.cache.policy import Miss
@@ -23,7 +23,6 @@ from ejcache.history.environment import ARROW, Difference, environment_differenc
 from ejcache.history.program import argument_types, caller_of, digest_of
 from ejcache.history.text import SourceFiles, read_text, spell_types
 from ejcache.journal.line import STORED
-from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import format_age
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ import itertools
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.history.environment import ARROW, Difference
 from ejcache.history.program import MOST_SIZES, Type, are_alike, argument_types
 from ejcache.history.text import ELIDED, NOWHERE, Argument, Line, Place, ProgramText, SourceFiles, is_installed
-from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

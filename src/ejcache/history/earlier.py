@@ -19,7 +19,7 @@ import itertools
 import re
 from collections import Counter
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.cache.counters import Skip
 from ejcache.errors import StoreError
@@ -31,7 +31,6 @@ from ejcache.history.program import argument_types, caller_of, defined_by_jax, d
 from ejcache.history.starts import in_starts
 from ejcache.history.text import read_text
 from ejcache.journal.line import HIT
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

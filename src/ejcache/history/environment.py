@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.keys.key import PGLE, PLAIN, PROFILING
 from ejcache.keys.parsing import parse_key
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.journal.line import ProgramRecord

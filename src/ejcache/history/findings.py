@@ -8,11 +8,10 @@ finding  := {"kind", "function", "file", "line", "source", "programs", "calls", 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.history.causes import AVOIDABLE, title_of
 from ejcache.history.difference import ORDER
-from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

@@ -19,11 +19,10 @@ import functools
 import os
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.history.log import LARGE_CONSTANT
 from ejcache.util.files import read_regular
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

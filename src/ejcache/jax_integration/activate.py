@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 import types
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 
@@ -30,7 +30,6 @@ from ejcache.settings.table import FLAGS, Settings
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import warn_once
 from ejcache.util.scheduler import idle_threads
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cache.policy import Miss
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections import OrderedDict

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
-
-from ejcache.util.tuples import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Profile(NamedTuple):

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ejcache.errors import SettingError
-from ejcache.util.tuples import NamedTuple
 
 _HOW: Final = (
     'arguments such as f32[32,128], lr=f32[], f32[8]@0 for an array on device 0, and mode:="fast" or :=3 for a value; '

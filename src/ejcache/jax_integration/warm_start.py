@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from ejcache.jax_integration.activate import active, enable_by_default
 from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, storing_only
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.shape_grammar import Arguments, ArrayShape
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

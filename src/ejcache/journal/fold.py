@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ejcache.bucket.base import ABSENT
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
@@ -33,7 +33,6 @@ from ejcache.journal.objects import (
 )
 from ejcache.journal.snapshot import SNAPSHOT, Folded
 from ejcache.util.parallel import in_parallel
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

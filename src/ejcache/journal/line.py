@@ -29,11 +29,10 @@ journals (`journal/objects.py`). Nothing but reports and explanations reads any 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.settings.directories import state_directory
 from ejcache.util.files import append_regular, make_private, read_regular
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

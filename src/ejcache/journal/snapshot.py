@@ -11,11 +11,10 @@ journal of the negated sums.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.bucket.base import ABSENT
 from ejcache.journal.objects import JOURNALS, MAX_SNAPSHOT_HEADER, decode_folded
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.errors import MALFORMED
 from ejcache.journal.differences import ProgramDifference, decode_differences
@@ -14,7 +14,6 @@ from ejcache.journal.line import HIT, NOTHING, VERSION, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.journal.reuse_note import ReuseNote
 from ejcache.util.store_keys import check_key
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -17,7 +17,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.errors import StoreBusyError
 from ejcache.journal.entry_use import joined_uses
@@ -26,7 +26,6 @@ from ejcache.journal.start_records import decode_line
 from ejcache.util.files import append_regular, read_regular
 from ejcache.util.locks import exclusive
 from ejcache.util.new_files import make_below, write_atomically
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

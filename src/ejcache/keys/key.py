@@ -22,9 +22,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final
-
-from ejcache.util.tuples import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

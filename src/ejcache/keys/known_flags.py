@@ -13,13 +13,13 @@ last occurrence decides. libtpu cannot be measured, so their spelling is not cha
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 from ejcache.keys.xla_messages import DROPPED, MAPS, SETS
-from ejcache.util.tuples import Words
 
 
-class Kind(Words):
+class Kind(StrEnum):
     """How the occurrences of one flag become its effect."""
 
     BOOLEAN = "boolean"  # the last one wins; a bare name is true

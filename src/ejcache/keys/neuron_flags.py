@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
-
-from ejcache.util.tuples import Words
 
 IGNORED_VARIABLES: Final = """
     NEURON_COMPILE_CACHE_URL NEURON_DUMP_ NEURON_FORCE_PJRT_PLUGIN_REGISTRATION NEURON_FRAMEWORK_DEBUG NEURON_LOG_
@@ -14,7 +13,7 @@ IGNORED_VARIABLES: Final = """
 written."""
 
 
-class _Kind(Words):
+class _Kind(StrEnum):
     """How the occurrences of one option of neuronx-cc become its effect."""
 
     SCALAR = """

@@ -6,11 +6,10 @@ A hit reads none.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from ejcache.keys.key import BEHIND_JAX, CROSS, ENVIRONMENT_DIGITS, LOGICAL_DIGITS, PGLE, PLAIN, PROFILING, CacheKey
 from ejcache.keys.side_keys import is_profile_key
-from ejcache.util.tuples import NamedTuple
 
 AUTOTUNED: Final = frozenset({"gpu", "cuda", "rocm"})
 """The platforms on whose devices XLA runs parts of a program while it compiles, to choose among its kernels."""

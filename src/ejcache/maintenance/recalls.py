@@ -19,13 +19,12 @@ Pure functions of what is stored: no files, no clocks.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache import entry
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError, UsageError
 from ejcache.util.printable import printable
 from ejcache.util.store_keys import key_digest
-from ejcache.util.tuples import NamedTuple
 from ejcache.util.units import plural
 from ejcache.util.writer import is_by
 

@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 
@@ -34,7 +34,6 @@ from ejcache.jax_integration.lowering.module_digest import ModuleDigest
 from ejcache.keys.side_keys import reuse_module_key
 from ejcache.settings.environment import environment_variable
 from ejcache.util.log import log
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.common_errors import ACCEPTED_SIZE, SettingError
 from ejcache.errors import JaxImportError, UnknownSettingError
 from ejcache.settings.choices import ACCEPTED
 from ejcache.settings.table import DECLARED, JAX_DEFAULTS, KINDS, NAMES, VARIABLES, Settings, read_value
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Self
-
-from ejcache.util.tuples import NamedTuple
+from typing import Final, NamedTuple, Self
 
 _KEEP_SECONDS: Final = 0.01
 """98 % of the compile time of real programs is above it; to store the rest costs more than it saves."""

@@ -8,11 +8,11 @@ Also how most values are read, ours and as JAX reads its own variables. `choices
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.common_errors import ACCEPTED_SIZE
-from ejcache.util.tuples import NamedTuple, Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
             """Return a value that changes, by `==`, whenever `read` would answer differently for a flag. Takes 2 µs."""
 
 
-class Origin(Words):
+class Origin(StrEnum):
     """Where a value came from."""
 
     CALL = "call"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.errors import NotAStoreError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.location import Location
 from ejcache.stores.opening import open_bucket, open_store
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket

@@ -15,11 +15,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryError, EntryVersionError, StoreUnavailableError
 from ejcache.util.directory_access import POLICY
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ejcache.util.tuples import NamedTuple
+from typing import NamedTuple
 
 
 class EntryInfo(NamedTuple):

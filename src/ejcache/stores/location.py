@@ -6,9 +6,7 @@ Nothing is looked at, but for a scheme that is not known here: an installed pack
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
-
-from ejcache.util.tuples import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from ejcache.stores.urls import LocationKind

@@ -31,11 +31,11 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
+from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from ejcache.util.log import log
-from ejcache.util.tuples import Numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 Thing = TypeVar("Thing")
 
 
-class ExitPhase(Numbers):
+class ExitPhase(IntEnum):
     """When, during exit, a callback runs; the module's docstring describes the phases."""
 
     WRITE = 0
@@ -162,8 +162,7 @@ def run_exit_phases() -> None:
         try:
             callback()
         except Exception:
-            name = next(name for name, value in vars(ExitPhase).items() if value == phase)
-            log.warning("ejcache: an exit callback (phase %s) failed", name, exc_info=True)
+            log.warning("ejcache: an exit callback (phase %s) failed", phase.name, exc_info=True)
         except BaseException as exc:
             # Ctrl-C ends one callback, which may be a long upload, and not the short ones after it.
             interrupt = exc

@@ -17,7 +17,7 @@ import contextlib
 import json
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 
@@ -33,7 +33,6 @@ from ejcache.jax_integration.seam.coordination_service import coordination_clien
 from ejcache.jax_integration.seam.patch import jaxlib_version, topology_bytes
 from ejcache.stores.documents import check_path, open_documents
 from ejcache.util.log import log
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

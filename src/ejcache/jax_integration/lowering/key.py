@@ -17,7 +17,7 @@ import hashlib
 import re
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cpu_threads, native_libraries
@@ -27,7 +27,6 @@ from ejcache.keys.environment_variables import compile_variables, read_flags_fil
 from ejcache.keys.key import PGLE, PLAIN, PROFILING, CacheKey
 from ejcache.keys.xla_messages import canonical_options, canonical_topology
 from ejcache.settings.environment import all_variables, variables_to_compare
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

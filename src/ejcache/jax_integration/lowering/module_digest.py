@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from jaxlib.mlir import ir, passmanager
 
 from ejcache.jax_integration.lowering.walking import count_symbol_tables
-from ejcache.util.tuples import NamedTuple
 
 # Bytecode has the names of operations, without their dialects, and the texts of their attributes. These are those of
 # private functions and of the operations that `private_functions` brings into canonical form.

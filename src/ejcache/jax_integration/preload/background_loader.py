@@ -19,6 +19,7 @@ from __future__ import annotations
 import resource
 import threading
 import time
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
@@ -31,7 +32,6 @@ from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
-from ejcache.util.tuples import Words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ _UNLIMITED_STACK: Final = 2 << 20
 """Bytes that the C library gives a thread where the limit of the stack is `unlimited`."""
 
 
-class _State(Words):
+class _State(StrEnum):
     WAITING = "waiting"
     LOADING = "loading"
     LOADED = "loaded"

@@ -26,11 +26,10 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.common_errors import MALFORMED, EntryCorruptError
 from ejcache.util.store_keys import check_key
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

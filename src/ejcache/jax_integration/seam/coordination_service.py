@@ -7,7 +7,7 @@ processes try to set is therefore the same for all of them: exactly one of them 
 from __future__ import annotations
 
 import base64
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 
@@ -15,7 +15,6 @@ from ejcache.errors import StoreUnavailableError
 from ejcache.jax_integration.seam.backends import process_index, processes_of_job
 from ejcache.jax_integration.seam.parts import Part
 from ejcache.util.log import LONG_WAIT, say_waiting
-from ejcache.util.tuples import NamedTuple
 
 PART: Final = Part("agreement of the processes of a job", {"jax._src.distributed": ("global_state",)})
 jax_distributed = PART.module("jax._src.distributed")

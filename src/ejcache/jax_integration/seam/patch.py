@@ -22,7 +22,7 @@ import logging
 import sys
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import jax
 import jaxlib.version
@@ -36,7 +36,6 @@ from ejcache.jax_integration import own_failures
 from ejcache.jax_integration.compilation import KeyRequest, Placement
 from ejcache.jax_integration.seam import watching
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
-from ejcache.util.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
