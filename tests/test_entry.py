@@ -13,7 +13,7 @@ from archives import flipped, framed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
 
 DATA = Path(__file__).parent / "data" / "entry"
@@ -35,20 +35,20 @@ SMALL = {"key": "k", "codec": "none", "payload_size": 1, "raw_size": 1}
 @given(raw=st.binary(max_size=2000), level=st.sampled_from([0, 1, 3, 19]))
 def test_round_trip(raw, level):
     """What goes in comes out, at every level."""
-    data = entry_encoding.encode(HEADER, raw, level=level)
+    data = entry.encode(HEADER, raw, level=level)
 
     found = entry.decode(data, key=HEADER.key)
 
     assert found.raw == raw
     assert found.header.raw_size == len(raw)
     assert found.header.codec == ("zstd" if level else "none")
-    assert entry.verify(data) == found.header == entry_encoding.decode_header(data)
+    assert entry.verify(data) == found.header == entry.decode_header(data)
 
 
 @pytest.mark.parametrize("size", [2046, 2047, 2048, 4094, 4095, (1 << 15) - 1, 1 << 15, (1 << 15) + 1])
 def test_small_entries_have_the_same_checksum_as_large_ones(size):
     """It is computed piece by piece below a size, and at once above it."""
-    data = entry_encoding.encode(entry.Header(key="k"), random.Random(size).randbytes(size), level=0)
+    data = entry.encode(entry.Header(key="k"), random.Random(size).randbytes(size), level=0)
     assert hashlib.sha256(data[:-32]).digest() == data[-32:]
     entry.verify(data)
     for place in (len(data) - 33, len(data) // 2, 2046, 2047, 2048):
@@ -59,7 +59,7 @@ def test_small_entries_have_the_same_checksum_as_large_ones(size):
 @pytest.mark.parametrize("level", [0, 3])
 def test_every_flip_and_truncation_of_a_small_entry_is_detected(level, monkeypatch):
     """No single flipped bit and no truncation gets as far as the decompressor."""
-    data = entry_encoding.encode(HEADER, b"an executable" * 9, level=level)
+    data = entry.encode(HEADER, b"an executable" * 9, level=level)
 
     def decompressed(*_):
         pytest.fail("damage reached the decompressor")
@@ -78,7 +78,7 @@ def test_every_flip_and_truncation_of_a_small_entry_is_detected(level, monkeypat
 def test_sampled_flips_and_truncations_of_a_large_entry_are_detected():
     """2,000 flips and truncations of a 1 MB entry: every one is an `EntryCorruptError`."""
     rng = random.Random(20)
-    data = entry_encoding.encode(HEADER, rng.randbytes(1_000_000))
+    data = entry.encode(HEADER, rng.randbytes(1_000_000))
     for number in range(2000):
         damaged = flipped(data, rng.randrange(len(data) * 8)) if number % 2 else data[: rng.randrange(len(data))]
         with pytest.raises(EntryCorruptError):
@@ -87,7 +87,7 @@ def test_sampled_flips_and_truncations_of_a_large_entry_are_detected():
 
 def test_an_entry_of_another_key_is_refused():
     """A damaged or hostile index that answers with somebody else's entry gets nowhere."""
-    data = entry_encoding.encode(HEADER, b"x")
+    data = entry.encode(HEADER, b"x")
 
     with pytest.raises(EntryForeignError, match="jit_f-cpu-plain-0123"):
         entry.decode(data, key="another")
@@ -167,7 +167,7 @@ def test_the_last_date_is_kept():
 def test_what_would_not_be_read_back_is_not_written(header, named):
     """A header that `decode` would call corrupt is refused where it is made, and the field is named."""
     with pytest.raises(ValueError, match=named):
-        entry_encoding.encode(entry.Header(key="k", **header), b"x")
+        entry.encode(entry.Header(key="k", **header), b"x")
 
 
 CANONICAL = b'{"codec":"none","key":"k","payload_size":1,"raw_size":1}'
@@ -183,9 +183,9 @@ OTHER_SPELLINGS = [
 @pytest.mark.parametrize("text", OTHER_SPELLINGS)
 def test_another_spelling_of_a_header_is_damage_to_who_lists(text):
     """A header that `encode` would have spelled otherwise is damage; a hit, whose checksum is right, does not look."""
-    assert entry_encoding.decode_header(framed(CANONICAL)).key == "k"
+    assert entry.decode_header(framed(CANONICAL)).key == "k"
     with pytest.raises(EntryCorruptError, match="canonical"):
-        entry_encoding.decode_header(framed(text))
+        entry.decode_header(framed(text))
     assert entry.decode(framed(text), key="k").raw == b"x"
 
 
@@ -206,14 +206,14 @@ def test_another_spelling_of_a_header_is_damage_to_who_lists(text):
 def test_a_header_is_one_object_of_text(text):
     """What is no JSON text, or more than one object, is damage even if its checksum is right."""
     assert entry.decode(framed(CANONICAL)).raw == b"x"
-    for read in (entry.decode, entry_encoding.decode_header):
+    for read in (entry.decode, entry.decode_header):
         with pytest.raises(EntryCorruptError):
             read(framed(text))
 
 
 def test_kind_is_compared():
     """An entry of another kind than the one that was asked for is somebody else's, as one of another key is."""
-    data = entry_encoding.encode(entry.Header(key="k", kind="module_text"), b"text")
+    data = entry.encode(entry.Header(key="k", kind="module_text"), b"text")
     assert entry.decode(data, key="k", kind="module_text").raw == entry.decode(data).raw == b"text"
     with pytest.raises(EntryForeignError, match="kind"):
         entry.decode(data, key="k", kind="executable")
@@ -221,16 +221,16 @@ def test_kind_is_compared():
 
 def test_what_compresses_like_a_bomb_is_stored_as_it_is():
     """An executable that is nothing but a large constant of zeros is written so that it is read again."""
-    data = entry_encoding.encode(HEADER, bytes(100 << 20))
+    data = entry.encode(HEADER, bytes(100 << 20))
     assert entry.verify(data).codec == "none"
     assert len(entry.decode(data).raw) == 100 << 20
 
 
 def test_expected_size():
     """The first bytes of an entry say how long it is; the first bytes of anything else say nothing."""
-    data = entry_encoding.encode(HEADER, b"executable" * 1000)
-    assert entry_encoding.expected_size(data[:600]) == len(data)
-    assert [entry_encoding.expected_size(start) for start in (b"", b"EJC1", data[:20], b"x" * 100)] == [None] * 4
+    data = entry.encode(HEADER, b"executable" * 1000)
+    assert entry.expected_size(data[:600]) == len(data)
+    assert [entry.expected_size(start) for start in (b"", b"EJC1", data[:20], b"x" * 100)] == [None] * 4
 
 
 def test_extra_fields_cannot_shadow_named_ones():
@@ -238,7 +238,7 @@ def test_extra_fields_cannot_shadow_named_ones():
     header = entry.Header(key="k", extra={"raw_size": 7})
 
     with pytest.raises(ValueError, match="raw_size"):
-        entry_encoding.encode(header, b"x")
+        entry.encode(header, b"x")
 
 
 def test_the_golden_files_are_read():

@@ -24,7 +24,7 @@ from autotune_helpers import record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.coordination.shared_leases import LeaseFields, decode_lease
 from ejcache.errors import EntryError
@@ -134,7 +134,7 @@ def signed(data: bytes) -> bytes:
     return data[:-32] + hashlib.sha256(data[:-32]).digest()
 
 
-ENTRY = entry_encoding.encode(entry.Header(key="k", name="jit_f", extra={"details": {"a": "b"}}), bytes(range(256)) * 4)
+ENTRY = entry.encode(entry.Header(key="k", name="jit_f", extra={"details": {"a": "b"}}), bytes(range(256)) * 4)
 
 
 def structured_entry(chance):
@@ -144,7 +144,7 @@ def structured_entry(chance):
 
 
 def read_entry(data):
-    header = entry_encoding.decode_header(data)
+    header = entry.decode_header(data)
     entry.decode(data, key="k")
     return header
 

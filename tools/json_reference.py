@@ -15,8 +15,7 @@ from ejcache import open_store
 from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.main import main as ejcache
-from ejcache.entry import Header
-from ejcache.entry_encoding import encode
+from ejcache.entry import Header, encode
 from ejcache.journal.line import HIT, ProgramRecord, encode_line
 from ejcache.journal.recorder import START_LOG
 from ejcache.keys.key import CacheKey

@@ -25,8 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from ejcache.entry import Header, decode
-from ejcache.entry_encoding import encode
+from ejcache.entry import Header, decode, encode
 from ejcache.errors import EntryError, SettingError
 from ejcache.stores.local.quarantine import declared_overhead
 from ejcache.stores.local.store import LocalStore

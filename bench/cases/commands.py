@@ -66,8 +66,7 @@ def _fill(directory: Path, count: int) -> None:
     """Entries as JAX programs leave them, of 20 kB each."""
     from bench.contestants import value_of
     from ejcache import open_store
-    from ejcache.entry import Header
-    from ejcache.entry_encoding import encode
+    from ejcache.entry import Header, encode
 
     now = time.time()
     with open_store(directory) as store:

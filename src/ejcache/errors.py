@@ -27,31 +27,12 @@
         └── NotAStoreError              there is something else at the URL, or nothing
 
 Those with a star are for the package itself; a program catches what stands above them. Absence is not an error: `get`
-returns `None`. A hit loads none of the errors that are defined here.
+returns `None`.
 """
-
-# An import under its own name is one that others may import from here.
-# ruff: noqa: PLC0414
 
 from __future__ import annotations
 
-from ejcache.common_errors import ACCEPTED_SIZE as ACCEPTED_SIZE
-from ejcache.common_errors import MALFORMED as MALFORMED
-from ejcache.common_errors import EjcacheError as EjcacheError
-from ejcache.common_errors import EntryCorruptError as EntryCorruptError
-from ejcache.common_errors import EntryError as EntryError
-from ejcache.common_errors import EntryForeignError as EntryForeignError
-from ejcache.common_errors import EntryVersionError as EntryVersionError
-from ejcache.common_errors import InvalidKeyError as InvalidKeyError
-from ejcache.common_errors import NotAStoreError as NotAStoreError
-from ejcache.common_errors import SettingError as SettingError
-from ejcache.common_errors import StoreBusyError as StoreBusyError
-from ejcache.common_errors import StoreError as StoreError
-from ejcache.common_errors import StoreForbiddenError as StoreForbiddenError
-from ejcache.common_errors import StoreReadOnlyError as StoreReadOnlyError
-from ejcache.common_errors import StoreUnavailableError as StoreUnavailableError
-from ejcache.common_errors import UntrustedDirectoryError as UntrustedDirectoryError
-from ejcache.common_errors import UsageError as UsageError
+from typing import Final, Self
 
 __all__ = [
     "CompileForbiddenError",
@@ -63,6 +44,36 @@ __all__ = [
     "StoreUnavailableError",
     "UsageError",
 ]
+
+MALFORMED: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a decoder raises for text that is not in its format, whatever others have written: numbers that are too large,
+lists in place of objects, nesting without end."""
+ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10GiB (binary)"
+"""What errors say of sizes (`util.units`); here, because most programs give none."""
+
+
+class EjcacheError(Exception):
+    """The base class of all exceptions that ejcache raises."""
+
+
+class UsageError(EjcacheError, ValueError):
+    """The caller passed a wrong value, such as a setting, key, size, age or URL, and can correct it."""
+
+
+class SettingError(UsageError):
+    """A setting has a value that it cannot have.
+
+    The message is one sentence: the setting, its value, and the values that are accepted.
+    """
+
+    def __init__(self, setting: str, value: object, accepted: str) -> None:
+        super().__init__(setting, value, accepted)
+        self.setting = setting
+        self.value = value
+        self.accepted = accepted
+
+    def __str__(self) -> str:
+        return f"{self.setting} cannot be {self.value!r}: accepted is {self.accepted}"
 
 
 class UnknownSettingError(SettingError):
@@ -93,6 +104,10 @@ class JaxImportError(SettingError):
 
     def __str__(self) -> str:
         return f"{super().__str__()}; JAX itself refuses to be imported with it"
+
+
+class InvalidKeyError(UsageError):
+    """A key that no store can hold: not text, empty, too long, or with characters that text files cannot carry."""
 
 
 class NotFoundError(UsageError):
@@ -128,12 +143,59 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
         )
 
 
+class EntryError(EjcacheError):
+    """The stored bytes are not the intact cache entry that was asked for."""
+
+
+class EntryCorruptError(EntryError):
+    """The bytes are truncated or changed, or never were an entry."""
+
+
+class EntryForeignError(EntryError):
+    """The entry is intact, but belongs to another key than the one that was asked for."""
+
+
+class EntryVersionError(EntryError):
+    """The entry is in a format that this version does not read. It is a miss, and stays for versions that read it."""
+
+
 class EntryRecalledError(EntryError):
     """The entry is intact, and an operator has recalled it (`ejcache recall`)."""
 
 
+class StoreError(EjcacheError, OSError):
+    """The storage failed.
+
+    Attributes:
+        cause: the cause of the failure, if the client library of the storage names it; otherwise None.
+    """
+
+    cause: str | None = None
+
+    def because(self, cause: str | None) -> Self:
+        """Note the cause, unless there is one already."""
+        self.cause = self.cause or cause
+        return self
+
+
+class StoreReadOnlyError(StoreError):
+    """A write to a read-only store."""
+
+
 class StoreTooSmallError(StoreError):
     """One entry is larger than the limit of the whole store. No other entry was evicted for it."""
+
+
+class StoreBusyError(StoreError):
+    """A lock or a database was busy until the deadline."""
+
+
+class StoreUnavailableError(StoreError):
+    """The storage cannot be reached, opened or repaired."""
+
+
+class StoreForbiddenError(StoreUnavailableError):
+    """The storage answered, but not with the object: this user may not read it, or it is behind a link."""
 
 
 class NoPermissionError(StoreForbiddenError):
@@ -151,8 +213,17 @@ class PolicyDamagedError(StoreUnavailableError):
     """The policy of a cache is damaged. It may have turned the cache off or recalled entries, so it is not replaced."""
 
 
+class UntrustedDirectoryError(StoreUnavailableError):
+    """Another user owns a local directory, or can write to it, and entries are code. It was not used."""
+
+
 class StoreNotAskedError(StoreUnavailableError):
     """A request was not sent: the storage failed a moment ago, or the library that talks to it is still loading."""
 
 
-CompileForbiddenError.__module__ = "ejcache"  # as those of `common_errors` that a program catches
+class NotAStoreError(StoreError):
+    """The URL holds something that is not a cache, or nothing. It was not changed."""
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "ejcache"  # tracebacks show the name by which a program catches the error

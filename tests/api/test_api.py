@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import ejcache
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.errors import NotAStoreError
 from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.table import Origin
@@ -27,7 +27,7 @@ def fill(url, number=3, size=1000):
     with ejcache.open_store(url) as store:
         for index in range(number):
             key = f"jit_f{index}-{'0' * 60}{index:04d}"
-            store.put(key, entry_encoding.encode(entry.Header(key=key), bytes(size), level=0))
+            store.put(key, entry.encode(entry.Header(key=key), bytes(size), level=0))
     return str(url)
 
 

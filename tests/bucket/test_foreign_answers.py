@@ -251,12 +251,12 @@ def test_words_for_a_terminal(asked):
 
 def test_an_answer_that_was_damaged_on_its_way(server):
     """An object whose answers are damaged is not to blame: it is read again, and stays where it is."""
-    from ejcache import entry, entry_encoding
+    from ejcache import entry
     from ejcache.bucket.object_names import entry_name
     from ejcache.stores.shared.store import SharedStore
 
     key = "jit_f-cpu-plain-" + "0" * 64
-    data = entry_encoding.encode(entry.Header(key=key), b"value" * 100)
+    data = entry.encode(entry.Header(key=key), b"value" * 100)
     bucket = gcs_bucket(server)
     bucket.breaker = None
     bucket.create(entry_name(key), data)

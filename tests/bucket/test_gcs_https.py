@@ -21,7 +21,7 @@ from ejcache.errors import StoreRefusedError, StoreUnavailableError
 PROGRAM = """
 import atexit, os, sys
 atexit.register(lambda: print(sorted({"gcsfs", "aiohttp"} & set(sys.modules))))
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.settings.resolve import resolve
 
@@ -30,7 +30,7 @@ size = 2_000_000 if "large" in sys.argv else 100
 for n in range(3 if "large" in sys.argv else 100):
     key = f"jit_f{n}-cpu-plain-{n:064x}"
     if store.get(key) is None:
-        store.put(key, entry_encoding.encode(entry.Header(key=key), os.urandom(size)))
+        store.put(key, entry.encode(entry.Header(key=key), os.urandom(size)))
     else:
         store.note_used(key)
 store.add_counters({"hits": 1})

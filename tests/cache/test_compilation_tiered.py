@@ -9,7 +9,7 @@ import pytest
 from archives import flipped
 from store_faults import FaultStore
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.policy import CachePolicy, Miss
@@ -90,7 +90,7 @@ def test_counters_that_could_not_be_written(is_tiered):
 
 def test_a_shared_hit_is_hashed_once(cache, tiers, monkeypatch):
     """The bytes of a hit of the shared tier are verified before they are copied, and not once more before their use."""
-    data = entry_encoding.encode(entry.Header(key="k"), b"value")
+    data = entry.encode(entry.Header(key="k"), b"value")
     tiers[1].inner.put("k", data)
     hashed = []
     sha256 = hashlib.sha256
@@ -143,7 +143,7 @@ def test_metadata_that_cannot_be_kept(cache):
 def test_damage_in_a_read_only_store_counts_once(tmp_path, caplog):
     """It cannot be taken out of use, so that looking again would only meet it again, and nobody says it is replaced."""
     with LocalStore(tmp_path) as store:
-        store.put("k", flipped(entry_encoding.encode(entry.Header(key="k"), bytes(100)), -320))
+        store.put("k", flipped(entry.encode(entry.Header(key="k"), bytes(100)), -320))
     policy = CachePolicy(str(tmp_path), open_store=lambda: LocalStore(tmp_path, read_only=True))
     with closing(policy):
         assert policy.read("k", resolve()) is Miss.CORRUPT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cache.policy import CachePolicy, Miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.settings.resolve import resolve
@@ -15,7 +15,7 @@ from ejcache.stores.memory import MemoryStore
 def test_another_kind_is_not_an_executable():
     """A program's text under an executable's key is never handed to XLA: it counts as foreign and is quarantined."""
     store = MemoryStore()
-    store.put("k", entry_encoding.encode(entry.Header(key="k", kind="module_text", created=time.time()), b"text"))
+    store.put("k", entry.encode(entry.Header(key="k", kind="module_text", created=time.time()), b"text"))
     policy = CachePolicy("memory://", open_store=lambda: store)
     assert policy.read("k", resolve()) is Miss.FOREIGN
     assert store.contains("k") is False

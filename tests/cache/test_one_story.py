@@ -11,7 +11,7 @@ from cli_helpers import ejcache
 from helpers import SUPPORT
 from jobs import run_job
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.journal.line import HIT, STORED
 from ejcache.journal.start_records import read_starts
 from ejcache.keys.side_keys import is_side_key
@@ -152,7 +152,7 @@ def test_below_the_floor(start):
 def test_what_xla_rejects(start, tmp_path):
     """An intact entry that is no executable is a miss with that reason, and is stored anew."""
     start()
-    change(tmp_path, lambda data: entry_encoding.encode(entry.decode(data).header, b"no executable"))
+    change(tmp_path, lambda data: entry.encode(entry.decode(data).header, b"no executable"))
     assert tell_alike(*start()) == [(STORED, "rejected")]
 
 

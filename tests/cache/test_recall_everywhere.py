@@ -16,7 +16,7 @@ from cli_helpers import ejcache
 from dead_ends import leads_to
 from fsspec.implementations.memory import MemoryFileSystem
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.bucket.breaker import forget_breakers
 from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.object_names import entry_name
@@ -84,7 +84,7 @@ class Fleet:
         """Write an entry as somebody does who knows the format and may write."""
         header = entry.Header(key=key, name=key[:5], compile_seconds=9.0, **fields)
         with open_bucket(self.url) as objects:
-            objects.write(folder + entry_name(key), entry_encoding.encode(header, raw))
+            objects.write(folder + entry_name(key), entry.encode(header, raw))
 
     def close(self):
         for policy in self.opened:

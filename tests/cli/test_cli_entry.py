@@ -105,7 +105,7 @@ def test_where_nothing_is_set_a_start_imports_little(tmp_path):
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "ejcache.cache.report_destination" in imported
     assert not {"logging", "pathlib", "re", "subprocess", "tempfile"} & imported
-    assert not {"ejcache.common_errors", "ejcache.settings.table", "ejcache.journal.run_log"} & imported
+    assert not {"ejcache.errors", "ejcache.settings.table", "ejcache.journal.run_log"} & imported
 
 
 BEGINNINGS = vars(child_environment)["_BEGINNINGS"]

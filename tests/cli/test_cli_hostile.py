@@ -14,7 +14,7 @@ from archives import member
 from autotune_helpers import candidate, key, record
 from cli_helpers import ejcache, fill, key_text, put
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.history.log import record_miss
 from ejcache.journal.line import STORED, ProgramRecord
@@ -58,7 +58,7 @@ def plant_header(place):
         extra={f"more{ESCAPES}": {"inner": ESCAPES}},
     )
     with open_store(place) as store:
-        store.put(header.key, entry_encoding.encode(header, b"executable"))
+        store.put(header.key, entry.encode(header, b"executable"))
 
 
 def plant_index(place):

@@ -8,7 +8,7 @@ import pytest
 from cli_helpers import damage, ejcache, files, fill, key_text, put
 from soak_turns import some
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 
@@ -326,7 +326,7 @@ def test_a_value_of_several_lines_is_shown_in_several_lines(tmp_path):
     key = key_text()
     header = entry.Header(key=key, extra={"details": {"options": "level=O2\nshardy=True", "other": "x"}})
     with LocalStore(tmp_path / "cache") as store:
-        store.put(key, entry_encoding.encode(header, b"executable"))
+        store.put(key, entry.encode(header, b"executable"))
     shown = ejcache("ls", key, "--dir", tmp_path / "cache").out
     at = [line.find(text) for text in ("level=O2", "shardy=True") for line in shown.splitlines() if text in line]
     assert len(at) == 2

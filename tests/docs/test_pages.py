@@ -24,7 +24,7 @@ from forking import ForkedWithClients, forked_commands
 from helpers import ROOT, run_program
 from test_site import MADE
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.autotune.records.store import GROUP
 from ejcache.stores.local.store import LocalStore
 
@@ -239,7 +239,7 @@ def test_listing_of_variants(tmp_path):
             key = key_text("jit_step", variant=variant, platform="cuda")
             digest = "9f1c02ab" if extra else ""
             header = entry.Header(key=key, compile_seconds=seconds, extra=extra, profile_digest=digest)
-            store.put(key, entry_encoding.encode(header, b"executable"))
+            store.put(key, entry.encode(header, b"executable"))
         store.note_used(key)
         store.note_used(key)
 

@@ -19,7 +19,7 @@ from archives import of_a_later_version
 from typer.testing import CliRunner
 
 import ejcache
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cli.main import build
 from ejcache.history.causes import cause
 from ejcache.history.difference import program_differences
@@ -104,12 +104,12 @@ def test_another_program_text(cache, directory):
 UNUSABLE = {
     "corrupt": (lambda data: data[:-1], False, "its entry was damaged"),
     "foreign": (
-        lambda _: entry_encoding.encode(entry.Header(key="another"), b"x"),
+        lambda _: entry.encode(entry.Header(key="another"), b"x"),
         False,
         "returned another program's",
     ),
     "rejected": (
-        lambda data: entry_encoding.encode(entry.decode(data).header, b"nonsense" * 99),
+        lambda data: entry.encode(entry.decode(data).header, b"nonsense" * 99),
         True,
         "XLA cannot load it",
     ),
@@ -367,12 +367,12 @@ def test_a_text_that_is_not_the_one_of_its_key():
     with MemoryStore() as store:
         for digest in digests:
             key = module_text_key(digest)
-            store.put(key, entry_encoding.encode(entry.Header(key=key, kind="module_text"), b"\x1b]0;evil\n"))
+            store.put(key, entry.encode(entry.Header(key=key, kind="module_text"), b"\x1b]0;evil\n"))
         assert [stored_text(store, digest) for digest in digests] == [None, None]
         key = module_text_key(digests[0])
-        store.replace(key, entry_encoding.encode(entry.Header(key=key, kind="module_text"), b"one\n"))
+        store.replace(key, entry.encode(entry.Header(key=key, kind="module_text"), b"one\n"))
         assert stored_text(store, digests[0]) == "one\n"
-        store.replace(key, entry_encoding.encode(entry.Header(key=key), b"one\n"))
+        store.replace(key, entry.encode(entry.Header(key=key), b"one\n"))
         assert stored_text(store, digests[0]) is None
 
 

@@ -24,7 +24,7 @@ from archives import flipped, framed, of_a_later_version
 from cli_helpers import ejcache as command
 
 import ejcache
-from ejcache import entry, entry_encoding
+from ejcache import entry
 
 ROWS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text())
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY----- nobody else's business"
@@ -81,7 +81,7 @@ BYTES = {
     "bomb": lambda data, _: becomes_a_gigabyte(data),
     "of_another_program": lambda data, other: other,
     "of_a_later_version": lambda data, _: of_a_later_version(data),
-    "refused_by_xla": lambda data, _: entry_encoding.encode(entry.decode(data).header, os.urandom(50_000)),
+    "refused_by_xla": lambda data, _: entry.encode(entry.decode(data).header, os.urandom(50_000)),
 }
 """Makes the bytes that lie under the key of a program from its own entry, and that of another program."""
 

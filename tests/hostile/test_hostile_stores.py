@@ -27,7 +27,7 @@ from cli_helpers import key_text, put
 from helpers import SUPPORT
 from soak_turns import some
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.object_names import entry_name
@@ -67,7 +67,7 @@ DEEP = b"[" * 200_000
 
 def with_header(payload: bytes | None = None, **fields) -> bytes:
     """An entry, intact, whose header has these fields besides."""
-    data = entry_encoding.encode(entry.Header(key=KEY, name="jit_train"), b"x" * 100)
+    data = entry.encode(entry.Header(key=KEY, name="jit_train"), b"x" * 100)
     (length,) = struct.unpack(">I", data[4:8])
     return framed(json.loads(data[8 : 8 + length]) | fields, data[8 + length : -32] if payload is None else payload)
 
@@ -128,7 +128,7 @@ BYTES = {
     "lease: infinity": (LEASE, lambda: b'{"holder":"x","beat":1e999,"interval":NaN}'),
     "text: not the one of its key": (
         TEXT,
-        lambda: entry_encoding.encode(entry.Header(key=module_text_key("0" * 64), kind="module_text"), b"\x1b]0;x\x07"),
+        lambda: entry.encode(entry.Header(key=module_text_key("0" * 64), kind="module_text"), b"\x1b]0;x\x07"),
     ),
 }
 """What anybody who may write to a shared cache can put into it, a bucket as well as a directory."""
@@ -310,7 +310,7 @@ def test_bucket(name, use):
         bucket = server.api.buckets["bucket"]
         bucket.insert(f"a/{where}", what(), {}, {}, throttle=False)
         good = key_text("jit_eval")
-        data = entry_encoding.encode(entry.Header(key=good, name="jit_eval"), b"x")
+        data = entry.encode(entry.Header(key=good, name="jit_eval"), b"x")
         bucket.insert(f"a/{entry_name(good)}", data, {}, {}, throttle=False)
         use("gs://bucket/a", STORAGE_EMULATOR_HOST=server.url)
 

@@ -10,7 +10,7 @@ import pytest
 from helpers import run_program
 
 from ejcache import entry
-from ejcache.entry_encoding import encode
+from ejcache.entry import encode
 from ejcache.stores.opening import open_store
 
 HEAD = """

@@ -10,7 +10,7 @@ import pytest
 from jobs import run_job
 
 import ejcache
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.jax_integration.load_journal import LoadJournal
 from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.directories import state_directory
@@ -149,7 +149,7 @@ def test_a_forged_executable(run_forked, tmp_path, preload):
     with ejcache.open_store(str(tmp_path / "cache")) as store:
         (key,) = [info.key for info in store.entries() if info.key.startswith("jit_") and not is_side_key(info.key)]
         found = entry.decode(store.peek(key))
-        assert store.replace(key, entry_encoding.encode(found.header, forged(found.raw))) is None
+        assert store.replace(key, entry.encode(found.header, forged(found.raw))) is None
     for _ in range(2):
         dead = run()
         assert dead.returncode == -signal.SIGABRT

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ejcache
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.keys.side_keys import is_side_key
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -55,7 +55,7 @@ def plant(directory, *, under, other):
         keys = {entry.decode(store.peek(i.key)).header.name: i.key for i in store.entries() if not is_side_key(i.key)}
         key = keys[f"jit_{under.__name__}"]
         header = entry.decode(store.peek(key), key=key).header
-        store.replace(key, entry_encoding.encode(header, entry.decode(store.peek(keys[f"jit_{other.__name__}"])).raw))
+        store.replace(key, entry.encode(header, entry.decode(store.peek(keys[f"jit_{other.__name__}"])).raw))
         return key
 
 

@@ -238,9 +238,9 @@ def test_a_kept_profile_is_compiled_with(populated, damage, tmp_path, monkeypatc
         elif damage == "another jaxlib":
             monkeypatch.setattr("ejcache.jax_integration.seam.patch.jaxlib_version", lambda: "99")
         else:
-            from ejcache import entry_encoding
+            from ejcache import entry
 
-            store.replace(optimised, entry_encoding.encode(before, b"no executable"))
+            store.replace(optimised, entry.encode(before, b"no executable"))
 
     seen = observe(cache, monkeypatch, pgle=True, expect=False)
     again = observe(cache, monkeypatch, pgle=True, expect=False)

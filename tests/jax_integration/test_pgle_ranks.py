@@ -131,7 +131,7 @@ def test_without_the_service_there_is_no_profile():
 SHARED = (
     PROGRAM[: PROGRAM.index('start("nothing")')]
     + """
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.keys.key import PROFILING
 
 start(sys.argv[2])
@@ -146,7 +146,7 @@ with ejcache.open_store(ejcache.active().url) as store:
             # It would stand in for the optimised executable.
             store.delete(info.key)
         elif rank == 1:
-            store.replace(info.key, entry_encoding.encode(header, b"no executable" * 99))
+            store.replace(info.key, entry.encode(header, b"no executable" * 99))
 print(json.dumps(sorted(variants)))
 """
 )

@@ -9,7 +9,7 @@ import pytest
 from jobs import run_job
 
 import ejcache
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.keys.parsing import parse_key
 from ejcache.keys.side_keys import is_side_key
 
@@ -62,7 +62,7 @@ def spoil(directory, number, state):
         elif state == "corrupt":
             store.replace(key, data[:-1])
         elif state == "rejected":
-            store.replace(key, entry_encoding.encode(entry.decode(data).header, b"no executable" * 99))
+            store.replace(key, entry.encode(entry.decode(data).header, b"no executable" * 99))
 
 
 STATES = ("warm", "cold", "corrupt", "rejected")

@@ -7,7 +7,7 @@ import os
 import pytest
 from archives import flipped, framed, of_a_later_version
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import ENTRIES
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
@@ -20,7 +20,7 @@ from ejcache.stores.shared.store import SharedStore
 
 
 def put(store, key, raw=b"payload"):
-    data = entry_encoding.encode(entry.Header(key=key, compile_seconds=1.5), raw)
+    data = entry.encode(entry.Header(key=key, compile_seconds=1.5), raw)
     assert store.put(key, data)
     return data
 
@@ -133,7 +133,7 @@ def test_a_clean_store_is_clean(store):
 def test_damage_is_found_and_left_alone_unless_fixed(store):
     """A flipped, a truncated and a foreign entry are told apart; only a fix removes them, and nothing intact."""
     good = put(store, "good")
-    store.put("flipped", flipped(entry_encoding.encode(entry.Header(key="flipped"), b"x" * 100), -400))
+    store.put("flipped", flipped(entry.encode(entry.Header(key="flipped"), b"x" * 100), -400))
     store.put("truncated", good[:-1])
     store.put("foreign", good)
     store.put("later", of_a_later_version(good))
@@ -173,7 +173,7 @@ def test_an_entry_replaced_by_another_process_stays(tmp_path):
 
     class Overtaken(MemoryStore):
         def quarantine(self, key, data, *, wrong=False):
-            self.replace(key, entry_encoding.encode(entry.Header(key=key), b"good"))
+            self.replace(key, entry.encode(entry.Header(key=key), b"good"))
             return super().quarantine(key, data, wrong=wrong)
 
     store = Overtaken()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from memory_bucket import MemoryBucket
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import EntryCorruptError, EntryVersionError, PolicyDamagedError, UsageError
 from ejcache.maintenance.eviction import run_pass
@@ -220,7 +220,7 @@ def put(store, key, *, writer="", created=1.0, raw=b"x", padding=0, extra=None):
     header = entry.Header(
         key=key, writer=writer, created=created, extra=({"padding": "p" * padding} if padding else {}) | (extra or {})
     )
-    assert store.put(key, entry_encoding.encode(header, raw))
+    assert store.put(key, entry.encode(header, raw))
 
 
 def keys(store):
@@ -316,7 +316,7 @@ def test_what_was_replaced_meanwhile_stays():
     objects = MemoryBucket()
     store = SharedStore(objects)
     put(store, "a", writer="anna@h/1-a")
-    fresh = entry_encoding.encode(entry.Header(key="a", writer="anna@h/1-a", created=9e9), b"new")
+    fresh = entry.encode(entry.Header(key="a", writer="anna@h/1-a", created=9e9), b"new")
 
     def replace(kind, name, *_):
         if kind == "delete" and "entries" in name:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from helpers import traced_memory
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.maintenance.transfer import CopyPlan, Selection, transfer
 from ejcache.stores.listing import EntryInfo
 from ejcache.stores.memory import MemoryStore
@@ -40,7 +40,7 @@ def test_a_plan_takes_no_memory():
 
 def test_a_key_that_no_store_can_hold():
     """A record with a key that no store can hold is reported, and the others are copied."""
-    data = {key: entry_encoding.encode(entry.Header(key=key), b"x") for key in ("a", "b")}
+    data = {key: entry.encode(entry.Header(key=key), b"x") for key in ("a", "b")}
     source = [(key, lambda key=key: data[key]) for key in data]
     target = MemoryStore()
     done = transfer([source[0], ("evil\x1b", lambda: data["a"]), ("x" * 900, lambda: b""), source[1]], write=target.put)

@@ -24,8 +24,7 @@ from ejcache.bucket.files import FileBucket
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
-from ejcache.entry import Header
-from ejcache.entry_encoding import encode
+from ejcache.entry import Header, encode
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance import doctor
 from ejcache.maintenance.directory_sharing import share_directory

@@ -20,7 +20,7 @@ from soak_turns import some
 
 PROGRAM = """
 import json, sys
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.settings.resolve import resolve
 
@@ -29,7 +29,7 @@ found = 0
 for n in range(int(sys.argv[2])):
     key = f"jit_f{n}-cpu-plain-{n:064x}"
     if store.get(key) is None:
-        store.put(key, entry_encoding.encode(entry.Header(key=key), b"x"))
+        store.put(key, entry.encode(entry.Header(key=key), b"x"))
     else:
         found += 1
 assert store.flush(60)

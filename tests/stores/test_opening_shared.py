@@ -9,7 +9,7 @@ import pytest
 from capabilities import require
 from mounts import mount_nfs
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
@@ -37,7 +37,7 @@ def network(monkeypatch, tmp_path):
 
 
 def entry_of(key: str) -> bytes:
-    return entry_encoding.encode(entry.Header(key=key, name="jit_f"), b"executable")
+    return entry.encode(entry.Header(key=key, name="jit_f"), b"executable")
 
 
 def test_what_is_shared(tmp_path, network):

@@ -32,7 +32,7 @@ PROGRAM = """
     import hashlib, json, os, random, sys, time, traceback
     import gcsfs
     import ejcache
-    from ejcache import entry, entry_encoding
+    from ejcache import entry
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.opening import open_cache_store
     from ejcache.cache.policy import CachePolicy
@@ -69,7 +69,7 @@ PROGRAM = """
             try:
                 if do == "put":
                     if place is store:
-                        made = place.put(key, entry_encoding.encode(entry.Header(key=key), value(key)))
+                        made = place.put(key, entry.encode(entry.Header(key=key), value(key)))
                         told["kept"].append(key)
                         told["made"] += [key] * made
                     elif place.put(key, value(key)):

@@ -16,7 +16,7 @@ from ejcache.stores.shared.store import SharedStore
 
 PROGRAM = """
 import sys
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.settings.resolve import resolve
 
@@ -24,7 +24,7 @@ store = open_cache_store(sys.argv[1], resolve())
 for n in range(6):
     key = f"jit_f{n}-cpu-plain-{n:064x}"
     if store.get(key) is None:
-        store.put(key, entry_encoding.encode(entry.Header(key=key), b"x" * 100))
+        store.put(key, entry.encode(entry.Header(key=key), b"x" * 100))
     else:
         store.note_used(key)
 assert store.flush(60)  # not only for as long as the end of a program waits

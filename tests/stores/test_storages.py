@@ -16,7 +16,7 @@ from ejcache.stores.opening import open_store
 
 PROGRAM = """
 import json, sys
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cache.opening import open_cache_store
 from ejcache.settings.resolve import resolve
 
@@ -33,7 +33,7 @@ for n in range(count):
     except OSError:
         data = None
     if data is None:
-        store.put(key, entry_encoding.encode(entry.Header(key=key), b"x" * 1000))
+        store.put(key, entry.encode(entry.Header(key=key), b"x" * 1000))
     else:
         found += 1
 if "flush" in rest:

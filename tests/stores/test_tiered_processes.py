@@ -191,7 +191,8 @@ def test_a_marker_that_is_written_again_stays_whole(tmp_path, monkeypatch):
 
 
 def test_a_weaker_marker_is_whole_in_place_of_a_stronger_one(tmp_path):
-    in_fork(lambda mine=PendingUploads(tmp_path): [mine.add("a", how) for how in (PUT, REPLACE, PUT)] and None)
+    mine = PendingUploads(tmp_path)
+    in_fork(lambda: [mine.add("a", how) for how in (PUT, REPLACE, PUT)] and None)
     assert list(PendingUploads(tmp_path).adopt()) == [("a", PUT)]
 
 

@@ -14,7 +14,7 @@ from unittest import mock
 import zstandard
 from archives import flipped
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cli.main import COMMANDS, load_command, main
 from ejcache.keys.key import CacheKey
 from ejcache.keys.parsing import parse_key
@@ -106,7 +106,7 @@ def put(store: LocalStore, key: str, raw: bytes = b"executable", *, seconds: flo
         components={"computation": "c0ffee"},
         extra={"signature": signature} if signature else {},
     )
-    data = entry_encoding.encode(header, raw)
+    data = entry.encode(header, raw)
     assert store.put(key, data)
     return data
 

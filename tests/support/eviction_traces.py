@@ -10,7 +10,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Final
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.stores.base import worth_of_use
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def team(sigma: float, seed: int, *, starts: int = 400) -> Trace:
 def encoded(key: str, *, seconds: float, size: int) -> bytes:
     """An entry of this size that took so long to compile."""
     header = entry.Header(key=key, compile_seconds=seconds)
-    return entry_encoding.encode(header, _PADDING[: size - len(entry_encoding.encode(header, b""))])
+    return entry.encode(header, _PADDING[: size - len(entry.encode(header, b""))])
 
 
 def saved(store: Store, trace: Sequence[Program]) -> float:

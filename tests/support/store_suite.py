@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import pytest
 from store_invariants import check_bound, check_everything, check_listing
 
-from ejcache.entry import Header
-from ejcache.entry_encoding import encode
+from ejcache.entry import Header, encode
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.stores.base import UNLIMITED, Store
 from ejcache.util.store_keys import MAX_KEY_BYTES

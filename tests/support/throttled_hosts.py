@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
 from ejcache.cache.opening import open_cache_store
 from ejcache.errors import StoreError
@@ -26,7 +26,7 @@ def key_of(number: int) -> str:
 
 def data_of(number: int) -> bytes:
     """The entry of one program."""
-    return entry_encoding.encode(entry.Header(key=key_of(number)), b"x" * 2000)
+    return entry.encode(entry.Header(key=key_of(number)), b"x" * 2000)
 
 
 def start(url: str, programs: int, began: float) -> dict[str, object]:

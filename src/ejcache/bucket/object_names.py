@@ -22,7 +22,7 @@ import socket
 import uuid
 from typing import Final
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.errors import EntryError, EntryVersionError
 from ejcache.util.store_keys import key_of_place, place_of_key
 
@@ -56,12 +56,12 @@ def is_plausible_entry(name: str, start: bytes, size: int) -> bool:
     if size <= _LARGE or not name.startswith(ENTRIES):
         return True
     try:
-        entry_encoding.decode_header(start)
+        entry.decode_header(start)
     except EntryVersionError:
         return True
     except EntryError:
         return False
-    return entry_encoding.expected_size(start) == size
+    return entry.expected_size(start) == size
 
 
 def may_hold_up(name: str) -> bool:

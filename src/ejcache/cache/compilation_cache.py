@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache import entry
-from ejcache.common_errors import UsageError
+from ejcache.errors import UsageError
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.util.store_keys import check_key
 
@@ -114,7 +114,7 @@ class CompilationCache:
         known = {name: fields.pop(name) for name in fields.keys() & _HEADER_FIELDS}
         header = entry.Header(key=check_key(key), compile_seconds=compile_seconds, **known, extra=fields)
         from ejcache.cache.writing import EntryWriter
-        from ejcache.entry_encoding import encode
+        from ejcache.entry import encode
 
         try:
             encode(header, b"", level=0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.cache.compile_time import compile_time
-from ejcache.common_errors import (
+from ejcache.errors import (
     EjcacheError,
     EntryCorruptError,
     EntryError,

@@ -13,7 +13,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.common_errors import EntryError
+from ejcache.errors import EntryError
 from ejcache.util.log import log, warn_once
 
 if TYPE_CHECKING:

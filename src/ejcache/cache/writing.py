@@ -9,7 +9,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cache.counters import Skip, add_skip
 from ejcache.cache.policy import CachePolicy, may_write
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreTooSmallError
@@ -76,7 +76,7 @@ class EntryWriter:
         if store is None:
             return WriteResult(Skip.ERROR)
         signed = self._signed(header)
-        data = entry_encoding.encode(signed, raw)
+        data = entry.encode(signed, raw)
         if len(data) < settings.min_entry_size:
             return WriteResult(Skip.SMALL)
         replacing = replacing or settings.recompile_force
@@ -176,7 +176,7 @@ class EntryWriter:
         key = module_text_key(digest)
         try:
             # `contains` is not called first: with a local tier that would be a request while the program waits.
-            data = entry_encoding.encode(entry.Header(key=key, kind="module_text", created=time.time()), raw)
+            data = entry.encode(entry.Header(key=key, kind="module_text", created=time.time()), raw)
             if 0 < store.max_size < 100 * len(data):
                 return ""
             store.put(key, data, worth=LEAST_WORTH)
@@ -194,7 +194,7 @@ class EntryWriter:
         if store is None or not may_write(store, settings) or settings.disabled_reason:
             return False
         try:
-            data = entry_encoding.encode(self._signed(header), raw)
+            data = entry.encode(self._signed(header), raw)
             store.replace(header.key, data, worth=LEAST_WORTH)
         except StoreError as exc:
             self._policy.report_failure("write an entry", exc, settings, program=header.name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.fields import Chosen, short_key
 from ejcache.errors import EntryError, StoreError
@@ -140,7 +140,7 @@ def read_header(store: Store, key: str) -> Header | None:
             if data is None:
                 return None
             with contextlib.suppress(EntryError):
-                return entry_encoding.decode_header(data)
+                return entry.decode_header(data)
             if len(data) < length:
                 return None
     return None
@@ -156,7 +156,7 @@ def header_facts(row: ListedEntry, cache: OpenCache, data: bytes | None = None) 
     """
     with contextlib.suppress(StoreError, EntryError):
         if cache.store is not None:
-            header = read_header(cache.store, row.info.key) if data is None else entry_encoding.decode_header(data)
+            header = read_header(cache.store, row.info.key) if data is None else entry.decode_header(data)
             if header is not None:
                 return {"compile_seconds": header.compile_seconds, "profile": profile_fields(header)}
     return dict(_NO_FACTS)

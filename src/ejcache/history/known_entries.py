@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.errors import EntryError
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.keys.key import listed_name
@@ -71,7 +71,7 @@ class KnownEntries:
             self._read[key] = None
             with suppress(EntryError):
                 if data is not None:
-                    self._read[key] = program_of(entry_encoding.decode_header(data), self.store.url)
+                    self._read[key] = program_of(entry.decode_header(data), self.store.url)
         return self._read[key]
 
     def named(self, name: str) -> list[ProgramRecord]:

@@ -13,7 +13,7 @@ import jax
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache, open_single_flight
 from ejcache.cache.policy import CachePolicy
-from ejcache.common_errors import UsageError
+from ejcache.errors import UsageError
 from ejcache.jax_integration import in_charge, why_not_ours
 from ejcache.jax_integration.seam.flags import FlagReader
 from ejcache.settings.environment import environment_variable

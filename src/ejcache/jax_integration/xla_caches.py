@@ -33,7 +33,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.errors import EntryError, InvalidKeyError, StoreError
 from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, PRESENT
 from ejcache.keys.protobuf_fields import join, split
@@ -300,7 +300,7 @@ class XlaFiles:
         return data if data and (path.suffix != ".pb" or _is_message(data)) else None
 
     def _wrap(self, name: str, data: bytes) -> bytes:
-        return entry_encoding.encode(entry.Header(key=name, kind=_KIND, name=name, created=time.time()), data)
+        return entry.encode(entry.Header(key=name, kind=_KIND, name=name, created=time.time()), data)
 
     def _unwrap(self, name: str, data: bytes) -> bytes | None:
         try:

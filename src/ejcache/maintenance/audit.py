@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, key_of_name
 from ejcache.errors import EntryError, EntryForeignError, EntryVersionError, StoreError, StoreReadOnlyError
 from ejcache.keys.side_keys import is_side_key
@@ -147,7 +147,7 @@ def _check(store: Store, info: EntryInfo, *, fix: bool) -> _CheckedEntry:
         return _CheckedEntry()
     try:
         entry.decode(data, key=info.key)
-        entry_encoding.decode_header(data)
+        entry.decode_header(data)
     except EntryVersionError:
         return _CheckedEntry(len(data), unknown_version=True)
     except EntryError as exc:

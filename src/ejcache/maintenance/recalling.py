@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import EntryError
 from ejcache.keys.side_keys import is_side_key, is_text_key
@@ -234,7 +234,7 @@ def _find_recalled(recalls: Recalls, key: str, read: Callable[[int | None], byte
         if data is None:
             return None
         with contextlib.suppress(EntryError):  # cut off; what is damaged nobody loads
-            header = entry_encoding.decode_header(data)
+            header = entry.decode_header(data)
             checksum = entry.checksum_of(data) if length is None else b""
             return data if recalls.condemns(Stamp(header.created, header.writer, checksum)) else None
     return None

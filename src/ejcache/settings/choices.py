@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.common_errors import ACCEPTED_SIZE
+from ejcache.errors import ACCEPTED_SIZE
 from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:

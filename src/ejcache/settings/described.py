@@ -6,8 +6,7 @@ import contextlib
 import difflib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.common_errors import ACCEPTED_SIZE, SettingError
-from ejcache.errors import JaxImportError, UnknownSettingError
+from ejcache.errors import ACCEPTED_SIZE, JaxImportError, SettingError, UnknownSettingError
 from ejcache.settings.choices import ACCEPTED
 from ejcache.settings.table import DECLARED, JAX_DEFAULTS, KINDS, NAMES, VARIABLES, Settings, read_value
 

@@ -12,14 +12,14 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.common_errors import ACCEPTED_SIZE
+from ejcache.errors import ACCEPTED_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
     from typing import Literal, Protocol, TypedDict
 
-    from ejcache.common_errors import SettingError
+    from ejcache.errors import SettingError
     from ejcache.settings.floors import Floors
 
     class SettingOptions(TypedDict, total=False):

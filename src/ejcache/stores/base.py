@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final, cast
 
-from ejcache.common_errors import StoreReadOnlyError
+from ejcache.errors import StoreReadOnlyError
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:

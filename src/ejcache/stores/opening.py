@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.common_errors import UntrustedDirectoryError, UsageError
+from ejcache.errors import UntrustedDirectoryError, UsageError
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.base import UNLIMITED

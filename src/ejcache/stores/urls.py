@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from ejcache.common_errors import UsageError
+from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
     from typing import Literal

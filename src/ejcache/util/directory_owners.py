@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.common_errors import MALFORMED
+from ejcache.errors import MALFORMED
 from ejcache.util.files import read_regular
 
 if TYPE_CHECKING:

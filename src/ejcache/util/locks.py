@@ -17,7 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Self
 
-from ejcache.common_errors import StoreBusyError
+from ejcache.errors import StoreBusyError
 from ejcache.util.files import open_like_directory
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.store_keys import is_hex

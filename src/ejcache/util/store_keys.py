@@ -10,7 +10,7 @@ import functools
 import re
 from typing import Final
 
-from ejcache.common_errors import InvalidKeyError
+from ejcache.errors import InvalidKeyError
 
 MAX_KEY_BYTES: Final = 700
 """A key must fit, escaped, into one file name or object name of every backend."""

@@ -16,7 +16,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.common_errors import StoreUnavailableError
+from ejcache.errors import StoreUnavailableError
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.scheduler import idle_threads, start_daemon
 

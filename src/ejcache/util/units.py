@@ -6,7 +6,7 @@ import math
 import re
 from typing import Final
 
-from ejcache.common_errors import ACCEPTED_SIZE, SettingError
+from ejcache.errors import ACCEPTED_SIZE, SettingError
 
 ACCEPTED_AGE: Final = "an age such as 90s, 15m, 36h or 14d"
 

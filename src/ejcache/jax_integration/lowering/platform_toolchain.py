@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jaxlib.version
 
-from ejcache.common_errors import MALFORMED
+from ejcache.errors import MALFORMED
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.util.lifecycle import track_forks

@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
-from ejcache.common_errors import EntryError
+from ejcache.errors import EntryError
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.stores.base import two_tiers

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache import entry
-from ejcache.common_errors import EntryCorruptError
+from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.lowering.key import compiler_environment
 from ejcache.jax_integration.preload.run_profile import (

@@ -28,7 +28,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.common_errors import MALFORMED, EntryCorruptError
+from ejcache.errors import MALFORMED, EntryCorruptError
 from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from ejcache import entry, entry_encoding
+from ejcache import entry
 from ejcache.errors import StoreError
 from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.seam import compiling
@@ -68,7 +68,7 @@ def send(compilation: Compilation, coordination: CoordinationClient, compile_her
     try:
         raw = compiling.serialize_executable(executable)
         # False where the name is set already, by an earlier compilation or before the cache was enabled anew.
-        coordination.set_once(name, entry_encoding.encode(header, raw))
+        coordination.set_once(name, entry.encode(header, raw))
     except Exception as exc:
         _withdraw(coordination, name)
         compilation.report_failure("send an executable to the other processes", exc)

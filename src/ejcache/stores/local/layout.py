@@ -38,7 +38,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.common_errors import (
+from ejcache.errors import (
     NotAStoreError,
     StoreError,
     StoreReadOnlyError,

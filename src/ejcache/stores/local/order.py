@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diskcache import DEFAULT_SETTINGS, Cache, Disk, Timeout
 
-from ejcache.common_errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.hints import AT_ONCE, LOOKS, USELESS, DamageError, EvictionRules, Transaction
 from ejcache.stores.local.layout import PAIRS, explain_error, file_size_limit, sweep
 from ejcache.util.files import open_like_directory

@@ -24,7 +24,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.common_errors import StoreError, StoreReadOnlyError, StoreUnavailableError
+from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED, Store
 from ejcache.stores.local.layout import MAX_ENTRY_BYTES, Layout, explain_error, explain_failure
 from ejcache.util.store_keys import check_key, key_digest, key_of_place, place_of_key

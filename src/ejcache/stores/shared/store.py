@@ -11,7 +11,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
-from ejcache import entry_encoding
+from ejcache import entry
 from ejcache.bucket.base import is_light
 from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import StoreReadOnlyError
@@ -151,7 +151,7 @@ class SharedStore(Store):
             return False
         if not self.bucket.delete(name, version=blob.version):
             return False
-        if entry_encoding.begins_like_one(data):
+        if entry.begins_like_one(data):
             self._keep_copy(key, data)
         return True
 
