@@ -15,9 +15,11 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ejcache.cache.stats import Stats
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
 from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.resolve import settings_in_use
+from ejcache.stores.location import Location
 from ejcache.util.units import parse_age, parse_limit
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.base import Bucket
     from ejcache.cache.compilation_cache import CompilationCache
-    from ejcache.cache.stats import Stats
     from ejcache.history.causes import Cause
     from ejcache.history.known_entries import KnownEntries
     from ejcache.journal.line import ProgramRecord
@@ -59,8 +60,6 @@ def stats(dir: Url | None = None, *, whole_store: bool = False) -> Stats:
         NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be read.
     """
-    from ejcache.cache.stats import Stats
-
     cache = _active()
     if dir is None and not whole_store:
         return cache.stats() if cache is not None else Stats()
@@ -315,8 +314,6 @@ def _named(records: Iterable[ProgramRecord], what: str) -> list[ProgramRecord]:
 
 def _same_place(url: Url) -> Any:
     """Return what is equal for all URLs of one place; for a text that is not a URL, the text."""
-    from ejcache.stores.location import Location
-
     try:
         return Location.parse(url)
     except UsageError:

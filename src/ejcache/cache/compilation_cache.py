@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache import entry
+from ejcache.cache.counters import count_miss
+from ejcache.cache.stats import stats_of_process, stats_of_store
+from ejcache.entry import encode
 from ejcache.errors import UsageError
+from ejcache.keys.side_keys import is_side_key
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.util.store_keys import check_key
 
@@ -88,8 +92,6 @@ class CompilationCache:
         """
         found = self._policy.read(check_key(key), self._settings(), kind=None)
         if not isinstance(found, entry.Entry):
-            from ejcache.cache.counters import count_miss
-
             count_miss(self._policy, found)
             return None
         self._policy.count_hit(found.header, load_seconds=0.0)
@@ -114,7 +116,6 @@ class CompilationCache:
         known = {name: fields.pop(name) for name in fields.keys() & _HEADER_FIELDS}
         header = entry.Header(key=check_key(key), compile_seconds=compile_seconds, **known, extra=fields)
         from ejcache.cache.writing import EntryWriter
-        from ejcache.entry import encode
 
         try:
             encode(header, b"", level=0)
@@ -135,16 +136,12 @@ class CompilationCache:
         Raises:
             StoreError: the store cannot be listed.
         """
-        from ejcache.keys.side_keys import is_side_key
-
         store = self._policy.opened(self._settings())
         if store is not None:
             yield from (info for info in store.entries() if not is_side_key(info.key))
 
     def stats(self, *, whole_store: bool = False) -> Stats:
         """Return the counters of this process; with `whole_store`, of all processes since the store was made."""
-        from ejcache.cache.stats import stats_of_process, stats_of_store
-
         return stats_of_store(self._policy, self._settings()) if whole_store else stats_of_process(self._policy)
 
     def flush(self, timeout: float | None = None) -> bool:

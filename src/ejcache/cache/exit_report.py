@@ -15,11 +15,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ejcache._version import __version__
+from ejcache.cache.overruled import describe_overruled
 from ejcache.cache.policy import Miss
 from ejcache.cache.report_destination import absolute_destination, is_off, line_without_a_cache
 from ejcache.cache.stats import Stats
 from ejcache.journal import differences
 from ejcache.journal.differences import comparison_fields, comparison_line
+from ejcache.journal.run_log import announce_overruled, announce_process
 from ejcache.settings.choices import REPORT_JSON, REPORT_LINE
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
@@ -90,8 +93,6 @@ def include(cache: ReportedCache, *, destination: str | None, disabled_reason: s
     if cache not in _reported.caches:
         _reported.caches.append(cache)
         if environment_variable("EJCACHE_RUN_COUNTS"):
-            from ejcache.journal.run_log import announce_process
-
             cache.tally.listener = announce_process(lambda: cache.url, disabled_reason)
 
 
@@ -128,7 +129,6 @@ def _overruled() -> list[str]:
     settings = settings_in_use()
     if all(settings[name].origin is not Origin.CALL for name in FLAGS):
         return []
-    from ejcache.cache.overruled import describe_overruled  # for a program that sets flags itself
 
     sentence = describe_overruled(settings)
     return [sentence] if sentence else []
@@ -136,8 +136,6 @@ def _overruled() -> list[str]:
 
 def _fields(stats: Stats, urls: list[str], disabled_reason: str, overruled: Iterable[str]) -> dict[str, object]:
     """Return stable snake_case fields: the counters, as `Stats.to_dict` has them, and the process."""
-    from ejcache._version import __version__
-
     return {
         "schema": _SCHEMA,
         "version": __version__,
@@ -196,8 +194,6 @@ def _report() -> None:
     is_wanted, is_of_run = not is_off(reported.destination), environment_variable("EJCACHE_RUN_COUNTS")
     overruled = _overruled() if is_wanted or is_of_run else []
     if overruled and is_of_run:
-        from ejcache.journal.run_log import announce_overruled
-
         announce_overruled(overruled[0])
     if is_wanted:
         urls = list(dict.fromkeys(cache.url for cache in reported.used))

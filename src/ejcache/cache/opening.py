@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ejcache.cache.switch import MAX_BYTES, CacheSwitch, OpenedStore, Reading
 from ejcache.stores.location import Location
 from ejcache.stores.opening import detect_shared_storage, open_store, usable_location
 from ejcache.util.directory_access import POLICY
+from ejcache.util.files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ejcache.cache.switch import OpenedStore
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
@@ -101,12 +102,10 @@ def open_cache(url: str | Location, settings: Settings) -> OpenedStore:
         from ejcache.cache.opening_tiers import TierOpener
 
         return TierOpener(location, settings, worth=worth_by(settings)).open()
-    from ejcache.cache.switch import MAX_BYTES, CacheSwitch, OpenedStore, Reading
 
     store = _open_directory(location, settings)
     if location.kind == "memory":
         return OpenedStore(store)
-    from ejcache.util.files import read_regular
 
     path = Path(location.path) / POLICY
 

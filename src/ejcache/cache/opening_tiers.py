@@ -24,6 +24,7 @@ from ejcache.maintenance.scheduler import attach
 from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, EffectiveEvictionPolicy
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.epochs import FIRST, folder_of, spool_folder, tier_folder
+from ejcache.stores.local.store import LocalStore
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore
@@ -79,8 +80,6 @@ class TierOpener:
     def _local(self, epoch: str) -> Store:
         """Open the copies of an epoch: on a local disk, or in memory."""
         if self._tier is not None:
-            from ejcache.stores.local.store import LocalStore
-
             try:
                 return LocalStore(
                     self._tier / tier_folder(epoch),

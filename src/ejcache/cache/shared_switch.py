@@ -30,6 +30,8 @@ from ejcache.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from ejcache.maintenance.stored_policy import decode_policy, encode_policy
+from ejcache.stores.epochs import decode_epochs, encode_epochs, policy_fields
 from ejcache.util.files import read_regular
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log, warn_once
@@ -222,9 +224,6 @@ class SharedSwitch(CacheSwitch):
 
     def _in_known_epoch(self, found: Reading, known: Said) -> Reading:
         """Return what was read, with the epoch that this host knows in place of one that it knows to be over."""
-        from ejcache.maintenance.stored_policy import decode_policy, encode_policy
-        from ejcache.stores.epochs import encode_epochs
-
         warn_once(
             ("former epoch", self._url),
             "ejcache: %s/v1/policy.json is an earlier one, from before everything was recalled; this host stays with "
@@ -292,7 +291,6 @@ def _epoch_in(data: bytes) -> str:
     """Return the epoch that a noted policy names; raises EntryError if it cannot be read."""
     if not data:
         return ""
-    from ejcache.stores.epochs import decode_epochs, policy_fields
 
     return decode_epochs(policy_fields(data)).present
 

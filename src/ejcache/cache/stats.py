@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.cache.counters import MISS_PREFIX, SKIP_PREFIX
 from ejcache.errors import StoreError
+from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,8 +73,6 @@ class Stats(NamedTuple):
         return f"<Stats: {self}>"
 
     def __str__(self) -> str:
-        from ejcache.util.units import plural
-
         counts = f"{plural(self.hits, 'hit')}, {plural(self.misses, 'miss', 'misses')}, {self.stores:,} stored"
         return f"saved {self.saved_of_total} of compiling: {counts}"
 

@@ -15,6 +15,8 @@ from ejcache.cache.policy import CachePolicy, may_write
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.keys.side_keys import module_text_key
 from ejcache.stores.base import LEAST_WORTH, two_tiers, worth_of_use
+from ejcache.util.units import format_size
+from ejcache.util.writer import this_writer
 
 if TYPE_CHECKING:
     from ejcache.settings.table import Settings
@@ -93,8 +95,6 @@ class EntryWriter:
             if not self._put(store, header, data, local_only=local_only, replacing=replacing):
                 return Skip.DUPLICATE
         except StoreTooSmallError as exc:
-            from ejcache.util.units import format_size
-
             self._policy.warn(
                 f"large:{header.name}",
                 f"an executable of {format_size(len(data))} ({header.name or header.key}) is larger than "
@@ -131,8 +131,6 @@ class EntryWriter:
 
         A process that knows a recall stores after it, whatever its clock says.
         """
-        from ejcache.util.writer import this_writer  # hits store nothing
-
         since = 0.0 if self._policy.switch is None else self._policy.switch.since
         return header._replace(created=max(time.time(), since), writer=this_writer())
 

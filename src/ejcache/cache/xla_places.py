@@ -5,13 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ejcache.bucket.files import FileBucket
+from ejcache.bucket.folder import BucketFolder
+from ejcache.cache.shared_switch import noted_epoch
+from ejcache.errors import StoreNotAskedError
+from ejcache.stores.documents import Documents
+from ejcache.stores.epochs import FIRST, folder_of, tier_folder
 from ejcache.stores.location import Location
 from ejcache.stores.opening import detect_shared_storage, open_bucket, usable_location
+from ejcache.stores.tier_directory import find_local_tier
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.settings.table import Settings
-    from ejcache.stores.documents import Documents
 
 _XLA_SECONDS: Final = 5.0
 """The first compilation waits for XLA's own caches, from storage that is down for at most this long."""
@@ -49,15 +55,12 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
     shared = detect_shared_storage(location)
     if not shared and not settings.read_only:
         return XlaCacheLocation(location, shared, Path(location.path), "v1/xla-processes")
-    from ejcache.stores.tier_directory import find_local_tier
 
     place = find_local_tier(location, settings)
     if place is None:
         return None
     if not shared:
         return XlaCacheLocation(location, shared, place, "xla")
-    from ejcache.cache.shared_switch import noted_epoch
-    from ejcache.stores.epochs import FIRST, tier_folder
 
     note = place / "scratch" / "policy"
     epoch = noted_epoch(note)
@@ -72,16 +75,8 @@ def open_xla_documents(place: XlaCacheLocation, settings: Settings) -> Documents
         UsageError: the cache is at a URL that names no store.
         StoreNotAskedError: nobody could read yet where the cache is.
     """
-    from ejcache.bucket.files import FileBucket
-    from ejcache.stores.documents import Documents
-
     bucket: Bucket
     if place.shared:
-        from ejcache.bucket.folder import BucketFolder
-        from ejcache.cache.shared_switch import noted_epoch
-        from ejcache.errors import StoreNotAskedError
-        from ejcache.stores.epochs import folder_of
-
         epoch = place.epoch
         if epoch is None and place.note is not None:
             epoch = noted_epoch(place.note)  # the program's first lookup has asked meanwhile

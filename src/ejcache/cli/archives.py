@@ -12,11 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings, open_cache
 from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
 from ejcache.cli.fields import Chosen
+from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
+from ejcache.cli.tuned.transfer import merge_records, sure_records
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
 from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
@@ -167,9 +170,6 @@ class _Reader:
             self.problems.append(str(exc))
 
     def _merge(self, name: str, data: bytes) -> None:
-        from ejcache.autotune.records.record import decode_record
-        from ejcache.cli.tuned.transfer import merge_records
-
         try:
             record = decode_record(data, path=name)
         except EntryError as exc:
@@ -179,8 +179,6 @@ class _Reader:
             self.outcome += merge_records([record], self._target())
 
     def _target(self) -> RecordLayer:
-        from ejcache.cli.tuned.records import named_layer, open_autotune
-
         if self._layer is None:
             self._layer = named_layer(self._stack.enter_context(open_autotune(self._directory, write=True)))
         return self._layer
@@ -214,10 +212,6 @@ def _path_of(file: str) -> Path:
 
 def _tuned(directory: str | None, selection: Selection, device: str | None, *, unsure: bool) -> dict[str, bytes]:
     """Return the records of the store that the command changes, by their paths."""
-    from ejcache.autotune.records.record import encode_record
-    from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
-    from ejcache.cli.tuned.transfer import sure_records
-
     with open_autotune(directory, must_exist=False) as store:
         chosen = strongest(store.records(layer=named_layer(store).name), name=selection.name_glob, device=device)
     records = [item.record for item in chosen]

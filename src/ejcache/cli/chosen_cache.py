@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache.cli.output import warn
 from ejcache.errors import EntryError, JaxImportError, NotFoundError, SettingError, UsageError
+from ejcache.maintenance.eviction import ScannedStore
+from ejcache.maintenance.recalls import recalls_in_words
+from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, decode_policy, read_limits, recalls_of, who_turned_off
+from ejcache.settings.resolve import resolve, set_command_line
+from ejcache.stores.contents import inspect_location
+from ejcache.stores.location import Location
+from ejcache.stores.shared.store import SharedStore
+from ejcache.util.files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
     from ejcache.stores.contents import CacheContents
-    from ejcache.stores.location import Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +62,6 @@ def command_settings(directory: str | None, *, lenient: bool = False) -> Setting
     Raises:
         SettingError: `--dir` is an empty text, or, without `lenient`, a setting has a wrong value.
     """
-    from ejcache.settings.resolve import resolve, set_command_line
-
     check_given(directory)
     set_command_line({"dir": directory} if directory is not None else {})
     settings = resolve()
@@ -88,8 +93,6 @@ def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool
         NotAStoreError: there is no cache.
         StoreError: the cache cannot be opened.
     """
-    from ejcache.stores.contents import inspect_location
-
     settings = command_settings(directory)
     try:
         may_be_empty = may_be_empty and directory is None
@@ -107,8 +110,6 @@ def open_cache(directory: str | None, *, write: bool = False, may_be_empty: bool
 
 def check_directory(url: str, complaint: str) -> None:
     """Raise NotFoundError, which begins with `complaint`, if `url` is a directory that does not exist."""
-    from ejcache.stores.location import Location
-
     location = Location.parse(url)
     if location.kind == "directory" and not Path(location.path).is_dir():
         raise NotFoundError(f"{complaint} {location}: the directory does not exist")
@@ -116,8 +117,6 @@ def check_directory(url: str, complaint: str) -> None:
 
 def check_different(one: str, other: str) -> None:
     """Refuse to copy a cache to itself; raises UsageError."""
-    from ejcache.stores.location import Location
-
     if Location.parse(one) == Location.parse(other):
         raise UsageError(f"{other} is both the source and the target: name another one, or give --dir")
 
@@ -130,11 +129,7 @@ def check_given(directory: str | None) -> None:
 
 
 def _target(contents: CacheContents, store: Store | None, chosen: int | None) -> OpenCache:
-    from ejcache.stores.shared.store import SharedStore
-
     limit = chosen if chosen is not None else store.max_size if store is not None else -1
-    from ejcache.maintenance.recalls import recalls_in_words
-    from ejcache.maintenance.stored_policy import read_limits, recalls_of, who_turned_off
 
     limits = None
     try:
@@ -148,7 +143,6 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
     if not isinstance(store, SharedStore):
         shared = contents.bucket is not None
         return OpenCache(contents.url, store, limit, shared=shared, turned_off=off, recalled=recalled)
-    from ejcache.maintenance.eviction import ScannedStore
 
     stored = (limits or {}).get("max_size")
     max_size = limit if stored is None else int(stored)
@@ -162,9 +156,6 @@ def policy_of_directory(location: Location) -> dict[str, Any]:
     Raises:
         EntryError: this version cannot read it.
     """
-    from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, decode_policy
-    from ejcache.util.files import read_regular
-
     if location.kind != "directory":
         return {}
     try:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from ejcache.cache.opening import worth_by
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import policy_of_directory
 from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError
+from ejcache.maintenance.stored_policy import read_limits, recalls_of
 from ejcache.maintenance.transfer import CopyPlan
+from ejcache.stores.location import Location
+from ejcache.stores.opening import open_store
+from ejcache.stores.shared.store import SharedStore
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
@@ -35,10 +40,6 @@ def store_of(source: OpenCache) -> Store:
 
 def open_for_writing(url: str, settings: Settings) -> Store:
     """Return the store to copy to, which is created if it does not exist."""
-    from ejcache.cache.opening import worth_by
-    from ejcache.stores.opening import open_store
-    from ejcache.stores.shared.store import SharedStore
-
     # The size limit of the settings is meant for the cache that the settings name.
     limit = settings.store_limit if url == str(settings.dir) else None
     store = open_store(url, max_size=limit, settings=settings, worth=worth_by(settings))
@@ -53,10 +54,6 @@ def recalled_at(url: str, target: Store) -> Recalls:
     Raises:
         StoreUnavailableError: that cannot be read, so nobody knows what is to be left out.
     """
-    from ejcache.maintenance.stored_policy import read_limits, recalls_of
-    from ejcache.stores.location import Location
-    from ejcache.stores.shared.store import SharedStore
-
     try:
         if isinstance(target, SharedStore):
             return recalls_of(read_limits(target.root) or {})

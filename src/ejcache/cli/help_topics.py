@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 import ejcache
 from ejcache.cli import output
 from ejcache.errors import UsageError
+from ejcache.history.causes import kind_of
+from ejcache.history.findings import KINDS as FINDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +35,6 @@ def print_topic(topic: str) -> int:
 
 
 def _found(topic: str) -> str | None:
-    from ejcache.history.causes import kind_of
-    from ejcache.history.findings import KINDS as FINDINGS
-
     pages = _pages()
     if topic in pages:
         return pages[topic].read_text(encoding="utf-8")

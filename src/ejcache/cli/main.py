@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ejcache._version import __version__
 from ejcache.cli.options import examples, flag, option
 from ejcache.cli.output import hide_progress, print_json, say, warn
 from ejcache.errors import EjcacheError, NotFoundError, UsageError
@@ -218,8 +219,6 @@ def _application(*, add_completion: bool = False) -> typer.Typer:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from ejcache._version import __version__
-
         typer.echo(f"ejcache {__version__}")
         raise typer.Exit
 
@@ -261,7 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
         closed = contextlib.redirect_stdout(_ClosedStream()) if sys.stdout is None else contextlib.nullcontext()
         with closed, _printed_messages(level):
             if arguments[:1] == ["help"] and len(arguments) == 2 and arguments[1] not in COMMANDS:
-                from ejcache.cli.help_topics import print_topic
+                from ejcache.cli.help_topics import print_topic  # the door to a command
 
                 return print_topic(arguments[1])
             command = typer.main.get_command(build())

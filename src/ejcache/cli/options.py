@@ -11,6 +11,9 @@ import typer
 
 from ejcache.cli.output import warn
 from ejcache.errors import SettingError
+from ejcache.settings.described import SETTINGS
+from ejcache.stores.location import Location
+from ejcache.util.threads import call_with_timeout
 from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number
 
 if TYPE_CHECKING:
@@ -41,8 +44,6 @@ _MOST: Final = 200
 
 def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the settings whose name begins so; for `config set` with the `=` behind."""
-    from ejcache.settings.described import SETTINGS
-
     end = "=" if ctx.command_path.endswith(" set") else ""
     return [f"{setting.name}{end}" for setting in SETTINGS if setting.name.startswith(incomplete)]
 
@@ -59,8 +60,6 @@ def records_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _complete(incomplete: str, find: Callable[[str | None], Iterable[str]], directory: str | None) -> list[str]:
     """Return those texts of `find`, which may fail or take long, that begin so. Never fails."""
-    from ejcache.util.threads import call_with_timeout
-
     with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
         found = call_with_timeout("completion", lambda: find(directory), _SECONDS)
         return sorted(text for text in found if text.startswith(incomplete))[:_MOST]
@@ -68,9 +67,8 @@ def _complete(incomplete: str, find: Callable[[str | None], Iterable[str]], dire
 
 
 def _entries(directory: str | None) -> set[str]:
-    from ejcache.cli.chosen_cache import command_settings, open_cache
-    from ejcache.cli.listing import list_entries
-    from ejcache.stores.location import Location
+    from ejcache.cli.chosen_cache import command_settings, open_cache  # the door to completion
+    from ejcache.cli.listing import list_entries  # the door to completion
 
     if Location.parse(command_settings(directory).dir).kind != "directory":
         return set()
@@ -79,7 +77,7 @@ def _entries(directory: str | None) -> set[str]:
 
 
 def _records(directory: str | None) -> set[str]:
-    from ejcache.cli.tuned.records import names_of_records
+    from ejcache.cli.tuned.records import names_of_records  # the door to completion
 
     return names_of_records(directory)
 

@@ -16,7 +16,9 @@ import time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from ejcache.settings.environment import environment_variable
 from ejcache.util.printable import printable
+from ejcache.util.scheduler import Scheduler
 from ejcache.util.units import format_age, format_size, plural
 
 if TYPE_CHECKING:
@@ -218,8 +220,6 @@ def progress(label: str, total: int | None, *, quiet: bool = False, after: float
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-    from ejcache.util.scheduler import Scheduler
-
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     counting = (SpinnerColumn(), TextColumn("{task.completed:,.0f}"))
     bar = Progress(
@@ -325,8 +325,6 @@ def _fill(text: str, width: int) -> str:
 
 
 def _is_styled() -> bool:
-    from ejcache.settings.environment import environment_variable
-
     if environment_variable("NO_COLOR"):
         return False
     if environment_variable("FORCE_COLOR"):

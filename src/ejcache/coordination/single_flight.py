@@ -24,10 +24,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from ejcache.coordination.compile_speed import CompileSpeed
 from ejcache.coordination.host_leases import LocalLeases
-from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector, lease_scheduler
+from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector, end_leases, lease_scheduler
+from ejcache.coordination.leases_ahead import LeasesAhead
+from ejcache.coordination.shared_leases import StoreLeases
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.host_notes import HostNotes
 from ejcache.stores.local.store import LocalStore
+from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.tiered.store import TieredStore
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import LONG_WAIT, log, say_waiting, warn_once
 
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ejcache.coordination.leases import HeldLease, Leases, LeaseState
-    from ejcache.coordination.leases_ahead import LeasesAhead
     from ejcache.stores.base import Store
     from ejcache.util.scheduler import Scheduler
 
@@ -191,7 +194,6 @@ class SingleFlight:
         if not self._is_between_hosts:
             return
         *near, far = [level.leases for level in self._levels]
-        from ejcache.coordination.leases_ahead import LeasesAhead  # storage is seldom so slow
 
         with self._lock:
             if key in self._working or key in self._ahead:
@@ -466,12 +468,6 @@ def _levels_of(store: Store, directory: Path | None, heartbeat: float) -> list[L
 
 def _between_hosts(store: Store, heartbeat: float) -> tuple[Store | None, list[LeaseLevel]]:
     """Return the tier that finds this host's entries without a request, and the level between hosts, if any."""
-    # Imported here: with a local directory none of it is loaded.
-    from ejcache.coordination.leases import end_leases
-    from ejcache.coordination.shared_leases import StoreLeases
-    from ejcache.stores.shared.store import SharedStore
-    from ejcache.stores.tiered.store import TieredStore
-
     tiered = store if isinstance(store, TieredStore) else None
     near = tiered.local if tiered is not None else store
     shared = tiered.shared if tiered is not None else store

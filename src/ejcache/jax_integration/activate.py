@@ -16,6 +16,7 @@ from ejcache.cache.policy import CachePolicy
 from ejcache.errors import UsageError
 from ejcache.jax_integration import in_charge, why_not_ours
 from ejcache.jax_integration.seam.flags import FlagReader
+from ejcache.jax_integration.seam.pickling import patch_pickler
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import (
     SettingsSource,
@@ -392,7 +393,6 @@ def _install(session: Session) -> None:
     if not why_not_ours():
         from ejcache.jax_integration.pipeline import Compiler
         from ejcache.jax_integration.seam import patch as seam
-        from ejcache.jax_integration.seam.pickling import patch_pickler
 
         compiler = Compiler(settings=session.settings, cache=session.policy, reset=session.close)
         seam.install(compiler)

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.counters import Skip, count_miss, count_skip
 from ejcache.cache.policy import Miss
+from ejcache.history.log import last_compile_seconds
 from ejcache.jax_integration.compilation import LoadedExecutable
+from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
+from ejcache.jax_integration.executable_comparison import check
 from ejcache.jax_integration.executable_origins import forget_origin
+from ejcache.jax_integration.lowering.python_functions import UnkeyableError
 from ejcache.jax_integration.lowering.quick_programs import QuickPrograms, is_worth_a_lease
 from ejcache.jax_integration.no_compile_blocks import (
     is_forbidden,
@@ -20,10 +24,16 @@ from ejcache.jax_integration.no_compile_blocks import (
     stores_only,
 )
 from ejcache.jax_integration.own_failures import is_for_program
+from ejcache.jax_integration.pgle import choose_compiled, share_profile_without_cache
+from ejcache.jax_integration.progress import progress_of
+from ejcache.jax_integration.publishing import Publisher
+from ejcache.jax_integration.ranks.share_binary import receive, send
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.jax_integration.substitutes import OWN
 from ejcache.keys.key import PGLE
+from ejcache.keys.parsing import parse_any_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,7 +42,6 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation, Origins
     from ejcache.jax_integration.preload.preloader import Preloader
-    from ejcache.jax_integration.publishing import Publisher
     from ejcache.jax_integration.seam.patch import CacheAnswer, JaxCall
     from ejcache.jax_integration.xla_options import XlaCaches
     from ejcache.settings.table import Settings
@@ -73,8 +82,6 @@ class MissedPrograms:
 
     @cached_property
     def _publisher(self) -> Publisher:
-        from ejcache.jax_integration.publishing import Publisher  # a program without a cache needs none
-
         return Publisher()
 
     def is_surely_quick(self, compilation: Compilation) -> bool:
@@ -100,8 +107,6 @@ class MissedPrograms:
     def compile_missed(self, compilation: Compilation, call: JaxCall, answer: CacheAnswer) -> Any:
         """Return the executable of a program that was not found: compiled here, or by whoever compiles it now."""
         if compilation.key.variant == PGLE:
-            from ejcache.jax_integration.pgle import choose_compiled
-
             choose_compiled(compilation, call.options)
         if not _is_compiled_alone(compilation):
             return self._compile_once(compilation, call, answer)
@@ -127,8 +132,6 @@ class MissedPrograms:
 
         def lookup() -> LoadedExecutable | None:
             if compilation.devices_absent:
-                from ejcache.jax_integration.devices.absent import look_for_others
-
                 look_for_others(compilation)
                 return None
             found = self._hits.load(compilation, compilation.text)
@@ -163,12 +166,9 @@ class MissedPrograms:
 
     def _share(self, compilation: Compilation, call: JaxCall, answer: CacheAnswer) -> Any:
         """Compile a program that spans processes on the first of them, and load its result on the others."""
-        from ejcache.jax_integration.seam.coordination_service import coordination_client
-
         coordination = coordination_client()
         if coordination is None:
             return self._compile_here(compilation, call, answer)
-        from ejcache.jax_integration.ranks.share_binary import receive, send
 
         first_process = min(call.devices.flat, key=lambda device: device.id).process_index
         if coordination.process == first_process:
@@ -185,15 +185,11 @@ class MissedPrograms:
         return call.run(answer.of(received))
 
     def _compile_here(self, compilation: Compilation, call: JaxCall, answer: CacheAnswer) -> Any:
-        from ejcache.jax_integration.progress import progress_of
-
         self._refuse_if_forbidden(compilation)
         self._fill_xla_caches(call.backend)
         started = time.monotonic()
         with progress_of(compilation.name):
             if compilation.devices_absent:
-                from ejcache.jax_integration.devices.absent import check_memory, compile_for_others
-
                 executable = compile_for_others(compilation, call, answer)
             else:
                 executable = call.run(answer)
@@ -222,7 +218,6 @@ class MissedPrograms:
         elif compilation.to_check is not None:
             count_miss(compilation.cache, Miss.CHECKED, compile_seconds=seconds)
             self.checked.add(compilation.to_check.key)
-            from ejcache.jax_integration.executable_comparison import check
 
             check(compilation, executable, compile_again=call.run)
         else:
@@ -299,8 +294,6 @@ class MissedPrograms:
         Raises:
             CompileForbiddenError: this thread may not compile.
         """
-        from ejcache.jax_integration.lowering.python_functions import UnkeyableError  # most misses have a key
-
         if not isinstance(error, UnkeyableError):
             count_skip(cache, Skip.NO_KEY)
             cache.report_failure("make a key", error, settings)
@@ -319,8 +312,6 @@ class MissedPrograms:
         self._fill_xla_caches(call.backend)
         settings = self._hits.settings()
         if settings.enable_pgle and call.options.executable_build_options.fdo_profile:
-            from ejcache.jax_integration.pgle import share_profile_without_cache
-
             return call.run(share_profile_without_cache(call))
         return call.run()
 
@@ -361,9 +352,6 @@ def _is_compiled_alone(compilation: Compilation) -> bool:
 
 def _program_in_words(key: str) -> str:
     """Return `jit_train_step (92 s last time)`: for lines that are logged while a compilation takes long."""
-    from ejcache.history.log import last_compile_seconds  # only lines about long waits need it
-    from ejcache.keys.parsing import parse_any_key
-
     name = parse_any_key(key).name
     took = last_compile_seconds(name)
     return name if took is None else f"{name} ({took:.0f} s last time)"

@@ -16,6 +16,7 @@ from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.history.causes import why_not_stored
 from ejcache.jax_integration.compilation import asking_threads
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
 from ejcache.util.log import log
 
@@ -139,8 +140,6 @@ class CompileGuard(contextlib.ContextDecorator):
         self._is_everywhere = everywhere
 
     def __enter__(self) -> None:
-        from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
-
         before_each_compilation(_refuse_unasked)
         if self._is_everywhere:
             _blocks_everywhere.append(None)

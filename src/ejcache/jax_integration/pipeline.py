@@ -25,7 +25,7 @@ from ejcache.cache.policy import Miss
 from ejcache.entry import Entry
 from ejcache.jax_integration.compilation import Compilation, LoadedExecutable, asking_threads
 from ejcache.jax_integration.load_journal import load_journal
-from ejcache.jax_integration.lowering.key import make_key
+from ejcache.jax_integration.lowering.key import alternative_key, make_key
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.patch import CacheAnswer
@@ -231,7 +231,6 @@ class Compiler:
         found = self._load_entry(compilation, text)
         if not isinstance(found, LoadedExecutable) and text in compilation.unloadable:
             # Hosts of this kind may have stored what they compiled beside an entry that XLA refuses on them.
-            from ejcache.jax_integration.lowering.key import alternative_key
 
             beside = self._load_entry(compilation, alternative_key(text, compilation.placement.backend))
             if isinstance(beside, LoadedExecutable):

@@ -27,6 +27,7 @@ from ejcache.history.text import rename_arguments
 from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.walking import operations_in
+from ejcache.jax_integration.pgle import write_beside
 from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
@@ -164,8 +165,6 @@ class Publisher:
         if profile is not None:
             extra["profile"] = profile.fields()
             if not profile.from_store:
-                from ejcache.jax_integration.pgle import write_beside
-
                 write_beside(compilation, profile)
         header = entry.Header(
             key=where,

@@ -10,6 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from ejcache.jax_integration.no_compile_blocks import stores_only
+from ejcache.jax_integration.pgle import fallbacks
 from ejcache.keys.key import CROSS, PGLE
 from ejcache.keys.parsing import untuned_key
 
@@ -37,8 +38,6 @@ def candidates(compilation: Compilation) -> Iterator[str]:
 
 def _what_stands_in(compilation: Compilation) -> Iterator[str]:
     if compilation.key.variant == PGLE:
-        from ejcache.jax_integration.pgle import fallbacks
-
         try:
             others = fallbacks(compilation)
         except Exception as exc:

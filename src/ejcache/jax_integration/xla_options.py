@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ejcache.cache.xla_places import find_xla_caches, open_xla_documents
 from ejcache.errors import StoreError, UsageError
 from ejcache.jax_integration.lowering.key import compiler_environment
+from ejcache.jax_integration.xla_caches import Mirror, XlaFiles
 from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, OwnDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.cache.xla_places import XlaCacheLocation
-    from ejcache.jax_integration.xla_caches import Mirror
     from ejcache.settings.table import Settings
 
 
@@ -95,8 +95,6 @@ class _Cache:
         self.mirror: Mirror | None = None
 
     def make_mirror(self, settings: Settings) -> Mirror:
-        from ejcache.jax_integration.xla_caches import Mirror, XlaFiles
-
         files = XlaFiles(open_xla_documents(self._location, settings), self._environment)
         self.mirror = Mirror(files, self.own, read_only=settings.read_only)
         return self.mirror

@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from ejcache.journal.line import encode_line
+from ejcache.journal.start_records import decode_line
 from ejcache.settings.environment import environment_variable
 from ejcache.util.files import append_regular, open_regular
 
@@ -92,8 +93,6 @@ class RunTotal:
 
     def add(self, line: bytes) -> None:
         """Add what a line says; a line that is not one of ours is skipped."""
-        from ejcache.journal.start_records import decode_line  # a process that is counted reads no line
-
         record = decode_line(line)
         if record is None:
             return

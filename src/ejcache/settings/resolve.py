@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.errors import SettingError
+from ejcache.errors import ConfigFileError, SettingError
 from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.table import (
@@ -30,6 +30,7 @@ from ejcache.settings.table import (
     read_value,
     switch_or_location,
 )
+from ejcache.util.cores import has_second_core
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
@@ -124,12 +125,9 @@ def resolve(
         values["dir"] = Value(activate, Origin.ENVIRONMENT, "EJCACHE")
     if values["dir"].origin is Origin.DEFAULT:
         values["dir"] = Value(str(or_temporary(default_directory(env))), Origin.DEFAULT, "default")
-    if values["preload"].origin is Origin.DEFAULT:
-        from ejcache.util.cores import has_second_core  # where nobody has said it
-
-        if not has_second_core():
-            # The program would wait for what a thread loads ahead, and for the thread's own work.
-            values["preload"] = Value(False, Origin.DEFAULT, "default, on one core")
+    if values["preload"].origin is Origin.DEFAULT and not has_second_core():
+        # The program would wait for what a thread loads ahead, and for the thread's own work.
+        values["preload"] = Value(False, Origin.DEFAULT, "default, on one core")
     if _read_variable("ALLOW_FULL_CACHE", boolean, "", env, problems):
         for name, value in _FULL_CACHE.items():
             if values[name].origin is not Origin.CALL:  # a value that the program itself sets goes first
@@ -165,7 +163,6 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
     found: dict[str, Value] = {}
     if not any(map(may_exist, configuration_files(env))):
         return found
-    from ejcache.errors import ConfigFileError
     from ejcache.settings.config_files import read_files
     from ejcache.settings.described import setting_in_file
 

@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ejcache.bucket.files import FileBucket
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, command_settings, is_wrong_value, policy_of_directory
 from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
+from ejcache.maintenance.directory_sharing import share_directory
+from ejcache.maintenance.recalls import recalls_in_words
+from ejcache.maintenance.stored_policy import (
+    LIMITS,
+    change_limits,
+    parse_limit,
+    read_limits,
+    recalls_of,
+    switch_of,
+    who_turned_off,
+)
 from ejcache.settings.config_files import change_file
 from ejcache.settings.described import SETTINGS, setting_in_file, setting_named
 from ejcache.settings.directories import HOST_FILE, user_file
@@ -19,8 +31,10 @@ from ejcache.settings.floors import Floors
 from ejcache.settings.resolve import parse
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, display_value
-from ejcache.stores.opening import detect_shared_storage
+from ejcache.stores.opening import detect_shared_storage, open_bucket
+from ejcache.util.directory_access import SHARED
 from ejcache.util.directory_owners import audience_of, refusal
+from ejcache.util.permissions import why_out_of_reach
 from ejcache.util.units import format_age, format_size
 from ejcache.util.writer import user_and_host
 
@@ -49,7 +63,6 @@ def config(context: typer.Context, directory: Dir = None, as_json: Json = False)
     """
     if context.invoked_subcommand is not None:
         return 0
-    from ejcache.maintenance.stored_policy import who_turned_off
 
     settings = command_settings(directory, lenient=True)
     problems = [str(problem) for problem in settings.problems]
@@ -243,8 +256,6 @@ def _change(
     replace: bool,
     as_json: bool,
 ) -> None:
-    from ejcache.maintenance.stored_policy import LIMITS
-
     if to not in (None, "user", "host", "cache"):
         raise SettingError("--to", to, "user, host or cache")
     directory, as_json = _given_options(context, directory, as_json=as_json)
@@ -301,10 +312,6 @@ def share_cache(settings: Settings, how: str) -> None:
         UsageError: the cache is in a bucket.
         StoreError: the directory cannot be changed.
     """
-    from ejcache.maintenance.directory_sharing import share_directory
-    from ejcache.util.directory_access import SHARED
-    from ejcache.util.permissions import why_out_of_reach
-
     if how not in SHARED:
         raise SettingError("shared", how, ", ".join(SHARED))
     location, _ = _location(settings)
@@ -351,20 +358,13 @@ def _parsed_limits(changes: Mapping[str, str | None]) -> dict[str, Any]:
     Raises:
         UsageError: there is no such limit, or it cannot have this value.
     """
-    from ejcache.maintenance.stored_policy import parse_limit
-
     parsed = {name: parse_limit(name, text or "none") for name, text in changes.items() if name != _SWITCH}
     return parsed | (_switch(changes[_SWITCH]) if _SWITCH in changes else {})
 
 
 def _change_limits(parsed: Mapping[str, Any], settings: Settings, *, replace: bool) -> dict[str, Any]:
-    from ejcache.maintenance.stored_policy import LIMITS, change_limits
-    from ejcache.stores.opening import open_bucket
-
     location, shared = _location(settings)
     if not shared and parsed.keys().isdisjoint(LIMITS) and location.kind == "directory":
-        from ejcache.bucket.files import FileBucket
-
         check_directory(location.url, "there is no cache at")
         with FileBucket(location.path, local=True, documents=True) as files:
             return change_limits(files, parsed, replace_damaged=replace, shared=False)
@@ -378,8 +378,6 @@ def _change_limits(parsed: Mapping[str, Any], settings: Settings, *, replace: bo
 
 
 def _switch(text: str | None) -> dict[str, Any]:
-    from ejcache.maintenance.stored_policy import switch_of
-
     words = {"false": False, "0": False, "no": False, "true": True, "1": True, "yes": True, "none": True}
     enabled = words.get((text or "none").lower())
     if enabled is None:
@@ -399,9 +397,6 @@ def _location(settings: Settings) -> tuple[Location, bool]:
 
 def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | None:
     """Return the limits that are stored with a shared cache; None if it does not answer in time."""
-    from ejcache.maintenance.stored_policy import read_limits
-    from ejcache.stores.opening import open_bucket
-
     try:
         with open_bucket(location, settings=settings, deadline=LIMITS_SECONDS) as bucket:
             return read_limits(bucket)
@@ -412,8 +407,6 @@ def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | N
 
 def _of_directory(location: Location) -> str:
     """Return who has turned off the cache in a directory of this host, and when, in words; empty if it is on."""
-    from ejcache.maintenance.stored_policy import who_turned_off
-
     try:
         return who_turned_off(policy_of_directory(location))
     except EntryError as exc:
@@ -422,9 +415,6 @@ def _of_directory(location: Location) -> str:
 
 
 def _limits_text(limits: Mapping[str, Any]) -> str:
-    from ejcache.maintenance.recalls import recalls_in_words
-    from ejcache.maintenance.stored_policy import recalls_of, who_turned_off
-
     words = {
         "max_size": lambda value: format_size(int(value)),
         "older_than": format_age,

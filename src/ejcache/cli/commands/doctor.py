@@ -14,6 +14,11 @@ from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings, policy_of_directory
 from ejcache.cli.options import Dir, Json, argument
 from ejcache.errors import EntryError, StoreError, UsageError
+from ejcache.maintenance import doctor as checkup
+from ejcache.maintenance.recalls import recalls_in_words
+from ejcache.maintenance.stored_policy import POLICY, read_limits, recalls_of, who_turned_off
+from ejcache.stores.location import Location
+from ejcache.stores.opening import detect_shared_storage, open_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,8 +28,6 @@ if TYPE_CHECKING:
 
 
 _NAME_WIDTH: Final = 12
-
-
 _VERDICT_WIDTH: Final = 7
 
 
@@ -59,19 +62,14 @@ def doctor(
 
 
 def _checks(url: str, settings: Settings) -> Iterator[Check]:
-    from ejcache.maintenance import doctor
-    from ejcache.maintenance.stored_policy import read_limits
-    from ejcache.stores.location import Location
-    from ejcache.stores.opening import detect_shared_storage, open_bucket
-
-    end = time.monotonic() + doctor.SECONDS
+    end = time.monotonic() + checkup.SECONDS
     location = Location.parse(url)
     shared = detect_shared_storage(location)
-    with closing(doctor.JaxCheck()) as jax:
+    with closing(checkup.JaxCheck()) as jax:
         if location.kind == "memory":
-            yield doctor.fine("memory", "each process keeps its own entries; they are gone when it ends")
+            yield checkup.fine("memory", "each process keeps its own entries; they are gone when it ends")
         elif location.kind == "directory":
-            yield from doctor.check_directory(
+            yield from checkup.check_directory(
                 Path(location.path), read_only=settings.read_only, trusted=settings.trust_dir, local=not shared
             )
             if not shared:
@@ -79,7 +77,7 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
         if shared:
             with open_bucket(location, settings=settings) as bucket:
                 only_reads = settings.read_only or location.anonymous
-                yield from doctor.check_bucket(bucket, end=end - 1, read_only=only_reads)
+                yield from checkup.check_bucket(bucket, end=end - 1, read_only=only_reads)
                 if time.monotonic() < end - 1:
                     yield from _policy(partial(read_limits, bucket), url)
         yield jax.result(end=end)
@@ -87,10 +85,6 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
 
 def _policy(read: Callable[[], Mapping[str, Any] | None], url: str) -> Iterator[Check]:
     """Say what is stored with the cache of its use: by whom it was turned off, and what is recalled."""
-    from ejcache.maintenance import doctor
-    from ejcache.maintenance.recalls import recalls_in_words
-    from ejcache.maintenance.stored_policy import POLICY, recalls_of, who_turned_off
-
     try:
         policy = read() or {}
     except StoreError:
@@ -100,13 +94,13 @@ def _policy(read: Callable[[], Mapping[str, Any] | None], url: str) -> Iterator[
             f"`ejcache recall --all --replace --dir {url}` stores another one, and begins anew; else use one version "
             "of ejcache"
         )
-        yield doctor.failed("policy", f"{POLICY} cannot be read, and hosts go by what they knew: {exc}", advice)
+        yield checkup.failed("policy", f"{POLICY} cannot be read, and hosts go by what they knew: {exc}", advice)
         return
     if off := who_turned_off(policy):
         advice = f"`ejcache config set --dir {url} enabled=true` turns it on"
-        yield doctor.warning("switch", f"turned off {off}: no program reads or stores entries there", advice)
+        yield checkup.warning("switch", f"turned off {off}: no program reads or stores entries there", advice)
     if recalled := recalls_in_words(recalls_of(policy)):
-        yield doctor.fine("recalls", recalled)
+        yield checkup.fine("recalls", recalled)
 
 
 def _print_advice(url: str, checks: list[Check], *, healthy: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.confirmation import confirm
+from ejcache.cli.eviction_orders import compare_orders, print_orders
 from ejcache.cli.fields import ENTRY, print_rows
 from ejcache.cli.listing import ListedEntry, list_entries
 from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Yes, age, count, flag, option, size
@@ -17,14 +18,18 @@ from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
+from ejcache.maintenance.eviction import EvictionPass
+from ejcache.maintenance.eviction_plan import EvictionPolicy
+from ejcache.maintenance.stored_policy import policy_of
+from ejcache.settings.resolve import resolve
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ejcache.cli.chosen_cache import OpenCache
-    from ejcache.maintenance.eviction import EvictionPass, EvictionReport
-    from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
+    from ejcache.maintenance.eviction import EvictionReport
+    from ejcache.maintenance.eviction_plan import EvictionPlan
     from ejcache.stores.base import Store
 
 _COPIES_STAY: Final = "Hosts go on using their own copies; `ejcache recall --all` takes those back, too."
@@ -88,9 +93,6 @@ def prune(
 
 def _remove_all(directory: str | None, keys: Sequence[str], *, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove all entries of ejcache, or those that `keys` name."""
-    from ejcache.maintenance.eviction import EvictionPass
-    from ejcache.maintenance.eviction_plan import EvictionPolicy
-
     with open_cache(directory, write=not dry_run) as cache:
         if cache.store is None:
             raise NotAStoreError(f"{cache.url} holds no entries of ejcache")
@@ -133,9 +135,6 @@ def _policy(
     keep: list[str] | None,
     keep_pgle: bool,
 ) -> EvictionPolicy:
-    from ejcache.maintenance.eviction_plan import EvictionPolicy
-    from ejcache.settings.resolve import resolve
-
     return EvictionPolicy(
         max_size=size(max_size, option="--max-size"),
         max_entries=count(max_entries, option="--max-entries"),
@@ -150,9 +149,6 @@ def _policy(
 
 
 def _prune_entries(directory: str | None, given: EvictionPolicy, *, dry_run: bool, yes: bool, as_json: bool) -> int:
-    from ejcache.cli.eviction_orders import compare_orders, print_orders
-    from ejcache.maintenance.eviction import EvictionPass
-
     with open_cache(directory, write=not dry_run) as cache:
         store, policy = _to_prune(cache, given)
         with EvictionPass(store, policy, dry_run=dry_run) as eviction:
@@ -176,8 +172,6 @@ def _prune_entries(directory: str | None, given: EvictionPolicy, *, dry_run: boo
 
 def _to_prune(cache: OpenCache, given: EvictionPolicy) -> tuple[Store, EvictionPolicy]:
     """Choose the entries to prune, and the policy: that of the options, or else the limits stored with the cache."""
-    from ejcache.maintenance.stored_policy import policy_of
-
     stored = policy_of(cache.limits or {}, evict="cost" if given.by_cost else "lru")
     policy = given if given.has_criterion else stored
     if not policy.has_criterion:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from ejcache.cli import output
-from ejcache.cli.archives import is_archive
+from ejcache.cli.archives import is_archive, pull_archive, push_archive
 from ejcache.cli.chosen_cache import check_different, command_settings, open_cache
 from ejcache.cli.commands.config import share_cache
 from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
@@ -27,6 +27,7 @@ from ejcache.cli.options import (
 )
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.maintenance.transfer import Selection, TransferResult, put_with_worth, transfer
+from ejcache.stores.contents import inspect_location
 from ejcache.util.parallel import THREADS
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def push(
     status is 3.
     """
     if is_archive(url):
-        from ejcache.cli.archives import push_archive
-
         selection, limit = _selection(name, newer_than, used_within), size(max_size, option="--max-size")
         return push_archive(
             url, directory, selection, tuned=False, unsure=True, device=None,
@@ -98,8 +97,6 @@ def pull(
     From FILE.tar come its entries and tuned records; what is damaged is reported, and the rest is copied.
     """
     if is_archive(url):
-        from ejcache.cli.archives import pull_archive
-
         if newer_than is not None or used_within is not None or dry_run:
             raise UsageError(
                 "a file does not say when an entry was used: leave out --newer-than, --used-within, --dry-run"
@@ -153,8 +150,6 @@ def _carry(
 
 def _keys_at(url: str, settings: Settings) -> Iterator[str]:
     """Yield the keys at a location that may not exist yet; nothing is created."""
-    from ejcache.stores.contents import inspect_location
-
     with contextlib.suppress(NotAStoreError):
         contents = inspect_location(url, settings=settings)
         with contextlib.closing(contents):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
+from ejcache.bucket.files import FileBucket
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.confirmation import confirm
@@ -16,6 +17,10 @@ from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, Keys, Replace, Yes, flag, option
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotAStoreError, SettingError, StoreUnavailableError, UsageError
+from ejcache.maintenance.recalling import Recaller
+from ejcache.maintenance.recalls import Rule
+from ejcache.stores.location import Location
+from ejcache.stores.shared.store import SharedStore
 from ejcache.util.units import parse_age, plural
 from ejcache.util.writer import user_and_host
 
@@ -25,7 +30,6 @@ if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.maintenance.recalling import RecallReport
-    from ejcache.maintenance.recalls import Rule
 
 _ACCEPTED_TIME: Final = "a time such as 2026-11-27T18:30, in UTC, or an age such as 2h"
 _MOST_TEXT: Final = 160
@@ -96,8 +100,6 @@ def _check(keys: list[str] | None, before: str | None, by: str | None, *, everyt
 
 
 def _rule(before: str | None, by: str | None) -> Rule:
-    from ejcache.maintenance.recalls import Rule
-
     moment = None if before is None else _moment(before)
     return Rule(0.0, by=(by or "").strip(), before=moment, recalled_by=user_and_host())
 
@@ -117,10 +119,6 @@ def _moment(text: str) -> float:
 @contextlib.contextmanager
 def _documents(cache: OpenCache) -> Iterator[Bucket]:
     """Yield the objects among which the policy of the cache is."""
-    from ejcache.bucket.files import FileBucket
-    from ejcache.stores.location import Location
-    from ejcache.stores.shared.store import SharedStore
-
     if isinstance(cache.store, SharedStore):
         yield cache.store.root
         return
@@ -137,10 +135,6 @@ def _recall(
     *,
     replace: bool,
 ) -> RecallReport:
-    from ejcache.maintenance.recalling import Recaller
-    from ejcache.stores.location import Location
-    from ejcache.stores.shared.store import SharedStore
-
     if cache.store is None:
         raise NotAStoreError(f"{cache.url} holds no entries of ejcache")
     directory = None if isinstance(cache.store, SharedStore) else Path(Location.parse(cache.url).path)

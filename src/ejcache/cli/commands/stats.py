@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from ejcache.cache.stats import Stats
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.fields import TableField, any_text, field_lines, number_text, share_of_parts
@@ -99,8 +100,6 @@ def stats(
     The counters are kept with the cache. They cover all processes since the cache was created, or since the last
     --reset.
     """
-    from ejcache.cache.stats import Stats
-
     with open_cache(directory, write=reset, may_be_empty=True) as cache:
         if reset and cache.store is not None:
             cache.store.reset_counters()

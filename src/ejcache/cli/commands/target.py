@@ -9,6 +9,8 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, flag
+from ejcache.errors import EntryError
+from ejcache.stores.documents import open_documents
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
@@ -52,9 +54,7 @@ def save(
 @app.command("ls", short_help="List the saved targets.", epilog=examples("target ls"))
 def list_targets(directory: Dir = None, as_json: Json = False) -> None:
     """List the targets that are saved with the cache."""
-    from ejcache.errors import EntryError
     from ejcache.jax_integration.devices.targets import MAX_BYTES, decode
-    from ejcache.stores.documents import open_documents
 
     documents = open_documents(str(command_settings(directory).dir), read_only=True)
     found: list[DeviceTarget] = []

@@ -9,13 +9,14 @@ from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.listing import Totals
 from ejcache.cli.options import Dir, Json, flag
+from ejcache.maintenance.audit import Audit, audit, audit_structure, take_back
+from ejcache.util.parallel import THREADS
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ejcache.cli.chosen_cache import OpenCache
-    from ejcache.maintenance.audit import Audit
 
 
 def verify(
@@ -39,8 +40,6 @@ def verify(
 
 
 def _take_back(cache: OpenCache) -> int:
-    from ejcache.maintenance.audit import take_back
-
     return 0 if cache.store is None else take_back(cache.store)
 
 
@@ -70,9 +69,6 @@ def _report_audits(url: str, audits: list[Audit], restored: int, *, as_json: boo
 
 def _audits(cache: OpenCache, *, fix: bool, advance: Callable[[], None]) -> Iterator[Audit]:
     """Yield the audits of the entries, and of its structures."""
-    from ejcache.maintenance.audit import Audit, audit, audit_structure
-    from ejcache.util.parallel import THREADS
-
     threads = THREADS if cache.shared else 1
     options: Any = {"fix": fix, "threads": threads, "advance": advance}
     if cache.store is None:

@@ -17,6 +17,10 @@ from ejcache.cli.options import Dir, Json, MinCompileSeconds, Readable, argument
 from ejcache.cli.programs.warm_worker import EXPORTED, FAILED
 from ejcache.cli.starting import absolute_url, command_of, export, run_and_report
 from ejcache.errors import EjcacheError, UsageError
+from ejcache.jax_integration.shape_grammar import parse_call
+from ejcache.settings.child_environment import child_environment, settings_environment
+from ejcache.settings.resolve import command_line, resolve, set_command_line
+from ejcache.stores.location import display_url
 from ejcache.util.cores import cores
 from ejcache.util.units import format_size
 from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
@@ -133,8 +137,6 @@ def _calls(shapes: Sequence[str] | None) -> list[str] | None:
     Raises:
         UsageError: one of them cannot be read, or describes no call.
     """
-    from ejcache.jax_integration.shape_grammar import parse_call
-
     if not shapes:
         return None
     calls: list[str] = []
@@ -161,10 +163,6 @@ def _warm_function(
     devices: str | None,
     as_json: bool,
 ) -> int:
-    from ejcache.settings.child_environment import child_environment, settings_environment
-    from ejcache.settings.resolve import command_line, resolve, set_command_line
-    from ejcache.stores.location import display_url
-
     set_command_line(wanted)
     settings = resolve()
     if settings.disabled_reason:

@@ -8,12 +8,21 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from ejcache.cache.counters import Skip
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
+from ejcache.history.causes import IN_SENTENCE, why_not_stored
+from ejcache.history.known_entries import KnownEntries
+from ejcache.history.log import programs_with
+from ejcache.history.why import causes_of
+from ejcache.journal.line import STORED
+from ejcache.keys.behind_jax import is_key_behind_jax
+from ejcache.keys.key import listed_name
 from ejcache.reuse.log import changed_parts, latest_notes
+from ejcache.stores.location import Location
 from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, plural
 
@@ -21,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.history.causes import Cause
-    from ejcache.history.known_entries import KnownEntries
     from ejcache.journal.line import ProgramRecord
     from ejcache.journal.reuse_note import ReuseNote
 
@@ -91,7 +99,6 @@ def _why_nothing(what: str | None, since: str | None) -> str:
         return f"no miss{of} was recorded on this host in the last {since}; without --since, earlier ones are explained"
     if what is None:
         return "no miss was recorded on this host"
-    from ejcache.history.log import programs_with
 
     around = programs_with(what)
     if around:
@@ -131,8 +138,6 @@ class _Caches:
         return self.directory is None or location_of(url) == location_of(self.directory)
 
     def _open(self, location: str, url: str | None) -> KnownEntries | None:
-        from ejcache.history.known_entries import KnownEntries
-
         if location not in self._opened:
             try:
                 store = self._stack.enter_context(open_cache(url)).store
@@ -151,7 +156,6 @@ def _answers(
     caches: _Caches, what: str | None, *, last: int | None, after: float | None
 ) -> Sequence[tuple[ProgramRecord, Cause]]:
     """Return the misses that these options name, explained; without one, the entries or functions of that name."""
-    from ejcache.history.why import causes_of
 
     def is_within(url: str, moment: float) -> bool:
         return (after is None or moment >= after) and caches.hold(url)
@@ -168,8 +172,6 @@ def _answers(
 
 def location_of(url: str) -> str:
     """Return one spelling for all URLs of a location; any other text as it is."""
-    from ejcache.stores.location import Location
-
     try:
         return Location.parse(url).url
     except UsageError:
@@ -182,9 +184,6 @@ def _identify_miss(record: ProgramRecord) -> Identifiers:
 
 def _newest_entry(what: str, caches: _Caches) -> list[ProgramRecord]:
     """Return the newest entry that `what` names, in the form of the miss after which some host stored it."""
-    from ejcache.keys.behind_jax import is_key_behind_jax
-    from ejcache.keys.key import listed_name
-
     known = None
     with contextlib.suppress(NotAStoreError):
         known = caches.chosen()
@@ -227,8 +226,6 @@ def _lines(record: ProgramRecord, why: Cause, *, full: bool) -> list[str]:
 
 
 def _rows(record: ProgramRecord, why: Cause, *, full: bool) -> list[tuple[str, str]]:
-    from ejcache.history.causes import IN_SENTENCE
-
     now = time.time()
     rows = [("also", difference.sentence) for difference in why.differences[IN_SENTENCE:]]
     rows += [("", line) for difference in why.differences for line in difference.more]
@@ -244,10 +241,6 @@ def _rows(record: ProgramRecord, why: Cause, *, full: bool) -> list[tuple[str, s
 
 
 def _miss_rows(record: ProgramRecord, why: Cause, now: float, *, full: bool) -> list[tuple[str, str]]:
-    from ejcache.cache.counters import Skip
-    from ejcache.history.causes import why_not_stored
-    from ejcache.journal.line import STORED
-
     kept = "stored" if record.outcome == STORED else f"not stored: {why_not_stored(record.outcome)}"
     took = f" in {output.seconds(record.compile_seconds)} s" if record.compile_seconds else ""
     then = output.ago(record.time, now=now)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import EjcacheError, NotFoundError, UsageError
+from ejcache.jax_integration.shape_grammar import parse_call
 from ejcache.util.worker_processes import answering
 
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ def _serve(
 ) -> None:
     """Compile what the request asks for, and answer for each program."""
     from ejcache.jax_integration import warm_start
-    from ejcache.jax_integration.shape_grammar import parse_call
 
     began = time.monotonic()
     name = str(getattr(function, "__name__", ""))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ejcache.cli.archives import is_archive
+from ejcache.cli.archives import is_archive, pull_archive, push_archive
 from ejcache.cli.commands.run import RunCommand
 from ejcache.cli.options import (
     Device,
@@ -30,7 +30,11 @@ from ejcache.cli.options import (
     option,
 )
 from ejcache.cli.selection import check_wanted
+from ejcache.cli.tuned.listing import count_records, explain_record, list_records, show_record
+from ejcache.cli.tuned.removal_and_pins import pin_record, prune_records, remove_records, unpin_record, verify_records
+from ejcache.cli.tuned.transfer import pull_records, push_records
 from ejcache.errors import UsageError
+from ejcache.maintenance.transfer import Selection
 
 app = typer.Typer(
     help="Look at, change and copy tuned configurations, and measure them.",
@@ -68,8 +72,6 @@ def list_tuned(
 
     A source with a question mark is unsure, and `tuned tune --unsure` measures the call again.
     """
-    from ejcache.cli.tuned.listing import list_records
-
     return list_records(directory, name=name, device=device, limit=limit, as_json=as_json)
 
 
@@ -79,8 +81,6 @@ def show(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> i
 
     The configuration that programs use is marked with *, the default one with =.
     """
-    from ejcache.cli.tuned.listing import show_record
-
     return show_record(key, directory, as_json=as_json)
 
 
@@ -91,8 +91,6 @@ def why(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> in
     KEY names a record, an operation, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a
     record, the records of the most similar calls are shown, and the exit status is 1.
     """
-    from ejcache.cli.tuned.listing import explain_record
-
     check_wanted(key)
     return explain_record(key, directory, as_json=as_json)
 
@@ -100,8 +98,6 @@ def why(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> in
 @app.command(short_help="Count the records.", epilog=examples("tuned stats", "tuned stats --json"))
 def stats(directory: TunedDir = None, as_json: Json = False) -> int:
     """Count the records by layer, operation, device and source, and the documents that could not be read."""
-    from ejcache.cli.tuned.listing import count_records
-
     return count_records(directory, as_json=as_json)
 
 
@@ -122,16 +118,12 @@ def pin(
     It is fixed in the store that --dir or the settings name. A configuration needs the names of those that the record
     knows, and values of their types; one that was not measured is fixed with a warning.
     """
-    from ejcache.cli.tuned.removal_and_pins import pin_record
-
     pin_record(key, configuration, directory, as_json=as_json)
 
 
 @app.command(short_help="Let measurements decide again.", epilog=examples("tuned unpin 13fa4371"))
 def unpin(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> None:
     """Let measurements decide again: the call has the configuration again that it had before the pin."""
-    from ejcache.cli.tuned.removal_and_pins import unpin_record
-
     unpin_record(key, directory, as_json=as_json)
 
 
@@ -149,8 +141,6 @@ def rm(
 
     Asks before it removes all, unless --yes is given. Exits with 1 if a record stays.
     """
-    from ejcache.cli.tuned.removal_and_pins import remove_records
-
     if bool(keys) is everything:
         raise UsageError("rm removes what is named: give the KEY of each record, or --all")
     return remove_records(keys, directory, yes=yes, as_json=as_json)
@@ -177,8 +167,6 @@ def prune(
     operations; alone, it removes the matching records. If the settings name a bucket, the user's own directory is
     pruned as well.
     """
-    from ejcache.cli.tuned.removal_and_pins import prune_records
-
     return prune_records(
         directory, older_than=older_than, name=name, old_versions=old_versions, keep=keep or (),
         recorded=recorded, quarantine=quarantine, dry_run=dry_run, as_json=as_json,
@@ -192,8 +180,6 @@ def verify(
     as_json: Json = False,
 ) -> int:
     """Read and decode every record of the layers that can be written. Exits with 1 if one is damaged and stays."""
-    from ejcache.cli.tuned.removal_and_pins import verify_records
-
     return verify_records(directory, fix=fix, as_json=as_json)
 
 
@@ -277,14 +263,10 @@ def push(
 
         return push_to_ejkernel(url, directory, name=name, device=device, as_json=as_json)
     if is_archive(url):
-        from ejcache.cli.archives import push_archive
-        from ejcache.maintenance.transfer import Selection
-
         return push_archive(
             url, directory, Selection(name_glob=name), tuned=True, unsure=unsure, device=device,
             max_size=None, if_changed=False, dry_run=dry_run, as_json=as_json,
         )  # fmt: skip
-    from ejcache.cli.tuned.transfer import push_records
 
     return push_records(url, directory, name=name, device=device, unsure=unsure, dry_run=dry_run, as_json=as_json)
 
@@ -314,11 +296,8 @@ def pull(
 
         return pull_from_ejkernel(url, directory, as_json=as_json)
     if is_archive(url):
-        from ejcache.cli.archives import pull_archive
-
         if dry_run:
             raise UsageError("a file does not say what is in it before it is read: leave out --dry-run")
         return pull_archive(url, directory, name=name, tuned=True, device=device, as_json=as_json)
-    from ejcache.cli.tuned.transfer import pull_records
 
     return pull_records(url, directory, name=name, device=device, dry_run=dry_run, as_json=as_json)

@@ -30,6 +30,7 @@ import jaxlib.version
 from ejcache.errors import MALFORMED
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import environment_variable
+from ejcache.util.cores import cores
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
 from ejcache.util.store_keys import is_hex
@@ -296,7 +297,6 @@ def cpu_threads() -> str:
     """Name the cores and the variable by which jaxlib before 0.11 splits loops on a CPU; empty for a newer one."""
     if jaxlib.version.__version_info__ >= (0, 11):
         return ""
-    from ejcache.util.cores import cores  # by an older jaxlib alone
 
     # XLA does not split the loops if it has one thread or one core.
     return f"{cores()} cores, NPROC={environment_variable('NPROC') or ''}"

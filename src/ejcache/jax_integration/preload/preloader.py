@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from ejcache import entry
+from ejcache.cache.writing import EntryWriter
 from ejcache.errors import EntryCorruptError
 from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.lowering.key import compiler_environment
+from ejcache.jax_integration.preload.background_loader import BackgroundLoader
 from ejcache.jax_integration.preload.run_profile import (
     MAX_PAYLOAD,
     RUN_PROFILE_KIND,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 
     from ejcache.cache.policy import CachePolicy
     from ejcache.jax_integration.compilation import Compilation, Placement
-    from ejcache.jax_integration.preload.background_loader import BackgroundLoader, PreloadedExecutable
+    from ejcache.jax_integration.preload.background_loader import PreloadedExecutable
     from ejcache.settings.table import Settings
 
 
@@ -409,8 +411,6 @@ class Preloader:
                     shared.note_local(use.key, use.quick)
         planned = [use for use in uses if use.stored]
         if planned and self.loader is None:
-            from ejcache.jax_integration.preload.background_loader import BackgroundLoader
-
             self.loader = BackgroundLoader(policy, settings)
         run.planned.set()
         loader = self.loader
@@ -448,7 +448,6 @@ class Preloader:
                 now = merge(now, name, uses)
             if any(differs(self._stored, now, name) for name in used):
                 header = entry.Header(key=self._profile_key, kind=RUN_PROFILE_KIND, jax=jax.__version__)
-                from ejcache.cache.writing import EntryWriter  # a run like the last one writes nothing
 
                 if EntryWriter(policy).write_beside(header, encode_profile(now), self._profile_settings):
                     self._stored = now
