@@ -10,6 +10,7 @@ from collections import Counter
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Self
 
+from bench.contestants import JAX
 from bench.context import ROOT, ChildError, child_environment
 
 sys.path.append(str(ROOT / "tools"))
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = [
+    "GCSFS",
     "URL",
     "BucketServer",
     "GcsServerProcess",
@@ -33,6 +35,15 @@ __all__ = [
 ]
 
 URL = "gs://bucket/cache"
+
+GCSFS = {
+    "FSSPEC_GCS_TOKEN": "anon",
+    "FSSPEC_GS_TOKEN": "anon",
+    "NO_GCE_CHECK": "true",
+    "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+}
+"""What gcsfs has to know; without the last of them it asks the server for minutes what it is. With the first ones,
+ejcache leaves its requests to gcsfs, too."""
 
 _SIDE = {"module_text-": "text", "pgle_profile-": "profile", "run_profile-": "run profile"}
 _KINDS = {"entries": "entry", "leases": "lease", "used": "journal", "counters": "counters", "policy.json": "policy"}
@@ -60,8 +71,12 @@ class BucketServer:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What leads programs to this server; without the last of them gcsfs asks it for minutes what it is."""
+        """What leads ejcache's programs to this server."""
         return bucket_variables(self.server.url)
+
+    def variables_of(self, who: str) -> dict[str, str]:
+        """What leads the programs of a contestant to this server: JAX's own cache asks it through gcsfs."""
+        return self.variables | (GCSFS if who == JAX else {})
 
     def take_requests(self) -> Counter[str]:
         """What was asked since the last time, by kind."""
@@ -71,13 +86,7 @@ class BucketServer:
 
 
 def bucket_variables(url: str) -> dict[str, str]:
-    return {
-        "STORAGE_EMULATOR_HOST": url,
-        "FSSPEC_GCS_TOKEN": "anon",
-        "FSSPEC_GS_TOKEN": "anon",
-        "NO_GCE_CHECK": "true",
-        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
-    }
+    return {"STORAGE_EMULATOR_HOST": url}
 
 
 def kind_of(method: str, path: str, name: str) -> str:

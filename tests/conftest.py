@@ -190,6 +190,17 @@ _LONGEST = (
 """What begins, so that no worker is left with it at the end."""
 
 
+@pytest.fixture(params=["https", "gcsfs"])
+def gcs_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What sends the requests to Google's storage, here and in programs: our own client, or gcsfs in its place."""
+    from dead_ends import TO_GCSFS
+
+    if request.param == "gcsfs":
+        for name, value in TO_GCSFS.items():
+            monkeypatch.setenv(name, value)
+    return request.param
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import files that have long tests only where none of them is asked for: some compute their tables."""
     wanted = not config.getoption("markexpr").startswith("not soak") or collection_path.suffix != ".py"

@@ -146,10 +146,9 @@ SEAMS = {
     "diskcache": ["stores/local/order.py", "stores/local/hints.py"],
     "filelock": ["util/locks.py"],
     "fsspec": ["bucket/*.py"],
-    "gcsfs": ["bucket/*.py"],
-    "google": ["bucket/gcs.py", "bucket/gcs_https.py"],
-    "requests": ["bucket/gcs_https.py"],
-    "urllib3": ["bucket/https_client.py"],
+    "gcsfs": ["bucket/gcsfs_bucket.py"],
+    "google": ["bucket/gcs.py", "bucket/google_credentials.py"],
+    "requests": ["bucket/google_credentials.py"],
     "jax": [
         "jax_integration/*.py",
         "reuse/*.py",
@@ -433,7 +432,7 @@ def test_checker_allows():
     """What each room is for is no trespass."""
     fine = {
         "stores/local/order.py": "import diskcache\nimport os\nfrom ejcache.stores.base import Store",
-        "bucket/gcs.py": "import fsspec\nimport gcsfs",
+        "bucket/gcsfs_bucket.py": "import fsspec\nimport gcsfs",
         "settings/resolve.py": "import os\nfrom ejcache.settings.resolve import Setting\nos.environ['A']",
         "jax_integration/seam/patch.py": "import jax\nfrom jax._src import compiler\njax._src.f()",
         "autotune/measure/tuner.py": "import jax",

@@ -65,7 +65,6 @@ def test_docstrings_begin_with_a_verb():
                 "bucket/base.py",
                 "bucket/client_bucket.py",
                 "bucket/folder.py",
-                "bucket/gcs.py",
                 "stores/base.py",
                 "stores/shared/store.py",
             },

@@ -71,7 +71,6 @@ PROGRAM: Final = """
         "sockets": sum(link.startswith("socket:") for link in links),
         "files": sum(link.startswith("/") for link in links),
         "hits": ejcache.stats().hits if sys.argv[1] != "none" else 0,
-        "gcsfs": "gcsfs" in sys.modules, "aiohttp": "aiohttp" in sys.modules,
     }))
 """
 
@@ -283,8 +282,7 @@ def process_rows(measured: dict[str, Any]) -> list[str]:
         each = measured["process"][name]
         memory = f"{(each['memory_kb'] - none['memory_kb']) / 1024:+.0f} MB"
         more = [f"{each[kind] - none[kind]:+d}" for kind in ("threads", "sockets", "files")]
-        client = "yes" if each["gcsfs"] else "no"
-        rows.append(f"| {words[name]} | {more[0]} | {memory} | {more[1]} | {more[2]} | {client} |")
+        rows.append(f"| {words[name]} | {more[0]} | {memory} | {more[1]} | {more[2]} |")
     return rows
 
 

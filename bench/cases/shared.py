@@ -131,7 +131,7 @@ def _warm_start(context: Context, outcome: Outcome, home: Path, names: list[str]
         )
     outcome.note(
         "In the cache is a program from when JAX asks for its executable to when it has it: the key, the fetch, the "
-        "load, and in the first one the import of gcsfs."
+        "load, and in the first one of JAX's cache the import of gcsfs."
     )
 
 
@@ -165,7 +165,9 @@ def _once(context: Context, outcome: Outcome, home: Path, names: list[str]) -> N
         context.say(f"{name}: four hosts begin with one program")
         with BucketServer(latency=LATENCY) as server:
             programs = [
-                Program(JITS, name, URL, 1, "--layers", layers, home=home / f"{name} {n}", env=server.variables)
+                Program(
+                    JITS, name, URL, 1, "--layers", layers, home=home / f"{name} {n}", env=server.variables_of(name)
+                )
                 for n in range(4)
             ]
             answers = run_together(programs)
@@ -304,7 +306,7 @@ def _in_trouble(home: Path, who: str, fault: dict[str, Any], after: int, *, coun
     from bench.buckets import URL, BucketServer, Program
 
     with BucketServer() as server:
-        program = Program(JITS, who, URL, count, "--pause-after", after or -1, home=home, env=server.variables)
+        program = Program(JITS, who, URL, count, "--pause-after", after or -1, home=home, env=server.variables_of(who))
         program.expect("ready")
         if fault and not after:
             server.server.add_fault(**fault)
@@ -326,7 +328,7 @@ def _in_trouble(home: Path, who: str, fault: dict[str, Any], after: int, *, coun
 def _run(server: BucketServer, name: str, count: int, home: Path) -> dict[str, Any]:
     from bench.buckets import URL, Program
 
-    program = Program(JITS, name, URL, count, home=home, env=server.variables)
+    program = Program(JITS, name, URL, count, home=home, env=server.variables_of(name))
     program.expect("ready")
     program.go_on()
     answer = program.answer()

@@ -14,7 +14,7 @@ from ejcache.stores.opening import open_bucket
 
 def main() -> None:
     bucket = open_bucket(sys.argv[1])
-    bucket.read("v1/policy.json")  # gcsfs is imported now
+    bucket.read("v1/policy.json")  # the connection is open now
     before, began = forget_peak(), time.perf_counter()
     report = run_pass(bucket, EvictionPolicy(max_size=int(sys.argv[2])))
     seconds, peak = time.perf_counter() - began, memory("VmHWM")

@@ -489,7 +489,7 @@ def test_a_client_that_takes_long_is_waited_for_in_the_background(unsteady, tmp_
     unsteady.breaker.use_note(note, seconds=1.0)
     waits = []
 
-    def prepare(seconds, *, light):
+    def prepare(seconds):
         waits.append(seconds)
         raise StoreNotAskedError("its library is still loading")
 

@@ -105,7 +105,7 @@ except StoreError as exc:
     print(exc)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
-KINDS = ("gs", "s3", "az")
+KINDS = ("gs", "gcsfs", "s3", "az")
 
 
 @pytest.fixture(params=KINDS)

@@ -7,14 +7,15 @@ import threading
 
 import pytest
 from buckets import DEADLINE, GcsServer, S3Server, gcs_bucket, s3_bucket
+from dead_ends import TO_GCSFS
 from lossy_proxy import LossyProxy
 from memory_bucket import MemoryBucket
 from soak_turns import some
 
 from ejcache.bucket.client_bucket import ClientBucket
-from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.errors import NoPermissionError, StoreNotAskedError, StoreUnavailableError
+from ejcache.stores.opening import kind_of_gcs
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.time_budget import Budget
 
@@ -87,6 +88,7 @@ class TestLostAnswersOfS3:
 
 
 class TestUploads:
+    @pytest.mark.usefixtures("gcs_client")
     def test_damage_on_the_way_to_google_is_found(self, gcs):
         """An upload whose bytes are changed on their way is refused by the server, and made again."""
         bucket = gcs_bucket(gcs)
@@ -120,6 +122,7 @@ class TestUploads:
 
 
 class TestDeletions:
+    @pytest.mark.usefixtures("gcs_client")
     @pytest.mark.parametrize("status", [404, 405, 501])
     def test_without_batches(self, gcs, status):
         """A server without the request for many deletions gets one request for each object, under its condition."""
@@ -166,6 +169,7 @@ class TestDeletions:
 
 
 class TestStrangeAnswers:
+    @pytest.mark.usefixtures("gcs_client")
     @pytest.mark.parametrize("operation", OPERATIONS)
     def test_a_login_page_instead_of_google(self, gcs, operation):
         """A proxy's page with status 200 is a storage that cannot be used, and no KeyError."""
@@ -185,10 +189,13 @@ class TestStrangeAnswers:
 
 
 class TestForbidden:
-    @pytest.fixture(params=["gcs", "s3"])
-    def unlistable(self, request, gcs, proxy, s3):
+    @pytest.fixture(params=["https", "gcsfs", "s3"])
+    def unlistable(self, request, gcs, proxy, s3, monkeypatch):
         """A bucket that these credentials may not list: it answers 403 for what is absent."""
-        bucket = gcs_bucket(gcs) if request.param == "gcs" else s3
+        if request.param == "gcsfs":
+            for variable, value in TO_GCSFS.items():
+                monkeypatch.setenv(variable, value)
+        bucket = s3 if request.param == "s3" else gcs_bucket(gcs)
         bucket.write("there", b"value")
         gcs.add_fault("status", method="GET", path="hidden", status=403)
         proxy.answers["GET", "hidden"] = (403, b"<Error><Code>AccessDenied</Code><Message>No</Message></Error>")
@@ -222,13 +229,14 @@ class TestCredentials:
     @pytest.mark.parametrize(
         ("content", "said"), [(None, "does not exist"), ("{", "is not JSON"), ("[]", "does not hold credentials")]
     )
+    @pytest.mark.usefixtures("gcs_client")
     def test_a_file_that_cannot_be_used_is_named(self, tmp_path, monkeypatch, content, said):
         """The file, the variable that names it, the cause and a remedy are in one sentence."""
         path = tmp_path / "key.json"
         if content is not None:
             path.write_text(content)
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
-        bucket = GcsBucket("bucket")
+        bucket = kind_of_gcs()("bucket")
         with pytest.raises(StoreUnavailableError, match=f"GOOGLE_APPLICATION_CREDENTIALS, {path}, {said}: correct"):
             bucket.read("k")
         bucket.close()
@@ -249,11 +257,11 @@ class SlowClient(MemoryBucket, ClientBucket):
     def _load(self):
         return self.load()
 
-    def _make(self, loop):
+    def _make(self):
         return self.make()
 
-    @staticmethod
-    async def _finish(client):
+    @classmethod
+    def _release(cls, client):
         """Nothing is to be closed."""
 
 
@@ -353,7 +361,7 @@ def test_a_program_that_ends_waits_for_an_import(run_forked):
             for _ in range(10_000_000):
                 pass
             print("loaded")
-        startup = client_bucket.ClientStartup(load, lambda _: None, None)
+        startup = client_bucket.ClientStartup(load, lambda: None)
         child = os.fork()
         assert len(list(client_bucket._loading)) == bool(child)
         assert not child or not os.waitpid(child, 0)[1]
@@ -361,12 +369,36 @@ def test_a_program_that_ends_waits_for_an_import(run_forked):
     assert run_forked(program).stdout == "loaded\n"
 
 
+def test_an_error_that_nobody_awaits_is_not_printed(moto, run_client):
+    """A client may read in several tasks, and raise what the first one says: the others' errors are nobody's."""
+    program = """
+        import asyncio, gc, sys
+        from ejcache.bucket.s3 import S3Bucket
+
+        async def fail():
+            raise ConnectionError("lost")
+
+        async def forget(_):
+            asyncio.ensure_future(fail())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            gc.collect()
+
+        options = {"key": "a", "secret": "b", "client_kwargs": {"region_name": "us-east-1"}}
+        bucket = S3Bucket("bucket", "nobody", options={**options, "endpoint_url": sys.argv[1]})
+        bucket._run_on_loop(forget, 60)
+        print(bucket.create("k", b"x"))
+    """
+    finished = run_client(program, moto.url)
+    assert (finished.stdout, finished.stderr) == ("True\n", "")
+
+
 @pytest.mark.parametrize("threads", [0, 1])
 def test_a_program_that_begins_to_end_leaves_no_loop(threads, run_forked):
     """Python starts no thread any more: the loop that cannot run is closed, or asyncio prints a traceback of it."""
     program = """
         import asyncio, sys
-        from ejcache.bucket import client_bucket
+        from ejcache.bucket import loop_bucket
         from ejcache.util import scheduler, threads
         start, left = threads.start_daemon, [None] * int(sys.argv[1])
         def start_while_any_is_left(*task, **named):
@@ -374,7 +406,7 @@ def test_a_program_that_begins_to_end_leaves_no_loop(threads, run_forked):
         threads.start_daemon = scheduler.start_daemon = start_while_any_is_left
         loops, make = [], asyncio.new_event_loop
         asyncio.new_event_loop = lambda: loops.append(make()) or loops[-1]
-        assert client_bucket._loop.get() is None
+        assert loop_bucket._loop.get() is None
         assert [loop.is_closed() for loop in loops] == [True]
     """
     assert run_forked(program, str(threads)).stderr == ""

@@ -20,7 +20,10 @@ POLICY = RetryPolicy(deadline=5.0)
 
 
 @pytest.fixture
-def bucket(server, unbroken_breakers):
+def bucket(server, unbroken_breakers, request):
+    if "gcs_client" in request.fixturenames:
+        request.getfixturevalue("gcs_client")
+    server.reset()
     with_breaker = gcs_bucket(server)
     with_breaker.policy = POLICY
     yield with_breaker
@@ -184,6 +187,7 @@ def test_the_pace_recovers(retry_time):
     assert retry_time.monotonic() == began
 
 
+@pytest.mark.usefixtures("gcs_client")
 def test_throttling_opens_no_breaker(server, bucket, retry_time, monkeypatch):
     """Any number of throttled operations leave the breaker closed; storage that is broken opens it."""
     bucket.create("k", b"value")

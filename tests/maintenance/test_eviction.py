@@ -306,24 +306,6 @@ def test_chance_at_the_end(clock):
     assert Process(MemoryBucket(), clock, chance=0.0).scheduler.run_at_exit() is None
 
 
-def test_the_end_lists_where_it_is_prepared():
-    """What a listing needs is made before the end: once so much is to be stored that the end may make a pass."""
-    made = []
-
-    class Noting(MemoryBucket):
-        def prepare(self, *, wait=0.0, fully=False):
-            made.append(fully)
-
-    store = tiered(Noting())
-    attach(store, chance=lambda: 0.25)
-    for number in range(33):
-        store.put(f"k{number}", bytes(1 << 19))
-    assert made == [False] * 31 + [True] * 2
-    store.shared.prepare(size=1 << 21)
-    assert made.pop() is True
-    store.close()
-
-
 def test_the_end_of_most_programs_asks_for_no_policy(clock):
     """A program that stored little would make a pass by no policy with this chance, so that it makes no request."""
     for stored, asks in ((0, False), (10 << 20, False), (16 << 20, True)):

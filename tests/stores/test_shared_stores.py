@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 from azurite import AzureServer, azure_bucket
-from buckets import ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
+from buckets import DEADLINE, ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
 from capabilities import require
 from store_sharing import ProcessTests, PromptStore
 from store_suite import ODD_KEYS, briefly
 
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
+from ejcache.bucket.gcsfs_bucket import GcsfsBucket
+from ejcache.bucket.retry import RetryPolicy
 from ejcache.maintenance.eviction import ScannedStore, run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 
@@ -96,6 +98,17 @@ _of_the_protocol = briefly(
     *("test_peek_length", "test_value_sizes", "test_odd_keys", "test_quarantine_compares", "test_read_only"),
 )
 """What a request and its answer can be wrong about; rounds and processes are in the tests of GCS and of files."""
+
+
+@_of_the_protocol
+class TestGcsfs(_ServedTests):
+    """The same where gcsfs sends the requests."""
+
+    server = "gcs"
+    odd_keys = ODD_KEYS[::7]
+
+    def bucket(self, path):
+        return GcsfsBucket("bucket", prefix_of(path), endpoint_url=endpoint_at(path), policy=RetryPolicy(DEADLINE))
 
 
 @_of_the_protocol

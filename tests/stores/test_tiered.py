@@ -509,10 +509,10 @@ class FailedLately(MemoryBucket):
         self.prepared = 0
         self.asked = []
 
-    def prepare(self, *, wait=0.0, fully=False):
+    def prepare(self, *, wait=0.0):
         self.prepared += 1
 
-    def _prepare(self, make_seconds, *, light=False):
+    def _prepare(self, make_seconds):
         self.asked.append(make_seconds)
         if not self.gate.wait(60):
             raise StoreNotAskedError("its library is still loading")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from helpers import ROOT
 
@@ -16,9 +16,12 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 from gcs_server import GcsServer, GcsServerProcess
 
-from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.bucket.s3 import S3Bucket
+from ejcache.stores.opening import kind_of_gcs
+
+if TYPE_CHECKING:
+    from ejcache.bucket.gcs import GcsBucket
 
 __all__ = [
     "ENDPOINT",
@@ -46,10 +49,14 @@ def endpoint_at(path: Path) -> str:
     return (path.parent / ENDPOINT).read_text()
 
 
-def gcs_bucket(server: GcsServer | str, prefix: str = "prefix", *, deadline: float = DEADLINE) -> GcsBucket:
-    """The bucket named "bucket" of a server."""
+def gcs_bucket(
+    server: GcsServer | str, prefix: str = "prefix", *, name: str = "bucket", deadline: float = DEADLINE, **more: Any
+) -> GcsBucket:
+    """A bucket of a server, with the client that this environment leads to."""
     url = server if isinstance(server, str) else server.url
-    return GcsBucket("bucket", prefix, endpoint_url=url, policy=RetryPolicy(deadline))
+    bucket = kind_of_gcs()(name, prefix, endpoint_url=url, policy=RetryPolicy(deadline), **more)
+    bucket.make_seconds = deadline  # a busy machine makes its client slowly
+    return bucket
 
 
 class S3Server:

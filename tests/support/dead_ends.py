@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
     from pathlib import Path
 
-__all__ = ["TROUBLES", "URLS", "Full", "Silent", "Trouble", "any_request", "leads_to", "no_names"]
+__all__ = ["TO_GCSFS", "TROUBLES", "URLS", "Full", "Silent", "Trouble", "any_request", "leads_to", "no_names"]
 
-URLS = {"gs": "gs://bucket/cache", "s3": "s3://bucket/cache", "az": "az://bucket/cache"}
+URLS = {"gs": "gs://bucket/cache", "gcsfs": "gs://bucket/cache", "s3": "s3://bucket/cache", "az": "az://bucket/cache"}
+
+TO_GCSFS = {"FSSPEC_GCS_PROJECT": "p"}
+"""The environment of who has told fsspec something about `gcs`: gcsfs then sends the requests."""
 
 _AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Of Microsoft's emulators; everybody knows it."""
@@ -77,8 +80,10 @@ def any_request(status: int, body: str, *, to: str = "") -> Iterator[str]:
 
 
 _PAGE = "<html><body>Please log in to use this network.</body></html>"
+_FORBIDDEN = '{"error": {"code": 403, "message": "no access", "errors": [{"reason": "forbidden", "message": "no"}]}}'
 _REFUSALS = {
-    "gs": '{"error": {"code": 403, "message": "no access", "errors": [{"reason": "forbidden", "message": "no"}]}}',
+    "gs": _FORBIDDEN,
+    "gcsfs": _FORBIDDEN,
     "s3": '<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>',
     "az": '<?xml version="1.0"?><Error><Code>AuthorizationFailure</Code><Message>no access</Message></Error>',
 }
@@ -108,8 +113,8 @@ def no_names(directory: Path, *, seconds: float = 0.0) -> Path:
 
 def leads_to(storage: str, url: str) -> dict[str, str]:
     """The variables that lead programs from `URLS[storage]` to a server, with credentials that it may refuse."""
-    if storage == "gs":
-        return {"STORAGE_EMULATOR_HOST": url}
+    if storage in ("gs", "gcsfs"):
+        return {"STORAGE_EMULATOR_HOST": url} | (TO_GCSFS if storage == "gcsfs" else {})
     if storage == "s3":
         keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
         return {"AWS_ENDPOINT_URL": url, **keys}
@@ -120,8 +125,8 @@ def leads_to(storage: str, url: str) -> dict[str, str]:
 def _without_credentials(storage: str, metadata: str) -> dict[str, str]:
     """No credentials are there, and the service of the machine that may have some does not answer."""
     host = metadata.removeprefix("http://")
-    if storage == "gs":
-        return {"GCE_METADATA_HOST": host, "GCE_METADATA_IP": host}
+    if storage in ("gs", "gcsfs"):
+        return {"GCE_METADATA_HOST": host, "GCE_METADATA_IP": host} | (TO_GCSFS if storage == "gcsfs" else {})
     if storage == "s3":
         return {"AWS_EC2_METADATA_SERVICE_ENDPOINT": metadata, "AWS_DEFAULT_REGION": "us-east-1"}
     return {

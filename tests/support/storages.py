@@ -19,6 +19,7 @@ __all__ = ["STORAGES", "Storage", "running", "why_not"]
 
 _SERVERS: dict[str, Callable[[], AbstractContextManager]] = {
     "gs": GcsServerProcess,
+    "gcsfs": GcsServerProcess,
     "s3": S3Server,
     "az": AzureServer,
 }

@@ -57,21 +57,6 @@ def test_a_failing_call_ends_the_rest():
     assert len(running) < 20
 
 
-def test_spare_threads(monkeypatch):
-    """What is submitted when no thread can be started any more runs beside what is running, in those to spare."""
-    pool, gate = DaemonPool(), threading.Event()
-    held = [pool.submit(lambda: gate.wait(60), spare=2) for _ in range(3)]
-    assert (pool.threads, pool.idle) == (5, 2)
-    monkeypatch.setattr("ejcache.util.threads.start_daemon", lambda *_, **__: False)
-    pool.submit(lambda: None, spare=4).result(60)
-    barrier = threading.Barrier(3)
-    last = [pool.submit(lambda: barrier.wait(60), spare=4) for _ in range(2)]
-    barrier.wait(60)
-    assert [each.result(60) is not None for each in last] == [True, True]
-    gate.set()
-    assert [each.result(60) for each in held] == [True] * 3
-
-
 @pytest.fixture
 def ending():
     """Idle threads end from now on."""

@@ -34,9 +34,9 @@ class AzureBucket(FsspecBucket):
             raise StoreUnavailableError("az:// needs adlfs: pip install 'ejcache[azure]'") from exc
         return adlfs.AzureBlobFileSystem
 
-    def _make(self, loop: asyncio.AbstractEventLoop) -> Files:
-        files = super()._make(loop)
-        asyncio.run_coroutine_threadsafe(_replace_client(files.system), loop).result()
+    def _make(self) -> Files:
+        files: Files = super()._make()
+        asyncio.run_coroutine_threadsafe(_replace_client(files.system), self._current_loop).result()
         return files
 
     @staticmethod

@@ -36,7 +36,6 @@ ABSENT: Final = "absent"
 _MOST_PAGES: Final = 100_000
 """Of one listing: a hundred million objects."""
 _BATCH: Final = 100
-_LIGHT_BYTES: Final = 1 << 20
 _REREADS: Final = 3
 
 
@@ -68,11 +67,6 @@ class BlobInfo:
     size: int
     created: float
     version: str
-
-
-def is_light(size: float) -> bool:
-    """Return true for an upload of so many bytes that needs no large client."""
-    return size <= _LIGHT_BYTES
 
 
 class Bucket(Closing):
@@ -133,23 +127,17 @@ class Bucket(Closing):
             self.delete(name)
         return None if info is None else info.created
 
-    def prepare(self, *, wait: float = 0.0, fully: bool = False) -> None:
+    def prepare(self, *, wait: float = 0.0) -> None:
         """Begin in the background what the first request needs, such as the import of a client's library.
 
         Args:
             wait: seconds to wait for it.
-            fully: also what large uploads, listings and deletions of many objects need.
         """
 
     @property
     def is_prepared(self) -> bool:
-        """True if a read or a small change needs nothing that takes long to make."""
+        """True if what the first request needs is there, or is being made."""
         return True
-
-    @property
-    def is_fully_prepared(self) -> bool:
-        """True if a large upload or a listing needs nothing that takes long to make."""
-        return self.is_prepared
 
     def read(self, name: str, *, length: int | None = None) -> Blob | None:
         """Return the object, or its first `length` bytes, or None; one request unless it is larger than `part_size`.
@@ -205,7 +193,7 @@ class Bucket(Closing):
                 return None
 
         while True:
-            blob = self._ask(f"reading {self.url}/{name}", attempt, again=again, light=True)
+            blob = self._ask(f"reading {self.url}/{name}", attempt, again=again)
             if blob is None and version is None:
                 return
             if blob is None or (not blob.data and start < blob.size):
@@ -239,7 +227,7 @@ class Bucket(Closing):
                 return None
 
         again = self._again(name, lambda bucket: bucket.stat(name))
-        return self._ask(f"looking for {self.url}/{name}", attempt, again=again, light=True)
+        return self._ask(f"looking for {self.url}/{name}", attempt, again=again)
 
     def create(self, name: str, data: bytes) -> bool:
         """Write the object if there is none; False if there is one. Of several writers exactly one gets True."""
@@ -265,8 +253,7 @@ class Bucket(Closing):
             return written
 
         try:
-            light = is_light(len(data))
-            return self._change(f"writing {self.url}/{name}", attempt, size=len(data), light=light)
+            return self._change(f"writing {self.url}/{name}", attempt, size=len(data))
         except StoreReadOnlyError as exc:
             if version == ABSENT and self.one_identity:
                 self.refusal = exc
@@ -279,7 +266,7 @@ class Bucket(Closing):
             # If the answer to an earlier try was lost, that try has most likely deleted it.
             return self._delete(name, version, timeout) or (lost and self._stat(name, timeout) is None)
 
-        return self._change(f"deleting {self.url}/{name}", attempt, light=True)
+        return self._change(f"deleting {self.url}/{name}", attempt)
 
     def delete_many(self, wanted: Iterable[tuple[str, str | None]]) -> Iterator[str]:
         """Delete many objects, each under its condition as `delete` does, in as few requests as the storage allows.
@@ -342,7 +329,7 @@ class Bucket(Closing):
             time.sleep(random.uniform(0, min(1.0, 0.02 * 2.0**attempt)))  # noqa: S311 (jitter)
         raise StoreBusyError(f"other processes kept changing {self.url}/{name}")
 
-    def _change(self, what: str, attempt: Callable[..., T], *, size: int = 0, light: bool = False) -> T:
+    def _change(self, what: str, attempt: Callable[..., T], *, size: int = 0) -> T:
         """Return `_ask` for a change: `attempt(timeout, lost=…)` gets `lost`: whether an earlier answer was lost."""
         lost = False
 
@@ -354,7 +341,7 @@ class Bucket(Closing):
                 lost = lost or exc.ambiguous
                 raise
 
-        return self._ask(what, noted, size=size, light=light)
+        return self._ask(what, noted, size=size)
 
     def _again(self, name: str, ask: Callable[[Bucket], object]) -> Callable[[], object] | None:
         """Return what asks again, for the breaker; None if no program waits for what is there."""
@@ -367,7 +354,6 @@ class Bucket(Closing):
         *,
         size: int = 0,
         again: Callable[[], object] | None = None,
-        light: bool = False,
     ) -> T:
         """Make one operation: all of them pass here. The breaker decides whether, the policy how long and how often.
 
@@ -376,7 +362,6 @@ class Bucket(Closing):
             attempt: makes one try, of so many seconds.
             size: bytes to be sent.
             again: asks the same once more, for the breaker.
-            light: it reads, or changes a small object: `_prepare` gets it.
         """
 
         def counted(timeout: float) -> T:
@@ -394,19 +379,17 @@ class Bucket(Closing):
             return self.policy.run(what, counted, size=size, budget=budget, pace=pace)
 
         if self.breaker is None:
-            self._prepare(math.inf, light=light)
+            self._prepare(math.inf)
             return operation()
-        prepare = partial(self._prepare, light=light)
         return self.breaker.call(
-            self.url, operation, prepare=prepare, probe=lambda: self.stat("ejcache-probe"), again=again
+            self.url, operation, prepare=self._prepare, probe=lambda: self.stat("ejcache-probe"), again=again
         )
 
-    def _prepare(self, make_seconds: float, *, light: bool = False) -> None:  # not every storage has a client
+    def _prepare(self, make_seconds: float) -> None:  # not every storage has a client
         """Wait until the client can send requests; this time does not count as the storage's.
 
         Args:
             make_seconds: a client that takes longer, after its library's import, is not waited for.
-            light: for a request that reads, or changes a small object.
 
         Raises:
             StoreNotAskedError: it is not ready yet, or the program is ending and has made none.

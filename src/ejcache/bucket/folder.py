@@ -58,19 +58,14 @@ class BucketFolder(Bucket):
         """Ask the storage's clock by an object of this name, which lies outside of the folder for a moment."""
         return self.root.now(name)
 
-    def prepare(self, *, wait: float = 0.0, fully: bool = False) -> None:
+    def prepare(self, *, wait: float = 0.0) -> None:
         """Begin in the background what the first request needs."""
-        self.root.prepare(wait=wait, fully=fully)
+        self.root.prepare(wait=wait)
 
     @property
     def is_prepared(self) -> bool:
-        """True if a read or a small change needs nothing that takes long to make."""
+        """True if what the first request needs is there, or is being made."""
         return self.root.is_prepared
-
-    @property
-    def is_fully_prepared(self) -> bool:
-        """True if a large upload or a listing needs nothing that takes long to make."""
-        return self.root.is_fully_prepared
 
     def is_damaged_on_the_way(self, blob: Blob) -> bool:
         """True if what the storage says of the object shows that other bytes than these are stored."""
@@ -91,13 +86,12 @@ class BucketFolder(Bucket):
         *,
         size: int = 0,
         again: Callable[[], object] | None = None,
-        light: bool = False,
     ) -> T:
         named = what.replace(f"{self.url}/", f"{self.url}/{self.folder}", 1)
-        return super()._ask(named, attempt, size=size, again=again, light=light)
+        return super()._ask(named, attempt, size=size, again=again)
 
-    def _prepare(self, make_seconds: float = math.inf, *, light: bool = False) -> None:
-        self.root._prepare(make_seconds, light=light)  # noqa: SLF001 (the other half of the class)
+    def _prepare(self, make_seconds: float = math.inf) -> None:
+        self.root._prepare(make_seconds)  # noqa: SLF001 (the other half of the class)
 
     def _delete_batch(self, batch: list[tuple[str, str | None]]) -> list[str]:
         folder = self.folder

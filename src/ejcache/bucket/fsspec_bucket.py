@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo
-from ejcache.bucket.client_bucket import ClientBucket
+from ejcache.bucket.loop_bucket import LoopBucket
 from ejcache.bucket.responses import MAX_DOCUMENT, shorten_answer
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreError, StoreUnavailableError
@@ -62,7 +62,7 @@ class Files(NamedTuple):
             await self.call("pipe_file", name, data, **how)
 
 
-class FsspecBucket(ClientBucket):
+class FsspecBucket(LoopBucket):
     """Objects below a URL; a version is a digest of the content, or the metadata that a listing has.
 
     Args:
@@ -83,12 +83,12 @@ class FsspecBucket(ClientBucket):
 
         return get_filesystem_class(self.url.partition("://")[0])
 
-    def _make(self, loop: asyncio.AbstractEventLoop) -> Files:
+    def _make(self) -> Files:
         from fsspec.core import url_to_fs
 
         # On fsspec's own loop, which has a thread and an executor of its own, a program that is ending would wait for
         # ever.
-        own = {"loop": loop} if self._load().async_impl else {}
+        own = {"loop": self._current_loop} if self._load().async_impl else {}
         # Not every file system takes the option that keeps it from remembering listings; some have none to remember.
         options = {"skip_instance_cache": True, **own, **self._options}
         system, root = url_to_fs(self.url, **options)

@@ -1,41 +1,48 @@
-"""Requests to one server by plain HTTPS, through urllib3: bounded in time and in size, on connections that are kept.
+"""Requests to one server by plain HTTPS: bounded in time and in size, on connections that are kept.
 
-Importing urllib3 takes a thirtieth of what a client of a bucket takes. A request runs in another thread, which is left
-behind at its deadline: nothing else ends a name look-up, or a header that comes a byte a second.
+A request runs in the thread of its caller. Before each call of the operating system the socket gets the time that is
+left, because a timeout of its own would begin again with every byte. Only a connection is opened in another thread,
+which is left behind at the deadline: nothing ends a name look-up.
+
 Proxies and certificates are those of aiohttp: no proxy of the environment, and the authorities of OpenSSL
 (`SSL_CERT_FILE`, `SSL_CERT_DIR`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import io
 import json
+import select
 import socket
-import threading
+import ssl
+import time
+from collections import deque
+from contextlib import suppress
 from functools import partial
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-from ejcache.bucket.responses import AnswerBounds
+from ejcache.bucket.responses import AnswerBounds, Arriving, joined_headers
 from ejcache.bucket.retry import TransientError
 from ejcache.errors import StoreUnavailableError
 from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
 
 _CONNECTIONS: Final = 64
+_IDLE: Final = 60.0
+"""Seconds for which a connection is kept: firewalls forget one that is not used, and say nothing."""
 _PIECE: Final = 1 << 18
 _LATER: Final = 1.0
-"""Seconds after the deadline of a request at which its thread gives it up by itself."""
-_SPARE: Final = 4
-"""Idle threads that a process which writes has for its end: it then uploads, and releases leases, at the same time."""
-_sending: Final = threading.local()
+"""Seconds after the deadline of a request at which the thread that opens its connection gives up by itself."""
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 class HttpAnswer(NamedTuple):
-    """What a server has answered. The names of headers have no case."""
+    """What a server has answered. The names of headers are in small letters."""
 
     status: int
     headers: Mapping[str, str]
@@ -46,33 +53,68 @@ class HttpAnswer(NamedTuple):
         return json.loads(self.body)
 
 
-class _Exchange:
-    """A request and its answer while it arrives. The thread that waits for it and the one that reads it share it.
+class Connection:
+    """An open connection, on which one request at a time may wait until `deadline`, by the monotonic clock."""
 
-    Attributes:
-        has_begun: the header of the answer has come,
-        bytes: and so many of its body.
-        connection: the one that it comes from.
-    """
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._idle_since = 0.0
+        self.deadline = 0.0
 
-    def __init__(self, method: str, target: str, headers: dict[str, str], body: bytes, *, seconds: float) -> None:
-        self.method, self.target, self.headers, self.body = method, target, headers, body
-        self.seconds = seconds
-        self.has_begun = False
-        self.bytes = 0
-        self.connection: Any = None
+    @property
+    def is_usable(self) -> bool:
+        """True if the server has not closed it, nor said anything, since the last answer."""
+        if time.monotonic() - self._idle_since > _IDLE:
+            return False
+        try:
+            if hasattr(select, "poll"):  # eventlet takes it away
+                poll = select.poll()
+                poll.register(self._sock, select.POLLIN)
+                return not poll.poll(0)
+            return not select.select([self._sock], [], [], 0)[0]
+        except (OSError, ValueError):  # ValueError: it is closed, or has too high a number for `select`
+            return False
 
-    def abandon(self) -> None:
-        """End what the other thread reads."""
-        sock = getattr(self.connection, "sock", None)
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+    def rest(self) -> None:
+        """Note that nobody uses it from now on."""
+        self._idle_since = time.monotonic()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def send(self, parts: Sequence[bytes]) -> None:
+        """Send the parts of a request. A call sends what the system takes at once, so that each has the time left."""
+        for part in parts:
+            left = memoryview(part)
+            while left:
+                self._allow()
+                left = left[self._sock.send(left) :]
+
+    def read_into(self, buffer: Any) -> int:
+        """Read what has come, or what comes first."""
+        self._allow()
+        return self._sock.recv_into(buffer)
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        """Return what `HTTPResponse` reads. Closing that leaves the connection open."""
+        return io.BufferedReader(_Reader(self))
+
+    def _allow(self) -> None:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the deadline has passed")
+        self._sock.settimeout(left)
 
 
-def load_https() -> None:
-    """Import the library, which takes a while."""
-    import urllib3  # noqa: F401
+class _Reader(io.RawIOBase):
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._connection.read_into(buffer)
 
 
 class HttpsClient:
@@ -83,16 +125,20 @@ class HttpsClient:
     """
 
     def __init__(self, location: str) -> None:
-        from urllib3.util import parse_url
-
-        found = parse_url(location)
-        self._host, self._path = str(found.host), (found.path or "").rstrip("/")
-        kind, options = _pool_kind(str(found.scheme))
-        self._pool = kind(self._host.strip("[]"), found.port, maxsize=_CONNECTIONS, **options)
+        found = urlsplit(location)
+        self._host, self._path = found.hostname or "", found.path.rstrip("/")
+        self._port = found.port or _PORTS[found.scheme]
+        self._name = f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+        self._named = self._name.removesuffix(f":{_PORTS[found.scheme]}")
+        self._tls = ssl.create_default_context() if found.scheme == "https" else None
+        self._idle: deque[Connection] = deque()
+        self._is_closed = False
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
-        self._pool.close()
+        """Close the connections that nobody uses, and the others after their requests."""
+        self._is_closed = True
+        while (connection := self._take()) is not None:
+            connection.close()
 
     def send(
         self,
@@ -101,7 +147,7 @@ class HttpsClient:
         params: Mapping[str, str],
         *,
         headers: Mapping[str, str],
-        body: bytes,
+        body: Sequence[bytes],
         seconds: float,
         body_seconds: float,
         most: int,
@@ -113,7 +159,7 @@ class HttpsClient:
             path: below the location, quoted.
             params: of the query.
             headers: of the request.
-            body: of the request.
+            body: of the request, in parts.
             seconds: until the answer begins to arrive.
             body_seconds: from then until it has arrived.
             most: bytes that it may have.
@@ -124,87 +170,120 @@ class HttpsClient:
             StoreUnavailableError: the server cannot be talked to.
         """
         target = f"{self._path}/{path}{'?' if params else ''}{urlencode(params)}"
-        exchange = _Exchange(method, target, dict(headers), body, seconds=seconds + body_seconds)
-        future = submit(partial(self._make, exchange, most), spare=0 if method == "GET" else _SPARE)
+        head = self._head(method, target, headers, sum(map(len, body)))
+        deadline, arrival = time.monotonic() + seconds, Arriving()
+        connection = None
         try:
-            try:
-                return future.result(seconds)
-            except TimeoutError:
-                if future.done() or not exchange.has_begun:
-                    raise
-                return future.result(body_seconds)
+            connection = self._take() or self._open(seconds)
+            connection.deadline = deadline
+            answer, may_stay = self._exchange(connection, method, [head, *body], arrival, body_seconds, most)
         except TimeoutError as exc:
-            has_begun = exchange.has_begun  # the thread that is left behind may still note something
-            future.cancel()
-            exchange.abandon()
-            said = "no full answer" if has_begun else f"no answer for {seconds:.3g} s"
-            raise TransientError(said, ambiguous=True, busy=True, arriving=has_begun, arrived=exchange.bytes) from exc
+            raise arrival.is_late(seconds) from exc
+        except StoreUnavailableError:  # an `OSError`, too
+            raise
+        except (HTTPException, OSError) as exc:
+            raise TransientError(f"the connection broke: {str(exc) or type(exc).__name__}", ambiguous=True) from exc
+        else:
+            if may_stay:
+                self._keep(connection)
+                connection = None
+            return answer
+        finally:
+            if connection is not None:
+                connection.close()  # what is left of the answer is not the next one's
+
+    def _head(self, method: str, target: str, headers: Mapping[str, str], length: int) -> bytes:
+        lines = [f"{method} {target} HTTP/1.1", f"Host: {self._named}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if length or method == "POST":
+            lines.append(f"Content-Length: {length}")
+        if any("\r" in line or "\n" in line for line in lines):
+            raise StoreUnavailableError(f"{self._host}: a header of the request has more than one line")
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+    def _exchange(
+        self,
+        connection: Connection,
+        method: str,
+        request: Sequence[bytes],
+        arrival: Arriving,
+        body_seconds: float,
+        most: int,
+    ) -> tuple[HttpAnswer, bool]:
+        """Return the answer, and whether another request may follow on the connection."""
+        with suppress(BrokenPipeError):  # the server may have answered before it had everything
+            connection.send(request)
+        response = HTTPResponse(connection, method=method)  # type: ignore[arg-type]  # it calls `makefile` alone
+        response.begin()
+        headers = joined_headers(response.headers.items())
+        bounds = AnswerBounds(self._host, response.status, headers, most, arrival)
+        if response.status < 300:
+            arrival.has_begun = True
+            connection.deadline = max(connection.deadline, time.monotonic() + body_seconds)
+        pieces = []
+        while response.length != 0 and (piece := response.read1(_PIECE)):
+            pieces.append(bounds.counted(piece))
+        if response.length:
+            raise IncompleteRead(b"", response.length)
+        response.close()
+        return HttpAnswer(response.status, headers, b"".join(pieces)), not response.will_close
+
+    def _take(self) -> Connection | None:
+        """Return an open connection that nobody uses, the last one that was used."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()
+            except IndexError:  # another thread has taken it
+                return None
+            if connection.is_usable:
+                return connection
+            connection.close()
+        return None
+
+    def _keep(self, connection: Connection) -> None:
+        connection.rest()
+        self._idle.append(connection)
+        if self._is_closed or len(self._idle) > _CONNECTIONS:
+            self._drop()
+
+    def _drop(self) -> None:
+        with suppress(IndexError):
+            self._idle.popleft().close()
+
+    def _open(self, seconds: float) -> Connection:
+        """Open a connection in another thread; raises TimeoutError if that takes longer."""
+        future = submit(partial(self._connect, seconds + _LATER))
+        try:
+            return future.result(seconds)
         except BaseException:
-            future.cancel()
+            # What is opened nevertheless is for the next request.
+            if not future.cancel():
+                future.add_done_callback(self._keep_late)
             raise
 
-    def _make(self, exchange: _Exchange, most: int) -> HttpAnswer:
-        from urllib3 import exceptions as errors
-        from urllib3.util import Timeout
+    def _keep_late(self, opened: Future[Connection]) -> None:
+        if opened.exception() is None:
+            self._keep(opened.result())
 
-        _sending.exchange = exchange
+    def _connect(self, seconds: float) -> Connection:
         try:
-            response = self._pool.urlopen(
-                exchange.method,
-                exchange.target,
-                body=exchange.body or None,
-                headers=exchange.headers,
-                retries=False,
-                redirect=False,
-                timeout=Timeout(connect=exchange.seconds + _LATER, read=exchange.seconds + _LATER),
-                preload_content=False,
-                decode_content=False,
-            )
-            try:
-                bounds = AnswerBounds(self._host, response.status, response.headers, most, exchange)
-                exchange.has_begun = response.status < 300
-                body = b"".join(map(bounds.counted, response.stream(_PIECE)))
-                return HttpAnswer(response.status, response.headers, body)
-            except BaseException:
-                response.close()  # what is left of the answer is not the next one's
-                raise
-        except (errors.SSLError, errors.LocationValueError, errors.InvalidHeader) as exc:
+            sock = socket.create_connection((self._host, self._port), seconds)
+        except TimeoutError:
+            raise
+        except OSError as exc:
+            raise TransientError(f"{self._name}: {exc}", unreachable=True) from exc
+        except ValueError as exc:
+            raise StoreUnavailableError(f"{self._name}: no host has this name: {exc}") from exc
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                sock = self._tls.wrap_socket(sock, server_hostname=self._host)
+        except (ssl.SSLError, ValueError) as exc:  # ValueError: a name that no certificate can have
+            sock.close()
             raise StoreUnavailableError(f"{self._host}: {exc}") from exc
-        except errors.NewConnectionError as exc:  # a kind of `ConnectTimeoutError`
-            raise TransientError(str(exc), unreachable=True) from exc
-        except errors.ConnectTimeoutError as exc:
-            raise TransientError(str(exc), ambiguous=True, busy=True) from exc
-        except (errors.HTTPError, OSError) as exc:
-            raise TransientError(f"the connection broke: {str(exc) or type(exc).__name__}", ambiguous=True) from exc
-        finally:
-            _sending.exchange = None
-
-
-@functools.cache
-def _pool_kind(scheme: str) -> tuple[Any, dict[str, Any]]:
-    """Return a class of pools, whose connections tell the exchange of their thread which they are, and its options."""
-    from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
-
-    pool: Any = HTTPSConnectionPool if scheme == "https" else HTTPConnectionPool
-
-    class Connection(pool.ConnectionCls):  # type: ignore[misc]  # one of two classes
-        def request(self, *args: Any, **named: Any) -> None:
-            exchange = getattr(_sending, "exchange", None)
-            if exchange is not None:
-                exchange.connection = self
-            super().request(*args, **named)
-
-        # The messages of urllib3's errors begin with the connection, of which a person knows the address only.
-        def __repr__(self) -> str:
-            return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-        __str__ = __repr__
-
-    class Pool(pool):  # type: ignore[misc]
-        ConnectionCls = Connection
-
-    if scheme != "https":
-        return Pool, {}
-    import ssl
-
-    return Pool, {"ssl_context": ssl.create_default_context()}
+        except BaseException:
+            sock.close()
+            raise
+        connection = Connection(sock)
+        connection.rest()
+        return connection

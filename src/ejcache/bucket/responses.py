@@ -12,13 +12,13 @@ import base64
 import functools
 import hashlib
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.retry import TransientError
 from ejcache.util.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MAX_DOCUMENT: Final = 8 << 20
 """Bytes of an answer that is no object. Azure's pages are the largest: 5,000 names, with a kilobyte about each."""
@@ -38,18 +38,23 @@ def shorten_answer(said: object) -> str:
     return printable(" ".join(str(said)[: 4 * _SHOWN].split()))[:_SHOWN]
 
 
-def guard(session: Any) -> Any:
+def guard(session: Any, kind: type[Any] | None = None) -> Any:
     """Have a session of aiohttp read answers within bounds, and send each request once.
 
     aiohttp would send a request again by itself, and hide that the first one may have been carried out.
+
+    Args:
+        session: the session.
+        kind: of the answers, a subclass of what `bounded_response` returns.
     """
-    session._response_class = _bounded_response()  # noqa: SLF001  # the sessions of s3fs and of gcsfs exist already
+    session._response_class = kind or bounded_response()  # noqa: SLF001  # the session of s3fs exists already
     session._retry_connection = False  # noqa: SLF001
     return session
 
 
 @functools.cache
-def _bounded_response() -> type[Any]:
+def bounded_response() -> type[Any]:
+    """Return the class of answers within bounds."""
     from aiohttp import ClientResponse  # its import takes a fifth of a second
 
     class BoundedResponse(ClientResponse):
@@ -67,14 +72,31 @@ def _bounded_response() -> type[Any]:
     return BoundedResponse
 
 
-class Arriving(Protocol):
+def joined_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the headers of an answer, with their names in small letters; one that comes twice is joined by commas."""
+    joined: dict[str, str] = {}
+    for given, value in headers:
+        name = given.lower()
+        joined[name] = f"{joined[name]}, {value}" if name in joined else value
+    return joined
+
+
+class Arriving:
     """An answer that arrives.
 
     Attributes:
-        bytes: so many have come.
+        has_begun: its header has come,
+        bytes: and so many of its body.
     """
 
-    bytes: int
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.bytes = 0
+
+    def is_late(self, seconds: float) -> TransientError:
+        """Return the error for an answer that has not come, or not whole, though it had `seconds` to begin."""
+        said = "no full answer" if self.has_begun else f"no answer for {seconds:.3g} s"
+        return TransientError(said, ambiguous=True, busy=True, arriving=self.has_begun, arrived=self.bytes)
 
 
 class AnswerBounds:
@@ -83,7 +105,7 @@ class AnswerBounds:
     Args:
         host: that answers.
         status: of the answer.
-        headers: of the answer; their names have no case.
+        headers: of the answer; their names have no case, or are in small letters.
         most: bytes that the answer may have, if it is the one that was asked for.
         arrival: told how many bytes have come.
 
@@ -94,10 +116,10 @@ class AnswerBounds:
     def __init__(
         self, host: str, status: int, headers: Mapping[str, str], most: int, arrival: Arriving | None = None
     ) -> None:
-        if 300 <= status < 400 and "Location" in headers:
-            where = shorten_answer(headers["Location"])
+        if 300 <= status < 400 and "location" in headers:
+            where = shorten_answer(headers["location"])
             raise AnswerError(f"the answer of {host} is a redirect to {where}, perhaps a login page")
-        encoding = headers.get("Content-Encoding", "identity")
+        encoding = headers.get("content-encoding", "identity")
         if encoding != "identity":
             raise AnswerError(
                 f"the answer of {host} is encoded ({shorten_answer(encoding)}), which no request asks for"
@@ -157,12 +179,11 @@ def content_md5(data: bytes) -> str:
     return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
-class Arrival:
-    """Whether an answer has begun to arrive, how many seconds it has from then on, and the bytes that have come."""
+class Arrival(Arriving):
+    """An answer that arrives on the event loop, and has so many seconds once its header has come."""
 
     def __init__(self, seconds: float) -> None:
-        self.has_begun = False
-        self.bytes = 0
+        super().__init__()
         self.timeout: asyncio.Timeout | None = None
         self._seconds = seconds
 

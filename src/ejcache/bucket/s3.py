@@ -9,6 +9,7 @@ header, and S3 refuses an upload whose bytes have another digest.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import io
@@ -17,7 +18,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
-from ejcache.bucket.client_bucket import ClientBucket
+from ejcache.bucket.loop_bucket import LoopBucket
 from ejcache.bucket.object_names import TEMPORARY, process_name
 from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError
@@ -26,7 +27,6 @@ from ejcache.errors import StoreError, StoreReadOnlyError, StoreRefusedError, St
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable, Mapping
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class _RefusedError(Exception):  # an answer, not an error
         self.code = code
 
 
-class S3Bucket(ClientBucket):
+class S3Bucket(LoopBucket):
     """Objects of one bucket below a prefix; versions are ETags.
 
     Args:
@@ -80,9 +80,8 @@ class S3Bucket(ClientBucket):
         self._has_batches: bool | None = None
         self._session: Any = None
 
-    def _make(self, loop: asyncio.AbstractEventLoop) -> Any:
-        import asyncio
-
+    def _make(self) -> Any:
+        loop = self._current_loop
         options = {"session": self._session, **self._options}
         config = {
             "retries": {"total_max_attempts": 1, "mode": "standard"},

@@ -77,11 +77,6 @@ class MaintenanceScheduler:
         self._snapshot: str | None = None
         self._due = clock() + self._interval()
 
-    @property
-    def exit_bytes(self) -> float:
-        """The bytes that this process has to store before it may make a pass at exit."""
-        return self._chance_at_exit * _LEAST_BYTES
-
     def run_if_due(self) -> EvictionReport | None:
         """Make a pass if one is due; call this every minute. Never raises a `StoreError`."""
         try:
@@ -103,7 +98,7 @@ class MaintenanceScheduler:
 
     def run_at_exit(self) -> EvictionReport | None:
         """Make a pass at exit, with this process's probability; None without one. Never raises a `StoreError`."""
-        if self.exit_bytes >= self._stored() - self._stored_before:
+        if self._chance_at_exit * _LEAST_BYTES >= self._stored() - self._stored_before:
             return None  # whatever the policy is, so that the storage need not be asked for it
         try:
             policy = self._policy()
@@ -181,8 +176,6 @@ def attach(
         chance=chance,
     )
 
-    shared.lists_after = scheduler.exit_bytes
-
     breaker = shared.bucket.breaker
     if usage.are_unsent_uses_due() and not (breaker is not None and breaker.is_presumed_dead):
         shared.bucket.prepare()
@@ -195,8 +188,7 @@ def attach(
     def finish() -> None:
         if shared.bucket.is_prepared and store.patience() > 0:
             usage.take_unsent_uses()
-            if shared.bucket.is_fully_prepared:
-                scheduler.run_at_exit()
+            scheduler.run_at_exit()
 
     store.worker.every(_CHECK_SECONDS, check)
     store.before_close(finish)

@@ -157,8 +157,8 @@ class Store(Closing):
 
     # What most stores have no use for.
 
-    def prepare(self, *, size: float, wait: float = 0.0) -> None:
-        """Begin in the background what it needs to store an entry of so many bytes; wait for it so many seconds."""
+    def prepare(self, *, wait: float = 0.0) -> None:
+        """Begin in the background what it needs to store an entry; wait for it so many seconds."""
 
     def restore(self, key_of: Callable[[bytes], str | None]) -> int:  # noqa: ARG002
         """Put back what quarantine keeps and is intact; return how many entries that was.

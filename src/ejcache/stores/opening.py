@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ejcache.bucket.base import Bucket
+    from ejcache.bucket.gcs import GcsBucket
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
 
@@ -132,15 +133,13 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
 
         return FileBucket(location.path, policy=policy, access=decide_location(location, now))
     if location.kind == "gcs":
-        from ejcache.bucket.gcs import GcsBucket
-
-        return GcsBucket(
+        return kind_of_gcs()(
             location.bucket,
             location.prefix,
             policy=policy,
-            credentials=None if location.anonymous else environment_variable("EASYDEL_GCS_CLIENT"),
+            credentials=environment_variable("EASYDEL_GCS_CLIENT"),
             endpoint_url=environment_variable("STORAGE_EMULATOR_HOST"),
-            options={"token": "anon"} if location.anonymous else None,
+            anonymous=location.anonymous,
         )
     if location.kind == "s3":
         from ejcache.bucket.s3 import S3Bucket
@@ -156,6 +155,19 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
     from ejcache.bucket.fsspec_bucket import FsspecBucket
 
     return FsspecBucket(location.url, policy=policy)
+
+
+def kind_of_gcs() -> type[GcsBucket]:
+    """Return the class of the buckets of Google Cloud Storage: that of our own client, where gcsfs is not needed."""
+    from ejcache.bucket.google_credentials import is_left_to_gcsfs
+
+    if is_left_to_gcsfs():
+        from ejcache.bucket.gcsfs_bucket import GcsfsBucket
+
+        return GcsfsBucket
+    from ejcache.bucket.gcs import GcsBucket
+
+    return GcsBucket
 
 
 def _check_untested(location: Location, settings: Settings) -> None:

@@ -56,15 +56,10 @@ class DaemonPool:
         self.threads = 0
         self.idle = 0
 
-    def submit(self, function: Callable[[], T], *, spare: int = 0) -> Future[T]:
+    def submit(self, function: Callable[[], T]) -> Future[T]:
         """Run `function` in a thread that does not keep the program from ending.
 
         Where no thread can be started, an existing thread runs it; without one, this thread does.
-
-        Args:
-            function: to be run.
-            spare: so many threads are to be idle beside it, for what is submitted when a program ends, which can start
-                none.
         """
         future: Future[T] = Future()
         with self.lock:
@@ -78,8 +73,6 @@ class DaemonPool:
                 answer(future, function)
                 return future
         self._give((future, function))
-        while self.idle < spare and self._are_kept() and self._add_idle():
-            pass
         return future
 
     def _add_idle(self) -> bool:
@@ -151,9 +144,9 @@ class DaemonPool:
 _calls: Final = DaemonPool()
 
 
-def submit(function: Callable[[], T], *, spare: int = 0) -> Future[T]:
+def submit(function: Callable[[], T]) -> Future[T]:
     """Run `function` in a thread that does not keep the program from ending (`DaemonPool.submit`)."""
-    return _calls.submit(function, spare=spare)
+    return _calls.submit(function)
 
 
 def answer(future: Future[T], function: Callable[[], T]) -> None:

@@ -7,12 +7,10 @@ what each process used (`journal/`).
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.bucket.base import is_light
 from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import StoreReadOnlyError
 from ejcache.journal.shared_journal import SharedJournal
@@ -44,8 +42,6 @@ class SharedStore(Store):
     Attributes:
         root: of the whole cache, with its journals and its policy.
         journal: what this process used and counted; nothing if the store is read-only.
-        lists_after: once entries of so many bytes are to be stored, what a listing needs is made, too: a program that
-            is ending cannot make it.
     """
 
     def __init__(
@@ -63,8 +59,6 @@ class SharedStore(Store):
         self.max_size = max_size
         self._read_only = read_only
         self.journal = SharedJournal(self.root, unsent=None if read_only else unsent)
-        self.lists_after = math.inf
-        self._announced = 0.0
 
     @property
     def read_only(self) -> bool:  # type: ignore[override]
@@ -83,11 +77,9 @@ class SharedStore(Store):
         blob = self.bucket.read(entry_name(check_key(key)), length=length)
         return None if blob is None else blob.data
 
-    def prepare(self, *, size: float, wait: float = 0.0) -> None:
-        """Begin to make the client that uploads an entry of so many bytes; wait for it so many seconds."""
-        if not wait:  # a caller that waits means entries that are counted
-            self._announced += size
-        self.bucket.prepare(wait=wait, fully=not is_light(size) or self._announced >= self.lists_after)
+    def prepare(self, *, wait: float = 0.0) -> None:
+        """Begin to make the client that uploads entries; wait for it so many seconds."""
+        self.bucket.prepare(wait=wait)
 
     def failed_tries(self) -> int:
         """Return the number of requests of this process that failed, got no answer, or were throttled."""

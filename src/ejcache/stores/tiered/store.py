@@ -336,14 +336,14 @@ class TieredStore(Store):
             return self._write_local(key, data, how, worth)
         if not self._shared.breaker.is_presumed_dead:
             # Otherwise the end of a short program would wait for the client that the upload needs.
-            self.shared.prepare(size=len(data))
+            self.shared.prepare()
         self._notes.note_published(key)
         self._uploads.announce(key, how)
         try:
             created = self._write_local(key, data, how, worth)
         except StoreError as exc:
             log.debug("%s goes to the shared tier only: %s", key, exc)
-            if self._uploads.add(key, how, data, size=len(data), worth=worth):
+            if self._uploads.add(key, how, data, worth=worth):
                 return True
             self._uploads.withdraw(key)
             raise
@@ -351,7 +351,7 @@ class TieredStore(Store):
             self._uploads.withdraw(key)
             raise
         if created:
-            self._uploads.add(key, how, size=len(data), worth=worth)
+            self._uploads.add(key, how, worth=worth)
         else:
             self._uploads.withdraw(key)
         return created

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import math
 import threading
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,8 +51,7 @@ class _Upload:
         again: it was written again while it was running, and has to be uploaded once more.
         tried: a thread has tried it.
         callbacks: to be called after the next try.
-        size: bytes of the entry; infinite if another process has put it,
-        worth: and its worth (`EntryUse.worth`); None if another process has put it.
+        worth: of the entry (`EntryUse.worth`); None if another process has put it.
     """
 
     how: str
@@ -63,7 +61,6 @@ class _Upload:
     again: bool = False
     tried: bool = False
     callbacks: list[Callable[[], None]] = field(default_factory=list)
-    size: float = math.inf
     worth: float | None = None
 
 
@@ -130,16 +127,13 @@ class Uploads:
         if not is_pending and self._markers is not None:
             self._markers.remove(key)
 
-    def add(
-        self, key: str, how: str, data: bytes | None = None, *, size: float = math.inf, worth: float | None = None
-    ) -> bool:
+    def add(self, key: str, how: str, data: bytes | None = None, *, worth: float | None = None) -> bool:
         """Upload `key` soon.
 
         Args:
             key: of the entry.
             how: `PUT` or `REPLACE`.
             data: the entry, if the local tier does not have it.
-            size: bytes of the entry, if they are known.
             worth: of the entry (`EntryUse.worth`).
 
         Returns:
@@ -151,7 +145,7 @@ class Uploads:
             if data is not None and held > HELD_BYTES:
                 return False
             upload = self._pending.setdefault(key, before)
-            self._held, upload.data, upload.size, upload.worth = held, data, size, worth
+            self._held, upload.data, upload.worth = held, data, worth
             upload.how = _stronger(how, upload.how)
             upload.again = upload.running
             announced = self._announced.pop(key, None)
@@ -220,7 +214,7 @@ class Uploads:
             count = 0
             for key, how in self._markers.adopt() if self._markers is not None else ():
                 if not count and not self._shared.breaker.is_presumed_dead:
-                    self._shared.store.prepare(size=math.inf)  # a program that is ending cannot make a client
+                    self._shared.store.prepare()  # a program that is ending cannot make a client
                 count += 1
                 self.add(key, how)
             self._has_resumed = True
@@ -245,11 +239,9 @@ class Uploads:
         """
         if self._shared.breaker.is_presumed_dead:
             return not self._pending
-        with self._lock:
-            largest = max((upload.size for upload in self._pending.values()), default=None)
-        if largest is not None and not self._shared.breaker.is_open:
+        if self._pending and not self._shared.breaker.is_open:
             # To make a client is work of this process, which takes long on a busy host.
-            self._shared.store.prepare(size=largest, wait=patience)
+            self._shared.store.prepare(wait=patience)
             self.retry()
         if self._shared.patience < patience:
             # Storage that has not answered yet is waited for once in a process.
@@ -300,7 +292,7 @@ class Uploads:
             self._scout = None
             keys = [key for key, upload in self._pending.items() if upload.tried and not upload.running]
         if keys and not self._shared.breaker.is_presumed_dead:
-            self._shared.store.prepare(size=math.inf)
+            self._shared.store.prepare()
             for each in keys:
                 self._submit(each)
 
