@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -303,10 +304,12 @@ said["state"] = state
 """
 
 
-@pytest.mark.soak
 def test_calls_of_equal_types(start):
-    """The first call has arrays of NumPy, and the next ones arrays of JAX, for which JAX remembers the trace."""
-    assert [start(SIGNATURES, EJCACHE_REUSE_FLOOR=None)["traced"] for _ in range(3)] == [["loop"], ["loop"], []]
+    """The first call has arrays of NumPy, and the next ones arrays of JAX: for JAX one trace, and one program to load."""
+    starts = [start(SIGNATURES, EJCACHE_REUSE_FLOOR=None) for _ in range(3)]
+    assert [each["traced"] for each in starts] == [["loop"], ["loop"], []]
+    hits = [int(re.search(r"(\d+) hits?", each["stderr"])[1]) for each in starts]
+    assert hits[2] == hits[1] > 0
 
 
 @pytest.mark.soak

@@ -29,6 +29,7 @@ Read for this: jax 0.10.2 and 0.12.0.1, `pjit.py`, `stages.py`, `interpreters/px
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections import deque
 from importlib import import_module
@@ -41,6 +42,7 @@ from jax._src import mesh as jax_mesh
 from jax._src import pjit as jax_pjit
 from jax._src import sharding_impls
 from jax._src import tree_util as jax_trees
+from jax._src import util as jax_util
 from jax._src.interpreters import mlir, pxla
 from jax.experimental.layout import Layout
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
@@ -229,7 +231,7 @@ def _is_known_call(name: str) -> bool:
 
 
 def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> Any:
-    """Return the `MeshComputation` that `encode_program` wrote.
+    """Return the `MeshComputation` that `encode_program` wrote; the same one for the same program, with what it loaded.
 
     Raises a `ValueError` or another error of Python where it is none.
 
@@ -238,6 +240,14 @@ def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> A
         module: its bytes, whose digest the caller has compared.
         backend: the PJRT client to compile for.
     """
+    return _decode(json.dumps(program, sort_keys=True), module, backend)
+
+
+# JAX's own memory of programs, which `jax.clear_caches` empties: the first call of a trainer often has arrays of NumPy and
+# the second one those of JAX, which are two calls, and one program. Without it, the second one would be loaded, too.
+@jax_util.cache(max_size=256)  # type: ignore[untyped-decorator]  # of JAX
+def _decode(text: str, module: bytes, backend: Any) -> Any:
+    program = json.loads(text)
     places = DevicePlaces(backend)
     devices = places.at(program["devices"])
     if not all(map(_is_known_call, program["calls"])):
