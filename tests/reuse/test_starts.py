@@ -89,12 +89,12 @@ def start(tmp_path):
     """Start a program of a name, and return what it printed, with what it logged."""
     (tmp_path / "helper.py").write_text("SCALE = 1\n")
 
-    def run(body=None, *, name="train.py", check=True, **environment):
+    def run(body=None, *, name="train.py", launcher=(), check=True, **environment):
         path = tmp_path / name
         if body is not None:
             path.write_text(HEAD + body + TAIL)
         done = run_program(
-            [sys.executable, path],
+            [sys.executable, *launcher, path],
             env={
                 "CACHE_AT": str(tmp_path / "cache"),
                 "XDG_CACHE_HOME": str(tmp_path / "home"),
@@ -310,6 +310,13 @@ def test_calls_of_equal_types(start):
     assert [each["traced"] for each in starts] == [["loop"], ["loop"], []]
     hits = [int(re.search(r"(\d+) hits?", each["stderr"])[1]) for each in starts]
     assert hits[2] == hits[1] > 0
+
+
+def test_a_script_that_a_launcher_runs(start):
+    """`runpy.run_path` gives the script no loader, and compiles what is in its file."""
+    launcher = "-c", "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
+    starts = [start(SIGNATURES, launcher=launcher) for _ in range(3)]
+    assert [each["traced"] for each in starts] == [["loop"], ["loop"], []]
 
 
 @pytest.mark.soak

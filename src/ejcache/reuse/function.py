@@ -109,7 +109,9 @@ def _check_made_by_file(function: FunctionType, module: str) -> None:
     if found is None or vars(found) is not function.__globals__ or getattr(found, "__file__", None) != path:
         raise NotWholeError(f"{name} was made by exec, and not by the file of its module", function)
     loader = getattr(getattr(found, "__spec__", None), "loader", None) or getattr(found, "__loader__", None)
-    if type(loader) is not SourceFileLoader:
+    # `runpy.run_path`, by which many launchers run a script, has no loader: it compiles the file itself.
+    is_script = loader is None and module == "__main__"
+    if type(loader) is not SourceFileLoader and not is_script:
         kind = type(loader)
         raise NotWholeError(
             f"{path} was imported by the hook {kind.__module__}.{kind.__qualname__}, which can change what it has",
