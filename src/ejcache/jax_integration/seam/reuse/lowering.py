@@ -243,8 +243,8 @@ def decode_program(program: Mapping[str, Any], module: bytes, backend: Any) -> A
     return _decode(json.dumps(program, sort_keys=True), module, backend)
 
 
-# JAX's own memory of programs, which `jax.clear_caches` empties: the first call of a trainer often has arrays of NumPy and
-# the second one those of JAX, which are two calls, and one program. Without it, the second one would be loaded, too.
+# JAX's own memory of programs, which `jax.clear_caches` empties: the first call of a trainer often has arrays of NumPy
+# and the second one those of JAX, which are two calls, and one program. Without it, the second one would load it again.
 @jax_util.cache(max_size=256)  # type: ignore[untyped-decorator]  # of JAX
 def _decode(text: str, module: bytes, backend: Any) -> Any:
     program = json.loads(text)
