@@ -171,7 +171,7 @@ SEAMS = {
     "pynvml": ["autotune/measure/device.py"],
     "rich": ["cli/*.py", "autotune/log.py"],
     "s3fs": ["bucket/*.py"],
-    "sqlite3": ["stores/local/*.py", "maintenance/temporary_tables.py"],
+    "sqlite3": ["stores/local/*.py"],
     "tomlkit": ["settings/config_files.py"],
     "typer": ["cli/*.py"],
     "zstandard": ["entry.py"],

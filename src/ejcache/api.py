@@ -206,8 +206,7 @@ def clear(dir: Url | None = None) -> EvictionReport:
     with _open_store_at(dir, write=True) as opened:
         if opened.store is None:
             return EvictionReport()
-        with EvictionPass(opened.store, EvictionPolicy(everything=True)) as eviction:
-            return eviction.run()
+        return EvictionPass(opened.store, EvictionPolicy(everything=True)).run()
 
 
 def verify(dir: Url | None = None, *, fix: bool = False) -> Audit:

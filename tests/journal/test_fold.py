@@ -232,8 +232,8 @@ def raiser(error):
 
 def compacted_in(objects):
     """The compaction, and the uses that it noted."""
-    with Listing() as listing:
-        return compact(objects, listing, now=NOW), {key: use.when for key, use in listing.uses()}
+    listing = Listing()
+    return compact(objects, listing, now=NOW), {key: use.when for key, use in listing.uses()}
 
 
 # -- folding ---------------------------------------------------------------------------------------------------------
@@ -283,10 +283,10 @@ def test_an_entry_has_an_order(objects):
     day = 86_400.0
     uses = {"k": EntryUse(NOW, 3, 4.0), "put": EntryUse(NOW, 0, 2.0), "old": EntryUse(NOW - 3 * day, 3, 4.0)}
     objects.write(journal_name(1), encode_journal(uses))
-    with Listing() as listing:
-        listing.add(EntryInfo(key, 8, 1.0, 1.0) for key in (*uses, "unknown"))
-        compact(objects, listing, now=NOW)
-        found = {info.key: (info.hits, order_by_cost(info, now=NOW), info.worth) for info in listing.entries()}
+    listing = Listing()
+    listing.add(EntryInfo(key, 8, 1.0, 1.0) for key in (*uses, "unknown"))
+    compact(objects, listing, now=NOW)
+    found = {info.key: (info.hits, order_by_cost(info, now=NOW), info.worth) for info in listing.entries()}
     assert found == {"k": (3, 1.0, 4.0), "put": (0, 0.25, 2.0), "old": (3, 0.25, 4.0), "unknown": (0, None, None)}
 
 
@@ -307,9 +307,9 @@ def test_wrong_clocks(objects):
 def test_forgotten_entries(objects):
     """What is known of entries that are gone is forgotten, unless the use is so new that the entry may be."""
     journal(objects, {"there": 5.0, "gone": 5.0, "new": NOW - 60})
-    with Listing() as listing:
-        listing.add([EntryInfo("there", 1, 0.0, 0.0, "1")])
-        compact(objects, listing, complete=True, now=NOW)
+    listing = Listing()
+    listing.add([EntryInfo("there", 1, 0.0, 0.0, "1")])
+    compact(objects, listing, complete=True, now=NOW)
     assert used_in(objects) == {"there": 5.0, "new": NOW - 60}
 
 
@@ -337,14 +337,14 @@ def test_files_of_others_are_left_alone(objects):
 def test_a_snapshot_is_read_in_pieces(tmp_path):
     """Reading a large snapshot takes less memory than it has bytes."""
     objects, chosen = FileBucket(tmp_path / "shared"), random.Random(0)
-    with Listing() as listing:
-        used = {chosen.randbytes(300).hex(): 1.0 for _ in range(14_000)}
-        objects.write(SNAPSHOT, encode_journal(uses(used), compress=True))
-        size = objects.stat(SNAPSHOT).size
-        assert size > 4_000_000
+    listing = Listing()
+    used = {chosen.randbytes(300).hex(): 1.0 for _ in range(14_000)}
+    objects.write(SNAPSHOT, encode_journal(uses(used), compress=True))
+    size = objects.stat(SNAPSHOT).size
+    assert size > 4_000_000
+    compact(objects, listing, dry_run=True)
+    with traced_memory() as peak:
         compact(objects, listing, dry_run=True)
-        with traced_memory() as peak:
-            compact(objects, listing, dry_run=True)
     assert peak[0] < 0.8 * size
 
 

@@ -53,8 +53,8 @@ def journals(objects):
 
 def fold(objects, *, days=0.0, listed=None):
     """A pass of maintenance over the journals, so many days from now; the objects that are left."""
-    with Listing() as listing:
-        compact(objects, listing, now=time.time() + days * DAY, listed=listed)
+    listing = Listing()
+    compact(objects, listing, now=time.time() + days * DAY, listed=listed)
     return sorted(info.name for info in objects.walk(JOURNALS))
 
 

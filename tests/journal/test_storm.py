@@ -67,8 +67,8 @@ class Storm:
     def fold(self):
         """Fold until the end."""
         while True:
-            with Listing() as listing:
-                compact(patient(self.directory), listing)
+            listing = Listing()
+            compact(patient(self.directory), listing)
 
     def start(self, number):
         child = os.fork()
@@ -122,5 +122,5 @@ def test_each_journal_counts_once(tmp_path, hosts, kills):
             assert {int(key.removeprefix("key-")) for key in used} == counted
             assert {use.times for use in used.values()} == {TIMES}
             assert all(isinstance(use, EntryUse) and use.when <= time.time() for use in used.values())
-        with Listing() as listing:
-            compact(bucket, listing)
+        listing = Listing()
+        compact(bucket, listing)

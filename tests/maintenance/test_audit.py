@@ -61,10 +61,10 @@ def test_a_pass_over_a_store(store):
     size = len(put(store, "a"))
     put(store, "b")
     steps = []
-    with EvictionPass(store, EvictionPolicy(max_size=0)) as eviction:
-        store.delete("b")
-        put(store, "c")
-        report = eviction.run(advance=lambda: steps.append(1))
+    eviction = EvictionPass(store, EvictionPolicy(max_size=0))
+    store.delete("b")
+    put(store, "c")
+    report = eviction.run(advance=lambda: steps.append(1))
     assert (report.removed, report.freed, report.gone, report.failed, report.left) == (1, size, 1, [], 0)
     assert len(steps) == 2
     assert [e.key for e in store.entries()] == ["c"]
@@ -76,9 +76,9 @@ def test_clear_of_a_local_store(tmp_path):
     with LocalStore(tmp_path / "local") as store:
         put(store, "a")
         put(store, "b")
-        with EvictionPass(store, EvictionPolicy(everything=True)) as eviction:
-            size = len(put(store, "c"))
-            report = eviction.run(advance=lambda: steps.append(1))
+        eviction = EvictionPass(store, EvictionPolicy(everything=True))
+        size = len(put(store, "c"))
+        report = eviction.run(advance=lambda: steps.append(1))
         assert (report.removed, report.freed, report.gone, report.failed) == (3, 3 * size, 0, [])
         assert (report.left, report.left_size, len(steps)) == (0, 0, 2)
         assert list(store.entries()) == []

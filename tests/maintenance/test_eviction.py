@@ -126,9 +126,9 @@ def test_nothing_goes_without_a_policy(objects, policy):
 def test_replaced_since_the_listing(objects):
     """An entry that was replaced after it was listed is not removed."""
     fill(objects, "ab")
-    with EvictionPass(objects, EvictionPolicy(max_size=0), in_use_seconds=0, now=later) as eviction:
-        objects.write(entry_name("a"), b"another")
-        report = eviction.run()
+    eviction = EvictionPass(objects, EvictionPolicy(max_size=0), in_use_seconds=0, now=later)
+    objects.write(entry_name("a"), b"another")
+    report = eviction.run()
     assert (report.removed, report.gone) == (1, 1)
     assert keys(objects) == ["a"]
 
@@ -149,8 +149,8 @@ def test_a_dry_run_changes_nothing(objects):
     report = run_pass(objects, EvictionPolicy(max_size=10), now=later, dry_run=True)
     assert (report.dry_run, report.entries, report.removed, report.freed, report.left) == (True, 2, 1, 10, 1)
     assert sorted(info.name for info in objects.walk("v1/")) == before
-    with BucketScan(objects) as scan:
-        assert {entry.key: entry.last_used > entry.created for entry in scan.entries()} == {"a": True, "b": False}
+    scan = BucketScan(objects)
+    assert {entry.key: entry.last_used > entry.created for entry in scan.entries()} == {"a": True, "b": False}
 
 
 def test_leftovers_of_dead_processes():

@@ -126,9 +126,9 @@ def used_in(objects: Bucket) -> dict[str, float]:
     from ejcache.journal.fold import compact
     from ejcache.maintenance.listed_entries import Listing
 
-    with Listing() as listing:
-        compact(objects, listing, dry_run=True)
-        return {key: use.when for key, use in listing.uses()}
+    listing = Listing()
+    compact(objects, listing, dry_run=True)
+    return {key: use.when for key, use in listing.uses()}
 
 
 def uses(times: Mapping[str, float]) -> dict[str, EntryUse]:

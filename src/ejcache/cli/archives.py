@@ -71,7 +71,7 @@ def push_archive(
         if not tuned:
             source = stack.enter_context(open_cache(directory, may_be_empty=True))
         if source is not None and source.store is not None:
-            plan = stack.enter_context(planned(source, selection, ()))
+            plan = planned(source, selection, ())
         left_out = _left_out(
             plan,
             None if max_size is None else max_size - sum(map(len, documents.values())),
@@ -223,8 +223,7 @@ def _left_out(plan: CopyPlan | None, limit: int | None, *, by_cost: bool) -> fro
     if plan is None or limit is None:
         return frozenset()
     policy = EvictionPolicy(max_size=max(0, limit), by_cost=by_cost)
-    with EvictionPlan(plan, now=time.time(), policy=policy) as eviction:
-        return frozenset(deletion.entry.key for deletion in eviction)
+    return frozenset(deletion.entry.key for deletion in EvictionPlan(plan, now=time.time(), policy=policy))
 
 
 def _entries_in(keys: frozenset[str]) -> int:

@@ -33,10 +33,10 @@ def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> 
     infos = [row.info._replace(worth=worth_of_use(seconds[row.info.key] or 0.0)) for row in rows]
     answer = []
     for name, by_cost in (("lru", False), ("cost", True)):
-        with EvictionPlan(infos, now=time.time(), policy=replace(policy, by_cost=by_cost)) as plan:
-            again = sum(seconds.get(deletion.entry.key) or 0.0 for deletion in plan)
-            sizes = {"planned_entries": plan.entries, "planned_size": plan.size, "compile_seconds": again}
-            answer.append({"order": name, "chosen": by_cost is policy.by_cost, **sizes})
+        plan = EvictionPlan(infos, now=time.time(), policy=replace(policy, by_cost=by_cost))
+        again = sum(seconds.get(deletion.entry.key) or 0.0 for deletion in plan)
+        sizes = {"planned_entries": plan.entries, "planned_size": plan.size, "compile_seconds": again}
+        answer.append({"order": name, "chosen": by_cost is policy.by_cost, **sizes})
     return answer
 
 

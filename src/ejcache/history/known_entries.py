@@ -14,8 +14,6 @@ from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.keys.key import listed_name
 from ejcache.keys.parsing import parse_key
 from ejcache.keys.side_keys import is_side_key, module_text_key
-from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
-from ejcache.stores.listing import EntryInfo
 from ejcache.util.parallel import in_parallel
 
 if TYPE_CHECKING:
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from ejcache.stores.base import Store
+    from ejcache.stores.listing import EntryInfo
 
 _HEADER_BYTES: Final = 64 * 1024
 NEWEST: Final = 2000
@@ -36,8 +35,6 @@ class KnownEntries:
         store: listed and read, never written.
         progress: called with the number of entries to read; returns a context manager whose value is called after
             each entry.
-
-    The listing is kept in a temporary table, so that it may be of any size.
     """
 
     def __init__(
@@ -51,18 +48,13 @@ class KnownEntries:
         self._read: dict[str, ProgramRecord | None] = {}
 
     @cached_property
-    def _listed(self) -> TemporaryTables:
-        listed = TemporaryTables("CREATE TABLE entries (key BLOB, size INTEGER, created REAL, used REAL)")
+    def _listed(self) -> list[EntryInfo]:
         entries = (info for info in self.store.entries() if not is_side_key(info.key))
-        rows = ((row_key(info.key), info.size, info.created, info.last_used) for info in entries)
-        listed.insert("INSERT INTO entries VALUES (?, ?, ?, ?)", rows)
-        listed.run("CREATE INDEX newest ON entries (created)")
-        return listed
+        return sorted(entries, key=lambda info: info.created, reverse=True)
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Yield the entries, the newest first. Raises StoreError if they cannot be listed."""
-        for key, *fields in self._listed.rows("SELECT * FROM entries ORDER BY created DESC"):
-            yield EntryInfo(key_of_row(key), *fields)
+        """Return the entries, the newest first. Raises StoreError if they cannot be listed."""
+        return iter(self._listed)
 
     def program(self, key: str) -> ProgramRecord | None:
         """Return the program in the entry's header; None if the entry is gone or cannot be read."""

@@ -39,7 +39,6 @@ from ejcache.stores.abilities import Clearable
 from ejcache.stores.epochs import split_name
 from ejcache.stores.listing import EntryInfo
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util.lifecycle import Closing
 from ejcache.util.store_keys import unescape_key
 
 if TYPE_CHECKING:
@@ -105,8 +104,8 @@ class EvictionReport:
     problems: list[str] = field(default_factory=list)
 
 
-class EvictionPass(Closing):
-    """One pass. Opening it scans the cache and plans; `run` deletes; closing it deletes the temporary tables.
+class EvictionPass:
+    """One pass: making it scans the cache and plans, and `run` deletes.
 
     Args:
         storage: the store, or the objects of a shared cache.
@@ -117,11 +116,11 @@ class EvictionPass(Closing):
             by this host's if the storage is not shared or this process may not write to it.
 
     Attributes:
-        plan: the deletions, in order; it can be iterated as often as needed while the pass is open.
+        plan: the deletions, in order; it can be iterated as often as needed.
 
     Raises:
         StoreReadOnlyError: the store is read-only, and this is not a dry run.
-        StoreError: the storage failed, or there is no room for temporary files; nothing was removed.
+        StoreError: the storage failed; nothing was removed.
     """
 
     def __init__(
@@ -147,15 +146,11 @@ class EvictionPass(Closing):
         else:
             began = time.time() if now is None else now()
             self._scan = Scan(objects)
-        try:
-            policy = policy or EvictionPolicy()
-            every = policy.everything and policy.only is None and policy.name_glob is None
-            self._clearable = storage if every and isinstance(storage, Clearable) else None
-            kept = replace(policy, keep_used_since=self._scan.in_use_since)
-            self.plan = EvictionPlan(self._scan.entries(), now=began, policy=kept)
-        except BaseException:
-            self._scan.close()
-            raise
+        policy = policy or EvictionPolicy()
+        every = policy.everything and policy.only is None and policy.name_glob is None
+        self._clearable = storage if every and isinstance(storage, Clearable) else None
+        kept = replace(policy, keep_used_since=self._scan.in_use_since)
+        self.plan = EvictionPlan(self._scan.entries(), now=began, policy=kept)
 
     def run(
         self, *, stopped: Callable[[], bool] = lambda: False, advance: Callable[[], None] = lambda: None
@@ -217,11 +212,6 @@ class EvictionPass(Closing):
             for _ in batch:
                 advance()
 
-    def close(self) -> None:
-        """Delete the temporary tables of the plan and of the scan."""
-        self.plan.close()
-        self._scan.close()
-
 
 def _count(report: EvictionReport, batch: Sequence[Deletion], deleted: set[str], problem: str) -> None:
     for deletion in batch:
@@ -257,14 +247,13 @@ def run_pass(
     stopped: Callable[[], bool] = lambda: False,
 ) -> EvictionReport:
     """Make one whole `EvictionPass`; arguments and errors are those of the class and of its `run`."""
-    with EvictionPass(storage, policy, dry_run=dry_run, in_use_seconds=in_use_seconds, now=now) as opened:
-        return opened.run(stopped=stopped)
+    return EvictionPass(storage, policy, dry_run=dry_run, in_use_seconds=in_use_seconds, now=now).run(stopped=stopped)
 
 
 # -- what a cache holds at one moment ---------------------------------------------------------------------------------
 
 
-class Scan(Closing):
+class Scan:
     """A cache at one moment, as an eviction pass needs it: a local store.
 
     Attributes:
@@ -300,9 +289,6 @@ class Scan(Closing):
         """
         return []
 
-    def close(self) -> None:
-        """Delete the temporary tables of the scan."""
-
 
 class BucketScan(Scan):
     """A `Scan` of a shared cache, by one listing of everything below `v1/`, or by one of where its entries are and one
@@ -316,7 +302,7 @@ class BucketScan(Scan):
         compacts: merge the usage journals into the snapshot; otherwise they are only read.
 
     Raises:
-        StoreError: the storage failed, or there is no room for temporary files.
+        StoreError: the storage failed.
     """
 
     batch: int = 100
@@ -349,6 +335,7 @@ class BucketScan(Scan):
             now=self._now,
             in_use_since=self.in_use_since,
         )
+        self._listing.end()
         self.journals = done.journals
 
     def _list_entries(self) -> Iterator[EntryInfo]:
@@ -401,10 +388,6 @@ class BucketScan(Scan):
         for _ in FormerPlaces(self._objects, now=self._now).remove():
             self.swept += 1
 
-    def close(self) -> None:
-        """Delete the temporary tables of the scan."""
-        self._listing.close()
-
 
 def _is_leftover(name: str) -> bool:
     """True if a process of ejcache may have made `name` and died: only such objects are ever swept."""
@@ -421,6 +404,5 @@ class ScannedStore(SharedStore):
         super().__init__(shared.bucket, root=shared.root, max_size=shared.max_size, read_only=shared.read_only)
 
     def entries(self) -> Iterator[EntryInfo]:
-        """Yield every entry, with the last use that any process has written down."""
-        with BucketScan(self.root, place=self.bucket) as scan:
-            yield from scan.entries()
+        """Return every entry, with the last use that any process has written down."""
+        return BucketScan(self.root, place=self.bucket).entries()

@@ -19,28 +19,26 @@ never an old version.
 
 Some entries are never deleted by rules 2 to 4: those whose name matches `keep`, those used since `keep_used_since`, and
 with `keep_pgle` those that PGLE made, its profiles included. They count for the limits.
-
-A bucket may hold more entries than fit into memory. So they are sorted and judged in temporary tables on disk, from
-which the plan is read.
 """
 
 from __future__ import annotations
 
 import fnmatch
+from array import array
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ejcache.errors import SettingError
 from ejcache.keys.parsing import evicted_before, is_made_by_pgle, parse_any_key
 from ejcache.keys.side_keys import is_side_key, profiled_program
-from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
+from ejcache.maintenance.listed_entries import EntryTable
 from ejcache.maintenance.worth import order_by_cost
-from ejcache.stores.listing import EntryInfo
-from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from ejcache.stores.listing import EntryInfo
 
 
 class Reason(StrEnum):
@@ -134,44 +132,7 @@ class Deletion:
     reason: Reason
 
 
-_SCHEMA: Final = """
-    CREATE TABLE entries (
-        key BLOB, size INTEGER, created REAL, used REAL, version TEXT, turn REAL,
-        logical TEXT, profiled TEXT, chosen INTEGER, is_entry INTEGER, better INTEGER
-    )
-"""
-_LIST: Final = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)"
-_CHOSEN: Final = "SELECT key, turn FROM entries WHERE chosen"
-_WORSE: Final = "CREATE TABLE worse (key BLOB, turn REAL)"
-"""The keys that go before an entry of the listing, and the turn of that."""
-_LIST_WORSE: Final = "INSERT INTO worse VALUES (?, ?)"
-_DERIVED: Final = (
-    "UPDATE entries SET turn = ifnull((SELECT avg(turn) FROM entries), used) WHERE turn IS NULL",
-    "CREATE INDEX programs ON entries (logical)",
-    "CREATE INDEX worse_keys ON worse (key)",
-    # A profile counts as used whenever its program is, because it is read only when the program is compiled again.
-    """UPDATE entries SET
-       used = max(used, ifnull((SELECT max(used) FROM entries AS own WHERE own.logical = entries.profiled), used)),
-       turn = max(turn, ifnull((SELECT max(turn) FROM entries AS own WHERE own.logical = entries.profiled), turn))
-       WHERE profiled != ''""",
-    """UPDATE entries
-        SET turn = min(turn, (SELECT min(turn) FROM worse WHERE worse.key = entries.key)),
-            better = (SELECT count(*) FROM worse WHERE worse.key = entries.key)
-        WHERE chosen AND key IN (SELECT key FROM worse)""",
-)
-_IN_ORDER: Final = """
-    CREATE TABLE ordered AS SELECT is_entry, key, size, created, used, version FROM entries WHERE chosen
-    ORDER BY turn, better DESC, created, key
-"""
-_DELETIONS: Final = "CREATE TABLE deletions (place INTEGER, reason TEXT)"
-_DELETE: Final = "INSERT INTO deletions VALUES (?, ?)"
-_PLANNED: Final = """
-    SELECT key, size, created, used, version, reason
-    FROM deletions JOIN ordered ON ordered.rowid = place ORDER BY deletions.rowid
-"""
-
-
-class EvictionPlan(Closing):
+class EvictionPlan:
     """The deletions, in the order in which to carry them out: iterate over the plan, as often as needed.
 
     If only the first part of a plan is carried out, the rest of it still makes sense.
@@ -185,87 +146,109 @@ class EvictionPlan(Closing):
         count: deletions; `entries` of them are entries, and `size` is the number of bytes they free.
         left: entries that stay, and `left_size` the bytes of them and of the texts, profiles and records beside them.
         protected: entries that stay because they were used a short while ago.
-
-    Raises:
-        StoreError: there is no room for temporary files.
     """
 
     def __init__(self, entries: Iterable[EntryInfo], *, now: float, policy: EvictionPolicy) -> None:
         self._now = now
         self._policy = policy
-        self._tables = TemporaryTables(_SCHEMA)
-        self.count = self.entries = self.size = self.left = self.left_size = self.protected = 0
+        self._rows = EntryTable(entries)
         self._newest: dict[str, tuple[float, str]] = {}
-        self._tables.insert(_LIST, map(self._row, entries))
-        self._tables.run(_WORSE)
-        self._tables.insert(_LIST_WORSE, self._worse())
-        self._tables.run(*_DERIVED, _IN_ORDER, "DROP TABLE entries", "DROP TABLE worse", _DELETIONS)
-        # What the rules for single entries leave, which the limits then judge.
-        self._count_left = self._size_left = 0
-        self._tables.insert(_DELETE, self._by_rules())
-        self._tables.insert(_DELETE, self._by_limits())
+        self._deleted = array("q")
+        self._reasons: list[Reason] = []
+        self.entries = self.size = self.left = self.left_size = self.protected = 0
+        self._plan()
+        self.count = len(self._deleted)
         self.left -= self.entries
         self.left_size -= self.size
 
-    def _row(self, entry: EntryInfo) -> tuple[object, ...]:
-        # Texts, profiles and records take room, but are not entries that a person counts.
-        is_entry = not is_side_key(entry.key)
-        self.left += is_entry
-        self.left_size += entry.size
-        self.protected += is_entry and self._policy.protects(entry)
-        parts, glob, only = parse_any_key(entry.key), self._policy.name_glob, self._policy.only
-        if parts.environment:
-            newest = self._newest.get(parts.platform, (0.0, ""))
-            self._newest[parts.platform] = max(newest, (entry.created, parts.environment))
-        chosen = (glob is None or fnmatch.fnmatchcase(parts.name, glob)) and (only is None or entry.key in only)
-        used = entry.last_used
-        turn = order_by_cost(entry, now=self._now) if self._policy.by_cost else used
-        row = row_key(entry.key), entry.size, entry.created, used, entry.version, turn
-        return *row, parts.logical, profiled_program(entry.key), chosen, is_entry
-
-    def _worse(self) -> Iterator[tuple[object, float]]:
-        for key, turn in self._tables.rows(_CHOSEN):
-            for worse in evicted_before(key_of_row(key)):
-                yield row_key(worse), turn
-
     def __iter__(self) -> Iterator[Deletion]:
-        for key, *fields, reason in self._tables.rows(_PLANNED):
-            yield Deletion(EntryInfo(key_of_row(key), *fields), Reason(reason))
+        for number, reason in zip(self._deleted, self._reasons, strict=True):
+            yield Deletion(self._rows[number], reason)
 
-    def _by_rules(self) -> Iterator[tuple[int, str]]:
-        """Place and reason of the entries that a rule deletes by itself."""
-        for place, entry, is_entry in self._in_order():
-            reason = None if self._policy.keeps(entry) else self._reason(entry)
-            if reason is None:
-                self._count_left += is_entry
-                self._size_left += entry.size
-            else:
-                yield self._count(place, entry, is_entry, reason)
+    def _plan(self) -> None:
+        rows, policy = self._rows, self._policy
+        turns, unknown, chosen = array("d"), array("q"), array("q")
+        profiles: dict[str, list[int]] = {}
+        for number, entry in enumerate(rows):
+            # Texts, profiles and records take room, but are not entries that a person counts.
+            is_entry = not is_side_key(entry.key)
+            self.left += is_entry
+            self.left_size += entry.size
+            self.protected += is_entry and policy.protects(entry)
+            parts, glob, only = parse_any_key(entry.key), policy.name_glob, policy.only
+            if parts.environment:
+                newest = self._newest.get(parts.platform, (0.0, ""))
+                self._newest[parts.platform] = max(newest, (entry.created, parts.environment))
+            if (glob is None or fnmatch.fnmatchcase(parts.name, glob)) and (only is None or entry.key in only):
+                chosen.append(number)
+            turn = order_by_cost(entry, now=self._now) if policy.by_cost else entry.last_used
+            if turn is None:
+                unknown.append(number)
+            turns.append(turn or 0.0)
+            if profiled := profiled_program(entry.key):
+                profiles.setdefault(profiled, []).append(number)
+        average = sum(turns) / (len(turns) - len(unknown)) if len(turns) > len(unknown) else None
+        for number in unknown:
+            turns[number] = rows.used[number] if average is None else average
+        self._use_profiles(profiles, turns)
+        self._judge(self._ordered(chosen, turns))
 
-    def _by_limits(self) -> Iterator[tuple[int, str]]:
-        """Place and reason of the entries that are deleted until the limits hold."""
-        count, size, limits = self._count_left, self._size_left, self._policy
-        for place, entry, is_entry in self._in_order():
-            too_many = limits.max_entries is not None and count > limits.max_entries
-            too_large = limits.max_size is not None and size > limits.max_size
+    def _use_profiles(self, profiles: dict[str, list[int]], turns: array[float]) -> None:
+        """Count a profile as used whenever its program is, as it is read only when that is compiled again."""
+        used = self._rows.used
+        for number, key in enumerate(self._rows.keys if profiles else ()):
+            for profile in profiles.get(parse_any_key(key).logical, ()):
+                used[profile] = max(used[profile], used[number])
+                turns[profile] = max(turns[profile], turns[number])
+
+    def _ordered(self, chosen: array[int], turns: array[float]) -> list[int]:
+        """Return the numbers of these entries in the order of eviction."""
+        keys, there = self._rows.keys, set[str]()
+        better: dict[str, list[float]] = {}
+        """The turns of the entries beside which one is of no use."""
+        for number in chosen:
+            for worse in evicted_before(keys[number]):
+                there = there or set(keys)
+                if worse in there:
+                    better.setdefault(worse, []).append(turns[number])
+        for number in chosen if better else ():
+            turns[number] = min([turns[number], *better.get(keys[number], ())])
+        # One after the other, the least important first: the tuples of all four would take more than the entries.
+        order = sorted(chosen, key=keys.__getitem__)
+        order.sort(key=self._rows.created.__getitem__)
+        order.sort(key=lambda number: -len(better.get(keys[number], ())))
+        order.sort(key=turns.__getitem__)
+        return order
+
+    def _judge(self, order: list[int]) -> None:
+        """Delete what a rule for single entries names, and then of the rest until the limits hold."""
+        policy, rest = self._policy, array("q")
+        count = size = 0
+        for number in order:
+            entry = self._rows[number]
+            is_kept = policy.keeps(entry)
+            reason = None if is_kept else self._reason(entry)
+            if reason is not None:
+                self._delete(number, reason)
+                continue
+            count, size = count + (not is_side_key(entry.key)), size + entry.size
+            if not is_kept:
+                rest.append(number)
+        for number in rest:
+            too_many = policy.max_entries is not None and count > policy.max_entries
+            too_large = policy.max_size is not None and size > policy.max_size
             if not too_many and not too_large:
                 return
-            if not (too_large or is_entry) or limits.keeps(entry) or self._reason(entry) is not None:
-                continue
-            count, size = count - is_entry, size - entry.size
-            reason = Reason.MAX_ENTRIES if too_many and is_entry else Reason.MAX_SIZE
-            yield self._count(place, entry, is_entry, reason)
+            is_entry = not is_side_key(self._rows.keys[number])
+            if too_large or is_entry:
+                count, size = count - is_entry, size - self._rows.sizes[number]
+                self._delete(number, Reason.MAX_ENTRIES if too_many and is_entry else Reason.MAX_SIZE)
 
-    def _in_order(self) -> Iterator[tuple[int, EntryInfo, bool]]:
-        """Yield in the order of eviction the place, the entry, and whether it is one that a person counts."""
-        for place, is_entry, key, *fields in self._tables.rows("SELECT rowid, * FROM ordered ORDER BY rowid"):
-            yield place, EntryInfo(key_of_row(key), *fields), bool(is_entry)
-
-    def _count(self, place: int, entry: EntryInfo, is_entry: bool, reason: Reason) -> tuple[int, str]:  # noqa: FBT001
-        self.count += 1
-        self.size += entry.size
-        self.entries += is_entry
-        return place, reason
+    def _delete(self, number: int, reason: Reason) -> None:
+        self._deleted.append(number)
+        self._reasons.append(reason)
+        self.size += self._rows.sizes[number]
+        self.entries += not is_side_key(self._rows.keys[number])
 
     def _reason(self, entry: EntryInfo) -> Reason | None:
         policy = self._policy
@@ -280,7 +263,3 @@ class EvictionPlan(Closing):
         if policy.unused_for is not None and self._now - entry.last_used > policy.unused_for:
             return Reason.UNUSED_FOR
         return Reason.NAME if policy.name_glob is not None and not policy.has_rule else None
-
-    def close(self) -> None:
-        """Delete the temporary table; this also happens when the last reference disappears."""
-        self._tables.close()

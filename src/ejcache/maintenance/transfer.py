@@ -14,10 +14,9 @@ from ejcache import entry
 from ejcache.errors import EntryError, EntryVersionError, InvalidKeyError, StoreError, StoreReadOnlyError
 from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
+from ejcache.maintenance.listed_entries import EntryTable
 from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
-from ejcache.maintenance.temporary_tables import TemporaryTables, key_of_row, row_key
 from ejcache.stores.entry_start import worth_of_bytes
-from ejcache.stores.listing import EntryInfo
 from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.store_keys import check_key
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ejcache.stores.base import Store
+    from ejcache.stores.listing import EntryInfo
 
 
 _PATIENCE: Final = 5
@@ -59,8 +59,8 @@ class Selection:
         )
 
 
-class CopyPlan(TemporaryTables):
-    """The entries to copy, the least recently used first, of any number: iterate over it, as often as needed.
+class CopyPlan:
+    """The entries to copy, the least recently used first: iterate over it, as often as needed.
 
     A target that cannot hold all of them therefore keeps those used last.
 
@@ -73,35 +73,26 @@ class CopyPlan(TemporaryTables):
     Attributes:
         count: objects to copy; `entries` of them are entries, and `size` is the bytes of all of them.
         already: selected entries that the target has.
-
-    Raises:
-        StoreError: there is no room for temporary files.
     """
 
     def __init__(self, listed: Iterable[EntryInfo], have: Iterable[str], *, selection: Selection, now: float) -> None:
-        super().__init__(
-            "CREATE TABLE have (key BLOB PRIMARY KEY) WITHOUT ROWID",
-            "CREATE TABLE chosen (key BLOB, size INTEGER, created REAL, used REAL, worth, PRIMARY KEY (used, key))",
-        )
-        chosen = (
-            (row_key(info.key), info.size, info.created, info.last_used, info.worth)
-            for info in listed
-            if selection.includes(info, now=now)
-        )
-        self.insert("INSERT OR IGNORE INTO chosen VALUES (?, ?, ?, ?, ?)", chosen)
-        self.insert("INSERT OR IGNORE INTO have VALUES (?)", ((row_key(key),) for key in have))
-        keys = self.rows("SELECT key FROM chosen JOIN have USING (key)")
-        self.already = sum(not is_side_key(key_of_row(key)) for (key,) in keys)
-        self.count = self.entries = self.size = 0
-        for info in self:
-            self.count += 1
-            self.entries += not is_side_key(info.key)
-            self.size += info.size
+        self._rows = EntryTable()
+        self.entries = self.already = 0
+        there = set(have)
+        for info in listed:
+            if selection.includes(info, now=now):
+                if info.key in there:
+                    self.already += not is_side_key(info.key)
+                else:
+                    self.entries += not is_side_key(info.key)
+                    self._rows.add(info)
+        self.count = len(self._rows)
+        self.size = sum(self._rows.sizes)
+        self._order = sorted(range(self.count), key=self._rows.keys.__getitem__)
+        self._order.sort(key=self._rows.used.__getitem__)
 
     def __iter__(self) -> Iterator[EntryInfo]:
-        missing = "SELECT key, size, created, used, worth FROM chosen WHERE key NOT IN have ORDER BY used, key"
-        for key, size, created, used, worth in self.rows(missing):
-            yield EntryInfo(key_of_row(key), size, created, used, worth=worth)
+        return map(self._rows.__getitem__, self._order)
 
 
 @dataclass(slots=True)

@@ -97,16 +97,16 @@ def _remove_all(directory: str | None, keys: Sequence[str], *, dry_run: bool, ye
         if cache.store is None:
             raise NotAStoreError(f"{cache.url} holds no entries of ejcache")
         only = frozenset(_keys_of_names(cache, keys)) if keys else None
-        with EvictionPass(cache.store, EvictionPolicy(everything=True, only=only), dry_run=dry_run) as eviction:
-            planned = eviction.plan
-            is_asked = not keys or (sys.stdin.isatty() and not as_json)
-            if planned.count and is_asked and not dry_run:
-                what = output.count_and_size(planned.entries, planned.size)
-                confirm(f"Remove {what} from {cache.url}?", yes=yes, as_json=as_json)
-            report = run_pass(eviction, quiet=as_json or dry_run)
-            if as_json:
-                output.print_json(_plan_fields(cache, planned, report))
-                return int(report.failures > 0)
+        eviction = EvictionPass(cache.store, EvictionPolicy(everything=True, only=only), dry_run=dry_run)
+        planned = eviction.plan
+        is_asked = not keys or (sys.stdin.isatty() and not as_json)
+        if planned.count and is_asked and not dry_run:
+            what = output.count_and_size(planned.entries, planned.size)
+            confirm(f"Remove {what} from {cache.url}?", yes=yes, as_json=as_json)
+        report = run_pass(eviction, quiet=as_json or dry_run)
+        if as_json:
+            output.print_json(_plan_fields(cache, planned, report))
+            return int(report.failures > 0)
     if not report.planned:
         output.say(f"nothing to remove: {cache.url} holds no entries of ejcache")
     else:
@@ -151,22 +151,22 @@ def _policy(
 def _prune_entries(directory: str | None, given: EvictionPolicy, *, dry_run: bool, yes: bool, as_json: bool) -> int:
     with open_cache(directory, write=not dry_run) as cache:
         store, policy = _to_prune(cache, given)
-        with EvictionPass(store, policy, dry_run=dry_run) as eviction:
-            planned = eviction.plan
-            if not as_json:
-                _print_planned(planned)
-                most = planned.entries > planned.left or planned.size > planned.left_size
-                if most and sys.stdin.isatty() and not (yes or dry_run):
-                    goes = output.count_and_size(planned.entries, planned.size)
-                    left = output.count_and_size(planned.left, planned.left_size)
-                    confirm(f"Remove {goes} from {cache.url}? {left} would stay.", yes=False, as_json=False)
-            report = run_pass(eviction, quiet=as_json or dry_run)
-            orders = compare_orders(cache, policy, quiet=as_json) if dry_run else []
-            if as_json:
-                output.print_json(_plan_fields(cache, planned, report) | {"orders": orders})
-            else:
-                print_orders(orders)
-                print_deleted(cache, report)
+        eviction = EvictionPass(store, policy, dry_run=dry_run)
+        planned = eviction.plan
+        if not as_json:
+            _print_planned(planned)
+            most = planned.entries > planned.left or planned.size > planned.left_size
+            if most and sys.stdin.isatty() and not (yes or dry_run):
+                goes = output.count_and_size(planned.entries, planned.size)
+                left = output.count_and_size(planned.left, planned.left_size)
+                confirm(f"Remove {goes} from {cache.url}? {left} would stay.", yes=False, as_json=False)
+        report = run_pass(eviction, quiet=as_json or dry_run)
+        orders = compare_orders(cache, policy, quiet=as_json) if dry_run else []
+        if as_json:
+            output.print_json(_plan_fields(cache, planned, report) | {"orders": orders})
+        else:
+            print_orders(orders)
+            print_deleted(cache, report)
     return int(report.failures > 0)
 
 

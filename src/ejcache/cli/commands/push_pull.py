@@ -114,8 +114,8 @@ def _copy(
     source: OpenCache, url: str, settings: Settings, selection: Selection, *, dry_run: bool, as_json: bool
 ) -> int:
     if dry_run:
-        with planned(source, selection, _keys_at(url, settings)) as plan:
-            return report(TransferResult(), source.url, url, as_json=as_json, plan=plan)
+        plan = planned(source, selection, _keys_at(url, settings))
+        return report(TransferResult(), source.url, url, as_json=as_json, plan=plan)
     with contextlib.closing(open_for_writing(url, settings)) as target:
         have = (info.key for info in target.entries())
         write = partial(put_with_worth, target)
@@ -133,10 +133,8 @@ def _carry(
     quiet: bool,
 ) -> TransferResult:
     store = store_of(source)
-    with (
-        planned(source, selection, have) as plan,
-        output.progress("copying", plan.count, quiet=quiet) as advance,
-    ):
+    plan = planned(source, selection, have)
+    with output.progress("copying", plan.count, quiet=quiet) as advance:
         done = transfer(
             ((info.key, partial(store.peek, info.key)) for info in plan),
             write=write,
