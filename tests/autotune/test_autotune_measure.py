@@ -131,7 +131,7 @@ def test_measuring_in_a_trace_measures_execution():
     assert len(jaxpr.eqns) == 0
     # Tracing alone takes far longer than this; what matters is that it is not next to nothing, either.
     assert inside[0].p50 > 1e-5
-    assert inside[0].samples >= 8
+    assert inside[0].samples >= 4
 
 
 def test_ambient_settings_reach_the_candidates():

@@ -188,17 +188,28 @@ def test_similar_calls_say_where_to_begin(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("noise", "least"), [("idle", 20), pytest.param("busy", 13, marks=pytest.mark.soak), ("drift", 20)]
+    ("noise", "least"), [("idle", 20), pytest.param("busy", 15, marks=pytest.mark.soak), ("drift", 20)]
 )
-def test_the_best_of_rivals_is_chosen(monkeypatch, noise, least):
-    """Of candidates one per cent apart the best one is chosen, also on a busy machine most of the time."""
-    seconds = (0.001, 0.0008, 0.000808, 0.000816, 0.000832)
+def test_a_winner_is_within_two_per_cent_of_the_best(monkeypatch, noise, least):
+    """Of rivals that are one per cent apart, on a busy machine most of the time."""
+    seconds = (0.001, 0.0008, 0.000808, 0.000824, 0.000832)
     right = 0
     for seed in range(20):
         machine = Machine(seconds.__getitem__, noise=noise, seed=seed)
         machine.install(monkeypatch)
-        right += machine.tune(list(range(5)), Tuner(seed=seed)).configuration == 1
+        right += machine.tune(list(range(5)), Tuner(seed=seed)).configuration in (1, 2)
     assert right >= least
+
+
+@pytest.mark.parametrize("candidates", [[1.0, 0.995, 1.04, 1.1], [1.0, 0.9, 0.95, 1.3]], ids=["none", "one"])
+def test_a_clear_case_takes_half_of_twenty_runs(monkeypatch, candidates):
+    """On a quiet machine the race ends after eight runs of each candidate, and a winner is compared after it."""
+    for seed in range(10):
+        machine = Machine(lambda n: 0.001 * candidates[n], noise="idle", seed=seed)
+        machine.install(monkeypatch)
+        record = machine.tune(list(range(len(candidates))), Tuner(seed=seed))
+        assert record.measurement["rounds"] <= 8
+        assert machine.now <= 15 * 0.001 * sum(candidates)
 
 
 def test_a_search_begins_with_what_covers_the_records():

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
-TUNER_VERSION: Final = 3
+TUNER_VERSION: Final = 4
 """Changes with how candidates are measured and compared, so that a record says how much its times are worth."""
 
 _FEW: Final = 8
@@ -66,7 +66,8 @@ class Tuner:
     Attributes:
         warmup: executions before the first sample, at least two; one if it takes a twentieth of the budget.
         rounds: the most samples of each candidate; clear cases end earlier.
-        sample_seconds: how long the executions of one sample take. A sample is the shorter of two such runs.
+        sample_seconds: how long the executions of one run take. A sample is one such run or, where few rounds do not
+            decide, the shorter of two.
         min_gain: the share of the default's time that a winner must save.
         timeout: seconds for compiling a candidate, and for one sample.
         budget: seconds for running candidates, the warm-up included. The run that exceeds it is the last one, but
@@ -409,7 +410,7 @@ class _Contest:
             for trial in new:
                 if trial.ready and not self.tuning.ended:
                     like = like or min(trial.warm)
-                    self.tuning.sample(trial, like=like)
+                    self.tuning.sample(trial, like=like, twice=True)
             search.tell({text: self._told(trial) for text, trial in batch.items()})
             self.searched = len(search.times)
             if new:

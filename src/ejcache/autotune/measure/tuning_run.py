@@ -45,7 +45,7 @@ _MOST_REPEATS: Final = 14
 """A winner is compared again so often: a candidate may be right in the first runs only, or be wrong now and then."""
 
 _SINGLE_SECONDS: Final = 0.1
-"""A run that takes longer averages over disturbances itself, so one run is a sample."""
+"""A run that takes longer averages over disturbances itself."""
 
 _GRACE_SECONDS: Final = 2.0
 _left_running: Final[list[threading.Event]] = []
@@ -256,16 +256,17 @@ class TuningRun:
         """Return seconds of one execution; raises what the candidate raises, and `TookTooLongError`."""
         return float(self._run(trial, partial(run_once, trial, self.arrays, repeats)))
 
-    def sample(self, trial: Trial, *, like: float) -> int:
-        """Add a sample, and return how many executions it took.
+    def sample(self, trial: Trial, *, like: float, twice: bool) -> int:
+        """Add a sample, and return how many runs it took.
 
         Args:
             trial: the candidate.
-            like: seconds of an execution that decide how many a sample has. They must be the same for all candidates
+            like: seconds of an execution that decide how many a run has. They must be the same for all candidates
                 that are compared: the fewer executions wait for one result, the longer each seems to take.
+            twice: take the shorter of two runs, because a disturbance makes a run longer and never shorter. A run that
+                is long enough to average over disturbances is the sample nevertheless.
         """
-        # A disturbance makes a run longer, never shorter, so the shorter of two runs is the better sample.
-        count = 2 if like < _SINGLE_SECONDS else 1
+        count = 2 if twice and like < _SINGLE_SECONDS else 1
         with trial.failures(running=True):
             runs = [self.timed(trial, self.repeats(like)) for _ in range(count)]
             trial.runs += runs
