@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -317,6 +318,32 @@ class TestTrouble:
         ):
             with pytest.raises(StoreBusyError, match=r"no (full )?answer"):
                 call()
+
+    def test_a_byte_at_a_time(self):
+        """A server whose answers never end, and never pause for long, is busy at the deadline, too."""
+        ended = threading.Event()
+
+        def drip(handler):
+            handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+            handler.send_response(200)
+            handler.send_header("X-Goog-Generation", "1")
+            handler.send_header("Content-Length", "100000")
+            handler.end_headers()
+            while not ended.wait(0.02):
+                handler.wfile.write(b"x")
+
+        with serving(drip) as server, gcs_bucket(f"http://127.0.0.1:{server.server_port}") as bucket:
+            bucket.breaker, bucket.policy = None, RetryPolicy(deadline=0.6)
+            for call in (
+                lambda: bucket.read("k"),
+                lambda: bucket.create("k", b"x"),
+                lambda: list(bucket.walk("")),
+                lambda: bucket.delete("k"),
+                lambda: bucket.stat("k"),
+            ):
+                with pytest.raises(StoreBusyError, match="no full answer"):
+                    call()
+            ended.set()
 
     def test_one_stall_leaves_time_for_another_try(self, server, bucket):
         """A connection that went silent is closed in time for a second one."""

@@ -17,8 +17,7 @@ import time
 import traceback
 from pathlib import Path
 
-import gcsfs.core  # noqa: F401  # imported here once, and not in each child
-import rich.table  # noqa: F401
+import rich.table  # noqa: F401  # imported here once, and not in each child
 from autotune_helpers import key as tuned_key
 from cli_helpers import ejcache, key_text
 

@@ -306,8 +306,8 @@ def test_read_only(bucket, tmp_path):
     assert bucket.objects() == before
 
 
-def test_opening_imports_gcsfs_for_gs_only(run_python, tmp_path):
-    """A local cache imports nothing that buckets need; fsspec and gcsfs come with the first gs:// URL."""
+def test_a_local_cache_imports_no_client(run_python, tmp_path):
+    """A local cache imports nothing that buckets need."""
     run_python(
         """
         import sys

@@ -30,7 +30,6 @@ FAULTS = (
 # share. Values follow from keys. What a process is told is kept: that it made an entry, or that one stands.
 PROGRAM = """
     import hashlib, json, os, random, sys, time, traceback
-    import gcsfs
     import ejcache
     from ejcache import entry
     from ejcache.cache.compilation_cache import CompilationCache

@@ -31,9 +31,7 @@ assert store.flush(60)  # not only for as long as the end of a program waits
 store.add_counters({"hits": 6})
 if "asks" in sys.argv:
     store.get(f"jit_g-cpu-plain-{7:064x}")
-# A thread imports the client's library, perhaps later than this.
-begun = store.shared.bucket.is_prepared or "s3fs" in sys.modules or "gcsfs" in sys.modules
-print(store.tier_counters().get("local_hits", 0), begun)
+print(store.tier_counters().get("local_hits", 0), store.shared.bucket.is_prepared)
 """
 
 

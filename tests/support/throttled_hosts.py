@@ -53,8 +53,6 @@ def start(url: str, programs: int, began: float) -> dict[str, object]:
 
 def main() -> None:
     url, hosts, programs, directory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    import gcsfs  # noqa: F401
-
     # What a host imports is imported once, and not in each fork: 64 hosts have more than the cores of this one.
     os.environ["EJCACHE_LOCAL_DIR"] = str(directory / "none")
     open_cache_store(url, resolve()).close()

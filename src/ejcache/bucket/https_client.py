@@ -197,9 +197,10 @@ class HttpsClient:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if length or method == "POST":
             lines.append(f"Content-Length: {length}")
-        if any("\r" in line or "\n" in line for line in lines):
-            raise StoreUnavailableError(f"{self._host}: a header of the request has more than one line")
-        return "\r\n".join([*lines, "", ""]).encode("latin-1")
+        head = "\r\n".join([*lines, "", ""])
+        if head.count("\r") != len(lines) + 1 or head.count("\n") != len(lines) + 1 or not head.isascii():
+            raise StoreUnavailableError(f"{self._host}: a header of the request is not one line of plain text")
+        return head.encode()
 
     def _exchange(
         self,
