@@ -94,19 +94,18 @@ class _Putter:
         self.processor: list[float] = []
         self._store = _store(place, count * size, order)
 
-        def value(number: int) -> tuple[str, bytes, float]:
+        def value(number: int) -> tuple[str, bytes]:
             key, seconds = key_of(number), chance.lognormvariate(0, 1)
-            return key, traces.encoded(key, seconds=seconds, size=size), seconds
+            return key, traces.encoded(key, seconds=seconds, size=size)
 
         for number in range(count):
-            key, data, seconds = value(number)
-            self._store.put(key, data, worth=seconds)
+            self._store.put(*value(number))
         self._values = iter([value(number) for number in range(count, count + more)])  # made before the clock starts
 
     def __call__(self) -> None:
-        key, data, seconds = next(self._values)
+        key, data = next(self._values)
         began = time.thread_time()
-        self._store.put(key, data, worth=seconds)
+        self._store.put(key, data)
         self.processor.append(time.thread_time() - began)
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 import zstandard
 from cli_helpers import ejcache, key_text, put
+from eviction_traces import encoded
 
 from ejcache.bucket.object_names import entry_name
 from ejcache.history.log import record_miss
@@ -116,7 +117,9 @@ def test_why_lists_once_and_reads_the_newest(bucket, cache, monkeypatch):
     assert [each["nearest_key"] is not None for each in said.json["explanations"]] == [True] * 3
     counted = asked(bucket)
     assert counted["GET", "storage", "a/v1/"] == 2  # whether anything is there at all, and the listing
-    assert counted["GET", "download", ""] <= 4 + 4  # the entries; the policy twice, the snapshot of uses, and a journal
+    assert (
+        counted["GET", "download", ""] <= 4 + 5
+    )  # the entries; the policy twice, the snapshot of uses, and two journals
 
 
 def test_why_without_the_cache(monkeypatch):
@@ -239,10 +242,10 @@ def test_the_order_that_is_stored(bucket):
     """`evict=cost` is stored with the cache, and a dry run shows both orders by what journals say, reading no entry."""
     slow, quick = (key_text(name) for name in ("jit_slow", "jit_quick"))
     with open_store(URL) as store:
-        store.put(slow, bytes(1000), worth=2.0)
-        store.put(quick, bytes(1000), worth=0.5)
+        store.put(slow, encoded(slow, seconds=2.0, size=800))
+        store.put(quick, encoded(quick, seconds=0.5, size=800))
     with open_store(URL) as store:
-        store.note_used(quick, 0.5)
+        store.note_used(quick)
     said = ejcache("config", "set", "--dir", URL, "evict=cost", "--json").json
     assert said["stored_limits"] == {"enabled": True, "evict": "cost"}
     assert "evict cost" in ejcache("config", "--dir", URL).out

@@ -133,9 +133,12 @@ def test_a_limit_keeps_what_was_used_last(bucket, cache, tmp_path, monkeypatch):
     with open_store(URL) as store:
         for name in NAMES:
             put(store, key_text(name), os.urandom(4000))
+    objects = bucket.api.buckets["bucket"].objects
+    for each in objects.values():
+        each.created = "2026-01-01T00:00:00.000Z"  # of what a journal of now names, a use was now
     for age, name in enumerate(NAMES):
-        (path,) = [path for path in bucket.api.buckets["bucket"].objects if name in path]
-        bucket.api.buckets["bucket"].objects[path].created = f"2026-0{age + 1}-01T00:00:00.000Z"
+        (path,) = [path for path in objects if name in path]
+        objects[path].created = f"2026-0{age + 1}-01T00:00:00.000Z"
     monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "9000")
     monkeypatch.setattr("ejcache.cli.commands.push_pull.THREADS", 1)
     copied("pull", URL, "--dir", tmp_path / "small")

@@ -8,12 +8,13 @@ import time
 import pytest
 from buckets import GcsServer, gcs_bucket
 from capabilities import needs
+from eviction_traces import encoded
 from helpers import used_in, uses
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
 from ejcache.bucket.files import FileBucket
-from ejcache.bucket.object_names import process_name
+from ejcache.bucket.object_names import entry_name, process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.fold import JournalListing, compact
 from ejcache.journal.line import ProgramRecord, encode_line
@@ -82,19 +83,24 @@ class TestUses:
         assert infos["c"].last_used == infos["c"].created
         assert infos["b"].last_used >= infos["a"].last_used >= infos["a"].created
         store.journal.write()
-        assert sorted(used_in(store.bucket)) == ["a", "b"]
-        assert all(int(before) <= used <= time.time() for used in used_in(store.bucket).values())
+        used = used_in(store.bucket)
+        assert used.pop("c") == 0.0
+        assert sorted(used) == ["a", "b"]
+        assert all(int(before) <= when <= time.time() for when in used.values())
 
     def test_how_many_and_what_they_are_worth(self, store):
-        """A journal says how many uses there were, and what one is worth; of what was stored it says the worth."""
-        store.put("k", b"x", worth=2.5)
-        store.put("l", b"x", worth=7.0)
-        store.put("m", b"x")
-        for _ in range(3):
-            store.note_used("k", 2.0)
+        """A journal says how many uses there were, and of what was stored what one is worth, by its header."""
+        store.put("k", encoded("k", seconds=2.5, size=500))
+        store.put("l", encoded("l", seconds=7.0, size=500))
+        store.replace("m", b"no header")
+        store.bucket.create(entry_name("n"), b"of another process")
+        for key in ("k", "k", "k", "n"):
+            store.note_used(key)
         store.journal.write()
         (found,) = [dict(decode_lines(store.bucket.read(info.name).data)) for info in store.bucket.walk(JOURNALS)]
-        assert {key: use[1:] for key, use in found.items()} == {"k": (3, 2.0), "l": (0, 7.0)}
+        assert {key: use[1:] for key, use in found.items()} == {
+            "k": (3, 2.5), "l": (0, 7.0), "m": (0, 0.01), "n": (1, None)
+        }  # fmt: skip
 
     def test_a_read_only_store_remembers_nothing(self, store):
         """Reads of a read-only store are no uses."""

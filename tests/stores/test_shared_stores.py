@@ -9,6 +9,7 @@ import pytest
 from azurite import AzureServer, azure_bucket
 from buckets import DEADLINE, ENDPOINT, GcsServerProcess, S3Server, endpoint_at, gcs_bucket, prefix_of, s3_bucket
 from capabilities import require
+from eviction_traces import encoded
 from store_sharing import ProcessTests, PromptStore
 from store_suite import ODD_KEYS, briefly
 
@@ -55,10 +56,10 @@ class _SharedStoreTests(ProcessTests):
         """Journals carry what entries are worth and how often they were used, and a pass orders them by that."""
         with self.open(path) as store:
             for key, seconds in (("used", 0.6), ("slow", 10.0), ("quick", 1.0)):
-                store.put(key, bytes(1000), worth=seconds)
+                store.put(key, encoded(key, seconds=seconds, size=1000))
             for _ in range(5):
-                store.note_used("used", 0.6)
-        policy = EvictionPolicy(max_size=2000, by_cost=True)
+                store.note_used("used")
+        policy = EvictionPolicy(max_size=2500, by_cost=True)
         with self.open(path) as store:
             assert {info.key: info.worth for info in ScannedStore(store).entries()} == {
                 "used": 0.6, "slow": 10.0, "quick": 1.0
@@ -66,7 +67,7 @@ class _SharedStoreTests(ProcessTests):
             for left in ({"used", "slow"}, {"slow"}):
                 run_pass(store, policy, now=lambda: time.time() + 3600)
                 assert {info.key for info in store.entries()} == left
-                policy = replace(policy, max_size=1000)
+                policy = replace(policy, max_size=1500)
 
 
 class TestFiles(_SharedStoreTests):

@@ -18,7 +18,7 @@ TestMemory = store_machine("MemoryMachine", lambda path, limit: MemoryStore(str(
 class ForgetfulStore(WrapperStore):
     """A use that is not noted."""
 
-    def note_used(self, key, worth=None):
+    def note_used(self, key):
         pass
 
 

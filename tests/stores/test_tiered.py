@@ -170,15 +170,15 @@ def test_local_hits_are_noted_for_the_journal(tmp_path):
     class Noting(MemoryStore):
         noted = []  # noqa: RUF012
 
-        def note_used(self, key, worth=None):
-            self.noted.append((key, worth))
+        def note_used(self, key):
+            self.noted.append(key)
 
     with TieredStore(MemoryStore(), Noting()) as store:
         store.put("j", b"j")
         store.put("k", b"k")
-        store.note_used("j", 2.5)
+        store.note_used("j")
         assert [info.key for info in sorted(store.local.entries(), key=lambda info: info.last_used)] == ["k", "j"]
-    assert Noting.noted == [("j", 2.5)]
+    assert Noting.noted == ["j"]
     Noting.noted.clear()
     local = MemoryStore()
     local.put("k", b"k")

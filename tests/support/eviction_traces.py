@@ -11,7 +11,6 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.stores.base import worth_of_use
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,8 +69,8 @@ def saved(store: Store, trace: Sequence[Program]) -> float:
         possible += seconds * (key in seen)
         seen.add(key)
         if store.get(key) is not None:
-            store.note_used(key, worth_of_use(seconds))
+            store.note_used(key)
             done += seconds
         else:
-            store.put(key, encoded(key, seconds=seconds, size=size), worth=worth_of_use(seconds))
+            store.put(key, encoded(key, seconds=seconds, size=size))
     return done / possible

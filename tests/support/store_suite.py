@@ -504,7 +504,7 @@ class BoundTests(Suite):
             store.note_used("a")
             fill(store, "e")
             assert sorted(self.stored(tmp_path / "store")) == ["a", "c", "d", "e"]
-            store.note_used("c", 2.5)
+            store.note_used("c")
             fill(store, "fg")
             assert sorted(self.stored(tmp_path / "store")) == ["c", "e", "f", "g"]
 

@@ -12,7 +12,6 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreError
-from ejcache.stores.entry_start import worth_of_bytes
 from ejcache.stores.tiered.pending_uploads import PUT, PendingUploads
 from ejcache.stores.tiered.store import TieredStore
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
@@ -65,7 +64,7 @@ class KeptHere:
                 if isinstance(to, TieredStore) and is_same:
                     to.upload(key)
                 elif (data := opened.peek(key)) is not None:
-                    to.put(key, data, worth=worth_of_bytes(data))
+                    to.put(key, data)
                 if self._markers is not None:
                     self._markers.remove(key)  # the store has its own by now
         if not is_same:

@@ -27,7 +27,7 @@ from ejcache.errors import (
     UsageError,
 )
 from ejcache.journal.recorder import recorder
-from ejcache.stores.base import LEAST_WORTH, Store, two_tiers
+from ejcache.stores.base import Store, two_tiers
 from ejcache.stores.location import display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
@@ -224,9 +224,8 @@ class CachePolicy:
             self._remove_recalled(store, key, data, settings)
             return Miss.RECALLED
         self.tally.add(bytes_read=len(data))
-        # `worth_of_use`, without the call: every hit comes here.
         note_used = store.note_used if tiers is None or not local_only else tiers.note_used_here
-        note_used(key, max(LEAST_WORTH, found.header.compile_seconds))
+        note_used(key)
         return found
 
     def admits(self, header: entry.Header, data: bytes) -> bool:
@@ -326,7 +325,7 @@ class CachePolicy:
             header = entry.verify(data, key=key, kind=kind)
             if self.switch is not None and self.switch.is_recalled(header, data):
                 return None
-            store.note_used(key, LEAST_WORTH)
+            store.note_used(key)
             return entry.decode(data, verified=header).raw if header.raw_size <= max_size else None
         except EntryError as exc:
             # The next write replaces it.

@@ -14,7 +14,7 @@ from ejcache.cache.counters import Skip, add_skip
 from ejcache.cache.policy import CachePolicy, may_write
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.keys.side_keys import module_text_key
-from ejcache.stores.base import LEAST_WORTH, two_tiers, worth_of_use
+from ejcache.stores.base import two_tiers
 from ejcache.util.units import format_size
 from ejcache.util.writer import this_writer
 
@@ -112,18 +112,18 @@ class EntryWriter:
     def _put(self, store: Store, header: entry.Header, data: bytes, *, local_only: bool, replacing: bool) -> bool:
         """Create or replace an entry, on this host only if it is below the floor of what others get."""
         key, seconds = header.key, header.compile_seconds
-        worth, created = worth_of_use(seconds), True
+        created = True
         if (kept_here := self._policy.kept_here) is not None and not local_only:
             kept_here.add(key)
         if local_only and (tiers := two_tiers(store)) is not None:
-            created = tiers.put_here(key, data, worth=worth, replacing=replacing)
+            created = tiers.put_here(key, data, replacing=replacing)
             tiers.note_local(key, seconds)
             if created:
                 self._policy.tally.add(kept_here=1, kept_here_seconds=seconds)
         elif replacing:
-            store.replace(key, data, worth=worth)
+            store.replace(key, data)
         else:
-            created = store.put(key, data, worth=worth)
+            created = store.put(key, data)
         return created
 
     def _signed(self, header: entry.Header) -> entry.Header:
@@ -177,7 +177,7 @@ class EntryWriter:
             data = entry.encode(entry.Header(key=key, kind="module_text", created=time.time()), raw)
             if 0 < store.max_size < 100 * len(data):
                 return ""
-            store.put(key, data, worth=LEAST_WORTH)
+            store.put(key, data)
         except StoreError as exc:
             self._policy.report_failure("write an entry", exc, settings, program=program)
             return ""
@@ -193,7 +193,7 @@ class EntryWriter:
             return False
         try:
             data = entry.encode(self._signed(header), raw)
-            store.replace(header.key, data, worth=LEAST_WORTH)
+            store.replace(header.key, data)
         except StoreError as exc:
             self._policy.report_failure("write an entry", exc, settings, program=header.name)
             return False

@@ -25,7 +25,7 @@ from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.transfer import TransferResult, put_with_worth, transfer
+from ejcache.maintenance.transfer import TransferResult, transfer
 from ejcache.util.files import open_regular
 from ejcache.util.units import plural
 
@@ -127,7 +127,7 @@ def pull_archive(
             advance = stack.enter_context(output.progress("copying", None, quiet=as_json))
             done = transfer(
                 reader.entries(),
-                write=lambda key, data: not target.contains(key) and put_with_worth(target, key, data),
+                write=lambda key, data: not target.contains(key) and target.put(key, data),
                 recalls=recalled_at(url, target),
                 advance=advance,
             )

@@ -12,10 +12,10 @@ class EntryUse(NamedTuple):
     """What a process says of the uses of an entry.
 
     Attributes:
-        when: the last one, in seconds since the epoch.
+        when: the last one, in seconds since the epoch; 0 if it only says what the entry is worth.
         times: how many there were.
-        worth: what one use is worth to the policy, the number from which the order of eviction is made; None if
-            nobody has said it.
+        worth: the seconds of compiling that one use saves (`stores.base.worth_of_use`), which who stores the entry
+            says once: it is in the entry's header, and a pass over a bucket reads no entry. None if nobody has said it.
     """
 
     when: float

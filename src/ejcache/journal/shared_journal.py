@@ -89,17 +89,18 @@ class SharedJournal:
         self._recorder = recorder
 
     def note(self, key: str, *, when: float | None = None, times: int = 1, worth: float | None = None) -> None:
-        """Note uses, the last of them at `when` seconds since the epoch or now.
+        """Note uses, the last of them at `when` seconds since the epoch or now, or with no use what one is worth.
 
         Of a use that another thread notes at the same moment, perhaps only one is counted.
         """
         before = self._used.get(key)
         if before is not None or len(self._used) < self._most:
-            use = EntryUse(when or time.time(), times, worth)
+            use = EntryUse(time.time() if when is None else when, times, worth)
             self._used[key] = use = use if before is None else use.joined(before)
             if len(self.last_used) >= self._most:
                 self.last_used = {}
-            self.last_used[key] = use.when
+            if use.when:
+                self.last_used[key] = use.when
 
     def add(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters. Never raises a `StoreError`."""

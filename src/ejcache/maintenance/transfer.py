@@ -16,14 +16,12 @@ from ejcache.keys.parsing import parse_any_key
 from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.listed_entries import EntryTable
 from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
-from ejcache.stores.entry_start import worth_of_bytes
 from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ejcache.stores.base import Store
     from ejcache.stores.listing import EntryInfo
 
 
@@ -128,11 +126,6 @@ class TransferResult:
 
 EntryReader = tuple[str, Callable[[], bytes | None]]
 """A key, and a function that reads its entry; the function returns None if the entry is gone."""
-
-
-def put_with_worth(store: Store, key: str, data: bytes) -> bool:
-    """Put an entry that another cache has, and say what it is worth, as the process did that made it."""
-    return store.put(key, data, worth=worth_of_bytes(data))
 
 
 def transfer(

@@ -44,13 +44,13 @@ class TwoTiers(Protocol):
                 what is needed after such an answer can be done meanwhile.
         """
 
-    def put_here(self, key: str, data: bytes, *, worth: float | None = None, replacing: bool = False) -> bool:
+    def put_here(self, key: str, data: bytes, *, replacing: bool = False) -> bool:
         """Create the entry, or replace it, on this host only; False if there was one already. Raises as `Store.put`."""
 
     def drop_copy(self, key: str, data: bytes) -> bool:
         """Remove this host's copy of the entry if it still is exactly `data`; False if it is not."""
 
-    def note_used_here(self, key: str, worth: float | None = None) -> None:
+    def note_used_here(self, key: str) -> None:
         """Note that the entry was used now, and tell the shared tier nothing."""
 
     def note_local(self, key: str, number: float) -> None:

@@ -67,22 +67,15 @@ class Store(Closing):
         """Return the bytes under `key`, or their first `length`, or None; nothing is copied or counted."""
 
     @abstractmethod
-    def note_used(self, key: str, worth: float | None = None) -> None:
+    def note_used(self, key: str) -> None:
         """Note that the entry was used now, so that it is the most recently used; nothing in a read-only store.
 
-        Args:
-            key: of the entry; nothing happens if there is none.
-            worth: what one use is worth (`EntryUse.worth`).
+        Nothing happens if there is none.
         """
 
     @abstractmethod
-    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
+    def put(self, key: str, data: bytes) -> bool:
         """Create the entry; False if there is one already.
-
-        Args:
-            key: of the entry.
-            data: the entry.
-            worth: the number from which the order of eviction is made: what one use is worth (`EntryUse.worth`).
 
         Raises:
             StoreTooSmallError: `data` is larger than `max_size`; nothing was evicted.
@@ -91,7 +84,7 @@ class Store(Closing):
         """
 
     @abstractmethod
-    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
+    def replace(self, key: str, data: bytes) -> None:
         """Put, whether or not there is an entry; readers see the old or the new one, complete."""
 
     @abstractmethod

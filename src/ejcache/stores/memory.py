@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ejcache.stores.base import UNLIMITED, Store
+from ejcache.stores.entry_start import worth_of_bytes
 from ejcache.stores.listing import EntryInfo
 from ejcache.util.locks import ForkLock
 from ejcache.util.store_keys import check_key
@@ -21,7 +22,6 @@ class _MemoryEntry:
     data: bytes
     created: float
     last_used: float
-    worth: float | None
 
 
 @dataclass(slots=True)
@@ -79,30 +79,29 @@ class MemoryStore(Store):
             found = self._namespace.entries.get(key)
         return None if found is None else found.data[:length]
 
-    def note_used(self, key: str, worth: float | None = None) -> None:
-        """Make the entry the most recently used one, which is all that decides here; listings have the worth."""
+    def note_used(self, key: str) -> None:
+        """Make the entry the most recently used one, which is all that decides here."""
         check_key(key)
         with _lock:
             found = self._namespace.entries.get(key)
             if found is not None and not self.read_only:
                 found.last_used = time.time()
-                found.worth = found.worth if worth is None else worth
                 self._namespace.entries.move_to_end(key)
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
+    def put(self, key: str, data: bytes) -> bool:
         """Create the entry; False if there is one already.
 
         Raises:
             StoreTooSmallError: `data` is larger than `max_size`; nothing was evicted.
             StoreReadOnlyError: the store is read-only.
         """
-        return self._write(key, data, worth, replace=False)
+        return self._write(key, data, replace=False)
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
+    def replace(self, key: str, data: bytes) -> None:
         """Put `data` under `key` whether or not there is an entry; raises as `put` does, and then the old one stays."""
-        self._write(key, data, worth, replace=True)
+        self._write(key, data, replace=True)
 
-    def _write(self, key: str, data: bytes, worth: float | None, *, replace: bool) -> bool:
+    def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
         check_key(key)
         self._check_write(data)
         with _lock:
@@ -114,7 +113,7 @@ class MemoryStore(Store):
             while namespace.entries and 0 <= self.max_size < namespace.total + len(data):
                 namespace.drop(next(iter(namespace.entries)))
             now = time.time()
-            namespace.entries[key] = _MemoryEntry(data, created=now, last_used=now, worth=worth)
+            namespace.entries[key] = _MemoryEntry(data, created=now, last_used=now)
             namespace.total += len(data)
             return True
 
@@ -142,7 +141,7 @@ class MemoryStore(Store):
         """Yield every entry as it was when the iteration began."""
         with _lock:
             infos = [
-                EntryInfo(key, len(found.data), found.created, found.last_used, worth=found.worth)
+                EntryInfo(key, len(found.data), found.created, found.last_used, worth=worth_of_bytes(found.data))
                 for key, found in self._namespace.entries.items()
             ]
         yield from infos

@@ -26,7 +26,7 @@ from ejcache.cli.options import (
     size,
 )
 from ejcache.errors import NotAStoreError, UsageError
-from ejcache.maintenance.transfer import Selection, TransferResult, put_with_worth, transfer
+from ejcache.maintenance.transfer import Selection, TransferResult, transfer
 from ejcache.stores.contents import inspect_location
 from ejcache.util.parallel import THREADS
 
@@ -118,8 +118,7 @@ def _copy(
         return report(TransferResult(), source.url, url, as_json=as_json, plan=plan)
     with contextlib.closing(open_for_writing(url, settings)) as target:
         have = (info.key for info in target.entries())
-        write = partial(put_with_worth, target)
-        done = _carry(source, selection, have, write, recalled_at(url, target), quiet=as_json)
+        done = _carry(source, selection, have, target.put, recalled_at(url, target), quiet=as_json)
     return report(done, source.url, url, as_json=as_json)
 
 

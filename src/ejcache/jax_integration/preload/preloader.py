@@ -44,7 +44,7 @@ from ejcache.jax_integration.preload.run_profile import (
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.keys.cache_paths import without_cache_paths
 from ejcache.keys.side_keys import run_profile_key
-from ejcache.stores.base import two_tiers, worth_of_use
+from ejcache.stores.base import two_tiers
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler
@@ -260,7 +260,7 @@ class Preloader:
             self._count(preload_unused=1)
             return None
         if store is not None:  # what is loaded and not asked for has no use, and becomes old
-            store.note_used(key, worth_of_use(ahead.header.compile_seconds))
+            store.note_used(key)
         waited = time.monotonic() - started
         self._count(preload_hits=1, preload_seconds=max(0.0, ahead.seconds - waited))
         use = ahead.use._replace(size=ahead.header.raw_size, seconds=ahead.seconds, unused=0)

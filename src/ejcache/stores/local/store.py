@@ -175,7 +175,7 @@ class LocalStore(Store):
             error = explain_error(exc, self.path)
             raise StoreError(str(error)) if isinstance(error, StoreReadOnlyError) else error
 
-    def note_used(self, key: str, worth: float | None = None) -> None:  # noqa: ARG002 (its header says it)
+    def note_used(self, key: str) -> None:
         """Note a use of an entry that was read a moment ago, in the time of its file.
 
         It is lost where this user may not write, and where it would copy the file from the image of a container.
@@ -236,7 +236,7 @@ class LocalStore(Store):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:  # noqa: ARG002 (its header says it)
+    def put(self, key: str, data: bytes) -> bool:
         """Create the entry and evict others until the limit holds; False if there is one already.
 
         Raises:
@@ -248,7 +248,7 @@ class LocalStore(Store):
         self._check_write(data)
         return not self.contains(key) and self._write(key, data, replace=False)
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:  # noqa: ARG002
+    def replace(self, key: str, data: bytes) -> None:
         """Store `data` under `key`, in place of any entry there; raises as `put` does, and changes nothing then."""
         check_key(key)
         self._check_write(data)

@@ -89,7 +89,7 @@ class SharedStore(Store):
         """True if `get` would find an entry; one request."""
         return self.bucket.stat(entry_name(check_key(key))) is not None
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
+    def put(self, key: str, data: bytes) -> bool:
         """Create the entry; False if there is one already. One request, or two if an answer was lost.
 
         Raises:
@@ -102,15 +102,15 @@ class SharedStore(Store):
         self._check_write(data)
         created = self.bucket.create(entry_name(key), data)
         if created:
-            self.note_worth(key, worth)
+            self._note_worth(key, data)
         return created
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
+    def replace(self, key: str, data: bytes) -> None:
         """Put `data` under `key` whether or not there is an entry; raises as `put` does."""
         check_key(key)
         self._check_write(data)
         self.bucket.write(entry_name(key), data)
-        self.note_worth(key, worth)
+        self._note_worth(key, data)
 
     def delete(self, key: str) -> bool:
         """Remove the entry; False if there was none."""
@@ -157,15 +157,19 @@ class SharedStore(Store):
         for info in kept[:-_QUARANTINED_COPIES]:
             self.bucket.delete(info.name)
 
-    def note_used(self, key: str, worth: float | None = None) -> None:
+    def note_used(self, key: str) -> None:
         """Note a use, for the next journal."""
         if not self.read_only:
-            self.journal.note(key, worth=worth)
+            self.journal.note(key)
 
-    def note_worth(self, key: str, worth: float | None) -> None:
-        """Note what one use of an entry that was just stored is worth, for the next journal."""
-        if worth is not None and not self.read_only:
-            self.journal.note(key, times=0, worth=worth)
+    def _note_worth(self, key: str, data: bytes) -> None:
+        """Note what one use of an entry that was just stored is worth, for the next journal.
+
+        A pass that evicts by that lists, and would need a request for the header of each entry.
+        """
+        from ejcache.stores.entry_start import worth_of_bytes  # by what writes: most starts of a program only read
+
+        self.journal.note(key, when=0.0, times=0, worth=worth_of_bytes(data))
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:
         """Add to the counters, in memory; `Usage` writes them from time to time. Lost in a read-only store."""

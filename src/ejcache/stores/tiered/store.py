@@ -167,15 +167,15 @@ class TieredStore(Store):
             return data, verified[0] if verified else None
         return data, None
 
-    def note_used(self, key: str, worth: float | None = None) -> None:
+    def note_used(self, key: str) -> None:
         """Note a use in both tiers. No tier is asked."""
-        self.local.note_used(key, worth)
+        self.local.note_used(key)
         if not self.read_only:
-            self.shared.note_used(key, worth)
+            self.shared.note_used(key)
 
-    def note_used_here(self, key: str, worth: float | None = None) -> None:
+    def note_used_here(self, key: str) -> None:
         """Note a use in the tier of this host."""
-        self.local.note_used(key, worth)
+        self.local.note_used(key)
 
     def _get_local(self, key: str, *counted: str) -> bytes | None:
         with contextlib.suppress(StoreError):
@@ -290,7 +290,7 @@ class TieredStore(Store):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def put(self, key: str, data: bytes, *, worth: float | None = None) -> bool:
+    def put(self, key: str, data: bytes) -> bool:
         """Create the entry in the local tier now and in the shared one later; False if the local tier has one.
 
         Raises:
@@ -298,18 +298,18 @@ class TieredStore(Store):
             StoreReadOnlyError: the store is read-only.
             StoreError: the local tier failed, and there is no memory left to keep the entry for the shared one.
         """
-        return self._write(key, data, PUT, worth)
+        return self._write(key, data, PUT)
 
-    def replace(self, key: str, data: bytes, *, worth: float | None = None) -> None:
+    def replace(self, key: str, data: bytes) -> None:
         """Put `data` under `key` in the local tier now and in the shared one later; raises as `put` does."""
-        self._write(key, data, REPLACE, worth)
+        self._write(key, data, REPLACE)
 
-    def put_here(self, key: str, data: bytes, *, worth: float | None = None, replacing: bool = False) -> bool:
+    def put_here(self, key: str, data: bytes, *, replacing: bool = False) -> bool:
         """Put or replace the entry in the local tier; it is never uploaded. Raises as `put` does."""
         check_key(key)
         self._check_writable()
         self._wake()
-        return self._write_local(key, data, REPLACE if replacing else PUT, worth)
+        return self._write_local(key, data, REPLACE if replacing else PUT)
 
     def upload(self, key: str) -> None:
         """Upload an entry later that was put into the local tier before that belonged to this store."""
@@ -327,23 +327,23 @@ class TieredStore(Store):
         """Return the number of the note, from 0 on; None without one, or once the entry was put into both tiers."""
         return self._notes.number(key)
 
-    def _write(self, key: str, data: bytes, how: str, worth: float | None) -> bool:
+    def _write(self, key: str, data: bytes, how: str) -> bool:
         check_key(key)
         self._check_write(data)
         self._wake()
         if self._only_reads:
             self._shared.count("refused")
-            return self._write_local(key, data, how, worth)
+            return self._write_local(key, data, how)
         if not self._shared.breaker.is_presumed_dead:
             # Otherwise the end of a short program would wait for the client that the upload needs.
             self.shared.prepare()
         self._notes.note_published(key)
         self._uploads.announce(key, how)
         try:
-            created = self._write_local(key, data, how, worth)
+            created = self._write_local(key, data, how)
         except StoreError as exc:
             log.debug("%s goes to the shared tier only: %s", key, exc)
-            if self._uploads.add(key, how, data, worth=worth):
+            if self._uploads.add(key, how, data):
                 return True
             self._uploads.withdraw(key)
             raise
@@ -351,17 +351,17 @@ class TieredStore(Store):
             self._uploads.withdraw(key)
             raise
         if created:
-            self._uploads.add(key, how, worth=worth)
+            self._uploads.add(key, how)
         else:
             self._uploads.withdraw(key)
         return created
 
-    def _write_local(self, key: str, data: bytes, how: str, worth: float | None) -> bool:
+    def _write_local(self, key: str, data: bytes, how: str) -> bool:
         if how == PUT:
-            created = self._local.call(lambda store: store.put(key, data, worth=worth))
+            created = self._local.call(lambda store: store.put(key, data))
         else:
             try:
-                self._local.call(lambda store: store.replace(key, data, worth=worth))
+                self._local.call(lambda store: store.replace(key, data))
             except StoreError:
                 with contextlib.suppress(StoreError):
                     self._local.call(lambda store: store.delete(key))  # a miss is better than the replaced bytes

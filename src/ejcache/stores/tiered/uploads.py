@@ -51,7 +51,6 @@ class _Upload:
         again: it was written again while it was running, and has to be uploaded once more.
         tried: a thread has tried it.
         callbacks: to be called after the next try.
-        worth: of the entry (`EntryUse.worth`); None if another process has put it.
     """
 
     how: str
@@ -61,7 +60,6 @@ class _Upload:
     again: bool = False
     tried: bool = False
     callbacks: list[Callable[[], None]] = field(default_factory=list)
-    worth: float | None = None
 
 
 class Uploads:
@@ -127,14 +125,13 @@ class Uploads:
         if not is_pending and self._markers is not None:
             self._markers.remove(key)
 
-    def add(self, key: str, how: str, data: bytes | None = None, *, worth: float | None = None) -> bool:
+    def add(self, key: str, how: str, data: bytes | None = None) -> bool:
         """Upload `key` soon.
 
         Args:
             key: of the entry.
             how: `PUT` or `REPLACE`.
             data: the entry, if the local tier does not have it.
-            worth: of the entry (`EntryUse.worth`).
 
         Returns:
             False if no memory is left for `data`.
@@ -145,7 +142,7 @@ class Uploads:
             if data is not None and held > HELD_BYTES:
                 return False
             upload = self._pending.setdefault(key, before)
-            self._held, upload.data, upload.worth = held, data, worth
+            self._held, upload.data = held, data
             upload.how = _stronger(how, upload.how)
             upload.again = upload.running
             announced = self._announced.pop(key, None)
@@ -347,15 +344,15 @@ class Uploads:
                 if not self._local.quarantine(key, data):
                     self._local.count("corrupt")
             return True
-        return self._write(key, data, upload.how, upload.worth)
+        return self._write(key, data, upload.how)
 
-    def _write(self, key: str, data: bytes, how: str, worth: float | None) -> bool:
+    def _write(self, key: str, data: bytes, how: str) -> bool:
         try:
             if how == REPLACE:
-                self._shared.call(lambda store: store.replace(key, data, worth=worth))
+                self._shared.call(lambda store: store.replace(key, data))
                 created = True
             else:
-                created = self._shared.call(lambda store: store.put(key, data, worth=worth))
+                created = self._shared.call(lambda store: store.put(key, data))
         except StoreReadOnlyError as exc:
             url = self._shared.store.url
             warn_once(("refused", url), "ejcache: %s is only read by this process: %s", url, exc)
