@@ -41,6 +41,9 @@ _RANDOM: Final = 300
 _TRIES: Final = 20
 """So often random configurations are drawn where constraints refuse all."""
 
+_REFUSED: Final = 32
+"""So many points that constraints refuse are learnt from in a round. Where they refuse nearly all, more cost time."""
+
 _WORST: Final = 2.3
 """Logarithm of the slowdown from which on it does not matter how slow a configuration is, or why it failed."""
 
@@ -291,7 +294,7 @@ class Search:
         idle = 2 * self._since >= self._most_idle or (not self._records and len(places) < _FEW)
         boldness = (_BOLD, _CAUTIOUS) if idle else (_BOLD,)
         alone = _MOSTLY_ALONE if self._since >= _BATCH else 1
-        free = np.ones(len(names), dtype=bool)
+        free, refused = np.ones(len(names), dtype=bool), 0
         while len(picked) < _BATCH and free.any():
             by_itself = not self._records or (len(places) >= _ALONE and len(picked) >= _BATCH - alone)
             bold = boldness[len(picked) % len(boldness)] if by_itself else _INFORMED
@@ -299,8 +302,11 @@ class Search:
             free[best] = False
             if (text := self._free(names[best])) is not None and text not in picked:
                 picked.append(text)
-                for model in models:
-                    model.take(best)
+            elif (refused := refused + 1) > _REFUSED:
+                continue
+            # What constraints refuse is known as well: else its neighbours, which they refuse, too, are asked for next.
+            for model in models:
+                model.take(best)
         return picked
 
     def _informed(self, places: Any, measured: Any, others: Any) -> _Bounds:

@@ -27,6 +27,10 @@ _TRIES: Final = 20
 _ENOUGH: Final = 0.25
 """Where they allow at least this share, no more are drawn than are wanted."""
 
+_PROBES: Final = 8
+_PROBED: Final = 100
+"""Constraints are asked of so many random points at a time, and of so many in all, for the share that they allow."""
+
 
 def powers_of_two(least: int, most: int) -> list[int]:
     """Return the powers of two from `least` to `most`, both included."""
@@ -129,20 +133,24 @@ class CallSpace:
 
     def drawn(self, generator: random.Random, count: int) -> Points:
         """Return so many random points, or all; more where constraints refuse nearly all."""
+        if self._asked <= _PROBED:
+            # What the search asks for says less of the share: it prefers what it knows least of, as refused points are.
+            self._asked += _PROBES
+            self._allowed += sum(self._fulfils(self._at(point)) for point in self._steps(generator, _PROBES))
+        more = min(_TRIES, max(1.0, _ENOUGH * self._asked / self._allowed))
+        return self._located(self._steps(generator, math.ceil(count * more)))
+
+    def _steps(self, generator: random.Random, count: int) -> list[list[int]]:
+        """Draw random points, each once, or return all."""
         number = math.prod(self._sizes)
-        count = math.ceil(count * min(_TRIES, max(1.0, _ENOUGH * self._asked / self._allowed)))
         if number > sys.maxsize:
-            return self._located([[*map(generator.randrange, self._sizes)] for _ in range(count)])
-        return self._located(steps_of(generator.sample(range(number), min(count, number)), self._sizes))
+            return [[*map(generator.randrange, self._sizes)] for _ in range(count)]
+        return steps_of(generator.sample(range(number), min(count, number)), self._sizes)
 
     def text(self, name: tuple[int, ...]) -> str | None:
         """Return the canonical JSON of the configuration at these steps; None if the constraints refuse it."""
         made = self._at(name)
-        self._asked += 1
-        if not self._fulfils(made):
-            return None
-        self._allowed += 1
-        return canonical_json(made)
+        return canonical_json(made) if self._fulfils(made) else None
 
     def some(self, generator: random.Random, count: int) -> list[Any]:
         """Return up to so many random configurations."""
