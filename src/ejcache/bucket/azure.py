@@ -13,7 +13,6 @@ from typing import Any, Final
 from ejcache.bucket.fsspec_bucket import Files, FsspecBucket
 from ejcache.bucket.responses import guard
 from ejcache.bucket.retry import TransientError
-from ejcache.bucket.storage_causes import StorageCause
 from ejcache.errors import StoreUnavailableError
 
 _SCOPE: Final = "https://storage.azure.com/.default"
@@ -51,8 +50,7 @@ class AzureBucket(FsspecBucket):
         if isinstance(exc, azure.ServiceResponseError):
             return TransientError(str(exc), ambiguous=True)
         if isinstance(exc, ValueError):
-            said = f"{what} {self.url}: the answer is not one of Azure, perhaps of a proxy or a login page: {exc}"
-            return StoreUnavailableError(said).because(StorageCause.PORTAL)
+            return self._not_an_answer_of("Azure", exc)
         return super()._translate_error(what, exc, writing=writing)
 
 

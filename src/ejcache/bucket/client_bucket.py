@@ -198,6 +198,11 @@ class ClientBucket(Bucket):
         """Return the error for an answer that no storage gives."""
         return StoreUnavailableError(f"{self.url}: {exc}").because(StorageCause.PORTAL)
 
+    def _not_an_answer_of(self, service: str, why: object) -> StoreUnavailableError:
+        """Return the error for an answer that lacks what this service says."""
+        said = f"{self.url}: the answer is not one of {service}, perhaps of a proxy or a login page: {why}"
+        return StoreUnavailableError(said).because(StorageCause.PORTAL)
+
     def _body_seconds(self) -> float:
         """Return for how many seconds an answer that has begun to arrive may go on."""
         budget, most = current_budget(), self.policy.deadline / 2

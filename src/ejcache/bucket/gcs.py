@@ -201,10 +201,8 @@ class GcsBucket(ClientBucket):
             yield
         except MALFORMED as exc:
             start = shorten_answer(answer.body[:60].decode("ascii", errors="replace"))
-            raise StoreUnavailableError(
-                f"{self.url}: the answer is not one of Google Cloud Storage, perhaps of a proxy or a login page: "
-                f"status {answer.status}, {type(exc).__name__} {shorten_answer(exc)}, beginning with {start!r}"
-            ).because(StorageCause.PORTAL) from exc
+            why = f"status {answer.status}, {type(exc).__name__} {shorten_answer(exc)}, beginning with {start!r}"
+            raise self._not_an_answer_of("Google Cloud Storage", why) from exc
 
     def _object(self, name: str, *, root: str = "storage/v1") -> str:
         return f"{root}/b/{quote(self._bucket, safe='')}/o/{quote(self._prefix + name, safe='')}"

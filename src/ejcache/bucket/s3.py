@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NOT_S3: Final = "the answer is not one of S3, perhaps of a proxy or a login page"
 _NO_KEY: Final = ("NoSuchKey", "404")
 _BROKEN: Final = ("PreconditionFailed", "412")
 _ABSENT: Final = ("NoSuchKey", "404")
@@ -188,13 +187,13 @@ class S3Bucket(LoopBucket):
             never_sent = isinstance(exc.kwargs.get("error"), ClientConnectorError | socket.gaierror)
             raise TransientError(str(exc), unreachable=never_sent, ambiguous=not never_sent) from exc
         except ResponseParserError as exc:
-            raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: {exc}").because(StorageCause.PORTAL) from exc
+            raise self._not_an_answer_of("S3", exc) from exc
         except (boto.ConnectTimeoutError, boto.ReadTimeoutError) as exc:
             raise TransientError(str(exc), ambiguous=True, busy=True) from exc
         except (boto.BotoCoreError, boto.HTTPClientError, HttpError, ConnectionError) as exc:
             cause = getattr(exc, "kwargs", {}).get("error")
             if isinstance(cause, AnswerError):
-                raise StoreUnavailableError(f"{self.url}: {cause}").because(StorageCause.PORTAL) from exc
+                raise self._foreign(cause) from exc
             if isinstance(cause, RuntimeError):
                 # "cannot schedule new futures": the program is ending, and no other try could be made.
                 raise StoreUnavailableError(f"{self.url}: {exc}") from exc
@@ -203,8 +202,7 @@ class S3Bucket(LoopBucket):
             # "Session is closed": the program is ending.
             raise StoreUnavailableError(f"{self.url}: {exc}") from exc
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            said = f"{self.url}: {_NOT_S3}: {type(exc).__name__} {exc}"
-            raise StoreUnavailableError(said).because(StorageCause.PORTAL) from exc
+            raise self._not_an_answer_of("S3", f"{type(exc).__name__} {exc}") from exc
 
     def _error(self, exc: Any, *, writing: bool) -> Exception:
         error, answer = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
@@ -356,7 +354,7 @@ class S3Bucket(LoopBucket):
             except _RefusedError as exc:
                 raise StoreUnavailableError(f"{self.url} does not delete many objects at once: {exc.code}") from exc
             if not gone and not refused:
-                raise StoreUnavailableError(f"{self.url}: {_NOT_S3}: it names no object of {len(left)} to delete")
+                raise self._not_an_answer_of("S3", f"it names no object of {len(left)} to delete")
             for key in gone:
                 left.pop(key, None)
                 deleted.append(key[len(self._prefix) :])
