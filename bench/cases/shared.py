@@ -213,6 +213,7 @@ def _journals(context: Context, outcome: Outcome, home: Path) -> None:
             now += 1.0
             for key in chosen.sample(keys, 2):
                 store.get(key)
+                store.note_used(key)
             while store.worker.run_due():
                 pass
         sizes = [info.size for info in bucket.walk(JOURNALS)]
