@@ -1,7 +1,7 @@
 """How long a program will take to compile, for its bytes, by what others of its platform took on this host.
 
 A lease between hosts costs two requests, and saves the others a compilation. For a program that compiles in less than
-half a second, or that is not published, nobody asks for a lease. What tells is time: of the last programs,
+three quarters of a second, or that is not published, nobody asks for a lease. What tells is time: of the last programs,
 how many seconds they took for each byte of their canonical form. The slowest counts, because a compilation costs more
 than two requests; of eight, the second slowest, because one alone may have been held up by other work of the host.
 Without that evidence a lease is asked for.
@@ -23,8 +23,8 @@ _SMALLEST: Final = 512
 _LAST: Final = 8
 """How many programs of a platform are remembered, of the smallest and of the others."""
 _EVIDENCE: Final = 3
-"""So many programs say how fast this host is, and so many slow ones that its smallest programs are slow."""
-SLOW_SECONDS: Final = 0.5
+"""So many slow ones say that the smallest programs of this host are slow."""
+SLOW_SECONDS: Final = 0.75
 """A program that takes less is compiled by each host that misses it: to wait for another one would take as long."""
 _BYTES: Final = 1e6
 """Seconds for so many bytes are noted: notes have a millionth of a second."""
@@ -57,7 +57,7 @@ class CompileSpeed:
         if size < _SMALLEST:
             return sum(each >= seconds for each in self._known(_smallest_of(platform))) >= _EVIDENCE
         known = sorted(self._known(platform))
-        return len(known) < _EVIDENCE or known[-2 if len(known) == _LAST else -1] * size / _BYTES >= seconds
+        return not known or known[-2 if len(known) == _LAST else -1] * size / _BYTES >= seconds
 
     def _known(self, kind: str) -> list[float]:
         numbers = (self._notes.number(f"{kind} {place}") for place in range(_LAST))
