@@ -25,8 +25,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ejcache.autotune.measure.listed_space import ListedSpace
 from ejcache.autotune.measure.search import Search
+from ejcache.autotune.measure.space import ListedSpace
 from ejcache.autotune.records.json_values import canonical_json
 
 STARTS = ("cold", "history", "random")

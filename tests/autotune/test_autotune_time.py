@@ -13,8 +13,8 @@ import pytest
 from autotune_simulation import Machine, planted
 
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
-from ejcache.autotune.measure.listed_space import ListedSpace
 from ejcache.autotune.measure.search import Search, covering, slowdowns
+from ejcache.autotune.measure.space import ListedSpace
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import CandidateOrigin
 

@@ -23,8 +23,7 @@ from weakref import WeakValueDictionary
 from ejcache.autotune.call import DIFFERENTIATED
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event, current_policy, overlaid
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.one_of_a_host import one_of_a_host
-from ejcache.autotune.pod import POD, PodAgreement
+from ejcache.autotune.pod import POD, PodAgreement, one_of_a_host
 from ejcache.autotune.recording import collected, note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.autotune.records.record import CODE, Record, Source, differences

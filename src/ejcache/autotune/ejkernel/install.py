@@ -15,6 +15,7 @@ from ejcache.autotune.ejkernel.cache import PersistentCache, adopt
 from ejcache.autotune.ejkernel.chain import InvocationCall, choose, choose_for_executor, held_in_modules, set_tuner
 from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.errors import CompileForbiddenError, UsageError
+from ejcache.jax_integration.no_compile_blocks import forbid_compile
 from ejcache.settings.environment import environment_variable
 
 if TYPE_CHECKING:
@@ -61,8 +62,6 @@ class NoCompileContext:
         self._guards: list[Any] = []
 
     def __enter__(self) -> None:
-        from ejcache.jax_integration.no_compile_blocks import forbid_compile
-
         self._guards.append(forbid_compile(everywhere=True))
         self._guards[-1].__enter__()
 

@@ -17,7 +17,7 @@ import math
 import random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ejcache.autotune.measure.points import Points
+from ejcache.autotune.measure.space import Points
 from ejcache.autotune.records.json_values import canonical_json
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.log import Progress
 from ejcache.autotune.measure.device import device_of, provenance
 from ejcache.autotune.measure.inputs import split_arguments
-from ejcache.autotune.measure.listed_space import ListedSpace
 from ejcache.autotune.measure.race import Race
 from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.search import Search
+from ejcache.autotune.measure.space import ListedSpace
 from ejcache.autotune.measure.trial import Trial, refuse_spanning
 from ejcache.autotune.measure.tuning_run import TuningRun
 from ejcache.autotune.records.json_values import canonical_json, to_json

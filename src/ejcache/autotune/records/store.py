@@ -57,6 +57,8 @@ from ejcache.settings.directories import user_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.documents import open_documents
+from ejcache.stores.location import Location
+from ejcache.stores.opening import usable_location
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.threads import call_with_timeout
 
@@ -546,9 +548,6 @@ def _default_places() -> list[tuple[str, str | Documents]]:
 
 def _usable(root: str, settings: Settings) -> str:
     """Return the directory `root`, or the one that is used where it is refused; the line at exit then names that."""
-    from ejcache.stores.location import Location
-    from ejcache.stores.opening import usable_location
-
     location, chosen = Location.parse(root), root == settings.autotune_dir
     found = usable_location(location, settings, setting="EJCACHE_AUTOTUNE_DIR" if chosen else "EJCACHE_DIR")
     if found == location:

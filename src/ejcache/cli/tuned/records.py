@@ -11,8 +11,7 @@ from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, check_given
 from ejcache.cli.fields import Chosen
-from ejcache.cli.selection import Identifiers, choose, match
-from ejcache.errors import EjcacheError
+from ejcache.cli.selection import Identifiers, choose
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -145,13 +144,6 @@ def names_of_records(directory: str | None) -> set[str]:
     with open_autotune(directory) as store:
         keys = [item.record.key for item in strongest(store.records())]
     return {text for key in keys for text in (key.operation, key.digest[:12])}
-
-
-def names_a_record(wanted: str, directory: str | None) -> bool:
-    """True if `wanted` names tuned records, or a recorded call."""
-    with contextlib.suppress(EjcacheError), open_autotune(directory) as store:
-        return bool(match(strongest(store.records()), wanted, _identify)[0]) or recorded_key(store, wanted) is not None
-    return False
 
 
 def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
