@@ -16,7 +16,6 @@ import importlib.util
 import math
 import operator
 import sys
-import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,10 +24,9 @@ from ejcache.autotune.measure.inputs import is_scalar
 from ejcache.autotune.records.document_frame import decode_document, encode_document
 from ejcache.autotune.records.json_values import MAIN_MODULES, ValueKind, dtype_name, parts_of
 from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, UsageError
-from ejcache.util.log import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 
 KIND: Final = "autotune call"
@@ -101,10 +99,10 @@ def encode_value(value: Any, *, name: str = "an argument") -> Any:
 
 
 class RecordedNames:
-    """Imports the objects that a recorded call names, as far as the caller trusts them.
+    """Finds the objects that a recorded call names, as far as the caller trusts them.
 
     A person who can write to a store can put any name into a recorded call. So no name in it makes a module be
-    imported, and what is made or called is what the trusted modules have, or what the operation annotates.
+    imported, and what is made or called for an argument is what a named module has.
 
     Args:
         modules: modules that the caller trusts, by name, or by path for a file that ends in `.py`, which may import
@@ -117,7 +115,6 @@ class RecordedNames:
 
     def __init__(self, modules: Iterable[str] | None) -> None:
         self._modules: dict[str, Any] | None = None
-        self._annotated: set[type] = set()
         if modules is not None:
             paths = [str(Path(name).resolve()) if name.endswith(".py") else name for name in modules]
             self._modules = {path: _imported(path) for path in paths}
@@ -126,63 +123,35 @@ class RecordedNames:
         """Return the object at `module:qualified.name` or `file.py:name`.
 
         Raises:
-            UsageError: it does not exist, or its module is neither trusted nor loaded.
+            UsageError: it does not exist, or its module is neither named nor loaded.
         """
         where, _, qualname = path.rpartition(":")
-        if self._modules is None:
-            held, named = _imported(where), True
-        elif (trusted := self._module(where)) is not None:
-            held, named = trusted, True
-        elif (held := sys.modules.get(where) or _main_module(where)) is not None:
-            named = False
-        else:
+        named = _imported(where) if self._modules is None else self._named(where)
+        held = named or sys.modules.get(where) or _main_module(where)
+        if held is None:
             raise UsageError(f"{path} is not used: nobody named its module. If you trust it, add --module {where}")
         try:
             for part in qualname.split("."):
-                held = getattr(held, part) if named else _own_part(held, part)
+                held = _own_part(held, part) if named is None else getattr(held, part)
         except AttributeError as exc:
             raise UsageError(f"{path} does not exist: {exc}") from exc
         return held
 
-    def _module(self, where: str) -> Any:
-        """Return the trusted module of this name or path; of a file, also under the name by which a program imported
-        it.
-        """
-        held = self._modules or {}
-        parts = tuple(where.split("."))
-        named = (
-            path for path in held if path.endswith(".py") and Path(path).with_suffix("").parts[-len(parts) :] == parts
-        )
-        return held.get(where) or held.get(next(named, ""))
-
-    def trust_annotations(self, function: Callable[..., Any]) -> None:
-        """Find the types that this function annotates, and those that dataclasses among them annotate, as well."""
-        self._annotated |= _annotated_types(function)
-
-    def find_type(self, path: str) -> Any:
-        """Return the dataclass, named tuple or enumeration at `path`; raises as `find_function` does, and for
-        others.
-        """
-        found = self.find(path)
-        if isinstance(found, type):
-            is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
-            if dataclasses.is_dataclass(found) or is_named_tuple or issubclass(found, enum.Enum):
-                return found if found in self._annotated else self._trusted(found, path)
-        raise UsageError(f"{path} is not a dataclass, a named tuple or an enumeration")
-
-    def find_function(self, path: str) -> Any:
-        """Return the function or class at `path`, which a trusted module must have; raises as `find` does."""
-        return self._trusted(self.find(path), path)
-
-    def _trusted(self, found: Any, path: str) -> Any:
-        trusted = self._modules
-        if trusted is None or self._module(path.rpartition(":")[0]) is not None:
+    def find_trusted(self, path: str) -> Any:
+        """Return the object at `path`, which a named module must have; raises as `find` does."""
+        found, modules = self.find(path), self._modules
+        if modules is None or self._named(path.rpartition(":")[0]) is not None:
             return found
-        if any(found is held for module in trusted.values() for held in vars(module).values()):
+        if any(found is held for module in modules.values() for held in vars(module).values()):
             return found
-        raise UsageError(
-            f"{path} is not used: no trusted module has it. If you trust one that has, add it with --module"
-        )
+        raise UsageError(f"{path} is not used: no named module has it. If you trust one that has, add it with --module")
+
+    def _named(self, where: str) -> Any:
+        """Return the named module; a file also under the name by which a program imported it."""
+        held, parts = self._modules or {}, tuple(where.split("."))
+        files = (path for path in held if path.endswith(".py"))
+        same = (path for path in files if Path(path).with_suffix("").parts[-len(parts) :] == parts)
+        return held.get(where) or held.get(next(same, ""))
 
 
 def _own_part(held: Any, name: str) -> Any:
@@ -191,24 +160,6 @@ def _own_part(held: Any, name: str) -> Any:
         return vars(held)[name]
     except (KeyError, TypeError) as exc:
         raise AttributeError(f"{held!r} has no {name}") from exc
-
-
-def _annotated_types(function: Callable[..., Any]) -> set[type]:
-    found: set[type] = set()
-    waiting: list[Any] = [function]
-    while waiting:
-        try:
-            hints = list(typing.get_type_hints(waiting.pop()).values())
-        except Exception as exc:  # annotations are code of the program's
-            log.debug("ejcache: the annotations of %r cannot be read: %s", function, exc)
-            continue
-        while hints:
-            hint = hints.pop()
-            hints += typing.get_args(hint)
-            if isinstance(hint, type) and hint not in found:
-                found.add(hint)
-                waiting.append(hint)
-    return found
 
 
 def arguments_of(call: dict[str, Any], names: RecordedNames) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -247,17 +198,29 @@ def _decoded(value: Any, names: RecordedNames) -> Any:
         case "dtype":
             return _scalar_class(value["dtype"]) if value.get("class") else _dtype(value["dtype"])
         case "enum":
-            return names.find_type(value["enum"])[value["name"]]
+            return _type_at(value["enum"], names)[value["name"]]
         case "object":
             fields = {name: _decoded(item, names) for name, item in value["fields"].items()}
-            return names.find_type(value["object"])(**fields)
+            return _type_at(value["object"], names)(**fields)
         case "tuple":
             return tuple(_decoded(item, names) for item in value["tuple"])
         case "list":
             return [_decoded(item, names) for item in value["list"]]
         case "dict":
             return {name: _decoded(item, names) for name, item in value["dict"].items()}
-    return names.find_function(value["import"])
+    return names.find_trusted(value["import"])
+
+
+def _type_at(path: str, names: RecordedNames) -> Any:
+    """Return the dataclass, named tuple or enumeration at `path`; other classes may do anything when they are made."""
+    found = names.find_trusted(path)
+    if isinstance(found, type) and (
+        dataclasses.is_dataclass(found)
+        or issubclass(found, enum.Enum)
+        or (issubclass(found, tuple) and hasattr(found, "_fields"))
+    ):
+        return found
+    raise UsageError(f"{path} is not a dataclass, a named tuple or an enumeration")
 
 
 def _dtype(name: str) -> Any:

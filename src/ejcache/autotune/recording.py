@@ -20,7 +20,7 @@ from ejcache.autotune.log import warn_once
 from ejcache.autotune.measure.trial import WorkerThread
 from ejcache.autotune.records.record import slug
 from ejcache.autotune.records.store import default_store
-from ejcache.errors import MALFORMED, EjcacheError, EntryError, StoreError
+from ejcache.errors import MALFORMED, EjcacheError, EntryError
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.documents import open_documents
@@ -153,30 +153,37 @@ def note(call: Call) -> bool:
     key = call.key
     try:
         documents = _place(call.store())
+        place = (documents.url, key.digest)
+        if place in _noted:
+            return _noted[place]
+        body: dict[str, Any] = {
+            "operation": key.operation,
+            "version": key.version,
+            "key": key.text,
+            "digest": key.digest,
+        }
+        body |= {"device": key.device, "environment": dict(key.environment), "call": dict(key.call)}
+        body |= {"created": time.time(), "host": socket.gethostname()}
+        document = _document(body, call)
+        if document is not None:
+            documents.create(f"{RECORDED}{slug(key.operation)}/{key.digest}.json", document)
     except EjcacheError as exc:
+        # The storage may work again later, so the call is not noted.
         warn_once("recording", "calls are not recorded: %s", exc)
         return False
-    noted = _noted.get((documents.url, key.digest))
-    if noted is not None:
-        return noted
-    body: dict[str, Any] = {"operation": key.operation, "version": key.version, "key": key.text, "digest": key.digest}
-    body |= {"device": key.device, "environment": dict(key.environment), "call": dict(key.call)}
-    body |= {"created": time.time(), "host": socket.gethostname()}
-    recordable = False
-    try:
-        path = f"{RECORDED}{slug(key.operation)}/{key.digest}.json"
-        documents.create(path, encode_call(body | call.described()))
-        recordable = True
-    except StoreError as exc:
-        # The storage may work again later, so the call is not noted.
-        warn_once(f"recording to {documents.url}", "calls are not recorded: %s", exc)
-        return False
-    except (EjcacheError, *MALFORMED) as exc:
-        warn_once(f"recording {key.operation}", "a call of %s is not recorded: %s", key.operation, exc)
     if len(_noted) >= _MOST_NOTED:
         _noted.clear()
-    _noted[documents.url, key.digest] = recordable
-    return recordable
+    _noted[place] = document is not None
+    return _noted[place]
+
+
+def _document(body: dict[str, Any], call: Call) -> bytes | None:
+    """Return the document of a call, which `body` begins; None if another process could not make the call."""
+    try:
+        return encode_call(body | call.described())
+    except (EjcacheError, *MALFORMED) as exc:
+        warn_once(f"recording {call.key.operation}", "a call of %s is not recorded: %s", call.key.operation, exc)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.call import Call
     from ejcache.autotune.recording import CollectedCall, RecordedCall
-    from ejcache.autotune.records.record import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
 
 
@@ -43,17 +42,15 @@ def replay(
     body = recorded.call
     if body is None:
         return TunedCall(recorded.path, "", TuningOutcome.FAILED, problem=recorded.problem)
-    described = body.get("call")
+    operation, described = body["operation"], body.get("call")
     # A call that was measured without its gradient has the recorded key only in this mode.
-    recorded_forward = isinstance(described, dict) and described.get("mode") == "forward"
+    is_forward = isinstance(described, dict) and described.get("mode") == "forward"
     try:
-        with forward_only() if recorded_forward else contextlib.nullcontext():
-            call = tunable(body, names)
-            _check_same(call.key, body)
-            return tuned_call(recorded.path, call, store, force=force, unsure=unsure)
+        with forward_only() if is_forward else contextlib.nullcontext():
+            return tuned_call(recorded.path, _call_of(body, names), store, force=force, unsure=unsure)
     except Exception as exc:
         # A call that cannot be replayed must not end the tuning of the others.
-        return TunedCall(recorded.path, body["operation"], TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
+        return TunedCall(recorded.path, operation, TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
 
 
 def tuned_call(path: str, call: Call, store: AutotuneStore, *, force: bool = False, unsure: bool = False) -> TunedCall:
@@ -77,32 +74,26 @@ def tuned_call(path: str, call: Call, store: AutotuneStore, *, force: bool = Fal
     return TunedCall(path, operation, TuningOutcome.TUNED, record)
 
 
-def _check_same(key: RecordKey, call: dict[str, Any]) -> None:
-    """Raise `UsageError` if the program that recorded the call would not find a record of `key`."""
-    described = call.get("call", key.call)
-    if key.operation != call["operation"] or canonical_json(dict(key.call)) != canonical_json(described):
-        raise UsageError(f"what was recorded as {call.get('key', call['operation'])} is now {key.text}")
+def _call_of(body: dict[str, Any], names: RecordedNames) -> Call:
+    """Return the recorded call bound to its operation; raises `UsageError` or `EntryCorruptError`."""
+    call = _bound(body["how"], body, names)
+    described = body.get("call", call.key.call)
+    if call.key.operation != body["operation"] or canonical_json(dict(call.key.call)) != canonical_json(described):
+        # The program that recorded the call would not find its record.
+        raise UsageError(f"what was recorded as {body.get('key', body['operation'])} is now {call.key.text}")
+    return call
 
 
-def tunable(call: dict[str, Any], names: RecordedNames) -> Call:
-    """Return the call bound to its operation, ready to be measured.
-
-    Raises:
-        UsageError: the call names no operation, or an object that `names` does not find or trust.
-        EntryCorruptError: the call is malformed.
-    """
-    how = call["how"]
+def _bound(how: dict[str, Any], body: dict[str, Any], names: RecordedNames) -> Call:
     # The operation comes first: no argument is made for a call of an object that is not an operation.
     if how.get("kind") == "autotuned":
         operation = names.find(str(how["object"]))
         if not isinstance(operation, Autotuned):
             raise UsageError(f"{how['object']} is not autotuned any more")
-        names.trust_annotations(operation.function)
-        return operation.bound(*arguments_of(call, names))
+        return operation.bound(*arguments_of(body, names))
     if how.get("kind") == "ejkernel":
         kernel, executor = recorded_kernel(how, names)
-        names.trust_annotations(kernel.run)
-        return recorded_invocation(kernel, executor, *arguments_of(call, names))
+        return recorded_invocation(kernel, executor, *arguments_of(body, names))
     raise UsageError(f"a call of kind {how.get('kind')!r} cannot be replayed")
 
 
