@@ -12,6 +12,8 @@ import pytest
 from soak_turns import some
 
 from ejcache.errors import StoreError
+from ejcache.maintenance.eviction import run_pass
+from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.worth import worth
 from ejcache.stores.local.quarantine import declared_overhead
 from ejcache.stores.local.store import LocalStore
@@ -108,6 +110,17 @@ def test_what_is_superseded_goes_first(tmp_path):
         assert keys_of(store) == {"a", "b", "c", "d", "e"}
 
 
+def test_many_are_removed_at_once(tmp_path):
+    """Several entries are removed at once, and those that are not there are not named."""
+    with LocalStore(tmp_path) as store:
+        for key in "abcd":
+            store.put(key, key.encode() * 10)
+        assert store.delete_many(["a", "x", "c", "a"]) == {"a", "c"}
+        assert store.delete_many(["a"]) == store.delete_many([]) == set()
+        assert keys_of(store) == {"b", "d"}
+        assert store.size() == 20
+
+
 @pytest.mark.parametrize("worth_of", [None, worth])
 def test_what_cannot_be_removed_is_passed_over(tmp_path, monkeypatch, worth_of):
     """An entry that this user may not remove stays, others go, and the sum is right."""
@@ -125,6 +138,13 @@ def test_what_cannot_be_removed_is_passed_over(tmp_path, monkeypatch, worth_of):
         for n in range(5, 8):
             store.put(f"k{n}", bytes(10_000))
         assert keys_of(store) == {"k0", "k1", "k5", "k6", "k7"}
+        assert store.delete_many(["k1", "k5"]) == {"k5"}
+        report = run_pass(store, EvictionPolicy(everything=True, only=frozenset({"k0", "k6", "k7"})))
+        assert (report.removed, report.gone, [key for key, _ in report.failed]) == (2, 0, ["k0"])
+        with pytest.raises(StoreError, match="closed to this user"):
+            store.delete_many(["k0", "k1"])
+        assert keys_of(store) == {"k0", "k1"}
+        assert store.size() == 20_000
         assert store.check() == []
 
 

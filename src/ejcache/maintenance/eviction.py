@@ -35,7 +35,7 @@ from ejcache.keys.side_keys import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.listed_entries import Listing
-from ejcache.stores.abilities import Clearable
+from ejcache.stores.abilities import Clearable, DeletesMany
 from ejcache.stores.epochs import split_name
 from ejcache.stores.listing import EntryInfo
 from ejcache.stores.shared.store import SharedStore
@@ -53,6 +53,8 @@ log = logging.getLogger("ejcache")
 _PATIENCE: Final = 3
 """Requests in a row that the storage refuses before the pass stops asking."""
 _NAMED_FAILURES: Final = 1000
+_AT_ONCE: Final = 100
+"""Entries that one request or transaction deletes."""
 IN_USE_SECONDS: Final = 300.0
 """An entry of a shared cache that was made or used within this time counts as in use: a process writes down what it
 used once a minute."""
@@ -202,8 +204,8 @@ class EvictionPass:
             deleted: set[str] = set()
             if refused < _PATIENCE:
                 try:
-                    deleted = self._scan.delete([deletion.entry for deletion in batch])
-                    refused, problem = 0, ""
+                    deleted, problem = self._scan.delete([deletion.entry for deletion in batch])
+                    refused = 0
                 except StoreReadOnlyError:
                     raise
                 except StoreError as exc:
@@ -273,14 +275,27 @@ class Scan:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._many = store if isinstance(store, DeletesMany) else None
+        if self._many is not None:
+            self.batch = _AT_ONCE
 
     def entries(self) -> Iterator[EntryInfo]:
         """Return every entry, with its last use."""
         return self._store.entries()
 
-    def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
-        """Delete the entries of `batch`; the keys of those that were deleted."""
-        return {info.key for info in batch if self._store.delete(info.key)}
+    def delete(self, batch: Sequence[EntryInfo]) -> tuple[set[str], str]:
+        """Delete the entries of `batch`; the keys of those that were deleted, and why others could not be."""
+        keys = [info.key for info in batch]
+        if self._many is None:
+            return {key for key in keys if self._store.delete(key)}, ""
+        deleted, problem = self._many.delete_many(keys), ""
+        for key in set(keys) - deleted if deleted else ():
+            try:
+                if self._store.delete(key):
+                    deleted.add(key)
+            except StoreError as exc:
+                problem = str(exc)
+        return deleted, problem
 
     def tidy(self) -> list[str]:
         """Delete what killed processes left beside the entries; a sentence for each failure.
@@ -305,7 +320,7 @@ class BucketScan(Scan):
         StoreError: the storage failed.
     """
 
-    batch: int = 100
+    batch: int = _AT_ONCE
 
     def __init__(
         self,
@@ -366,11 +381,11 @@ class BucketScan(Scan):
         """Return every entry, with the last use that any process has written down."""
         return self._listing.entries()
 
-    def delete(self, batch: Sequence[EntryInfo]) -> set[str]:
+    def delete(self, batch: Sequence[EntryInfo]) -> tuple[set[str], str]:
         """Delete those entries of `batch` that still are as they were listed; the keys of the deleted ones."""
         names = {entry_name(info.key): info for info in batch}
         deleted = self._place.delete_many((name, info.version) for name, info in names.items())
-        return {names[name].key for name in deleted}
+        return {names[name].key for name in deleted}, ""
 
     def tidy(self) -> list[str]:
         """Delete abandoned leases, half-written files and old start records, and merge those of past days."""

@@ -1,7 +1,7 @@
 """What only some stores can do, beside the contract of all (`base`).
 
-A store that has the methods of `Clearable` is one; a store of two tiers says so (`Store.has_two_tiers`), because every
-hit asks, and a hit does not import this: a Protocol takes half a millisecond to make.
+A store that has the methods of `Clearable` or `DeletesMany` is one; a store of two tiers says so
+(`Store.has_two_tiers`), because every hit asks, and a hit does not import this: a Protocol takes half a millisecond.
 """
 
 from __future__ import annotations
@@ -20,6 +20,17 @@ class Clearable(Protocol):
 
     def clear(self) -> None:
         """Remove every entry; counters stay."""
+
+
+@runtime_checkable
+class DeletesMany(Protocol):
+    """A store that removes many entries as quickly as one."""
+
+    def delete_many(self, keys: Iterable[str]) -> set[str]:
+        """Remove these entries; return the keys of those that were there and could be removed.
+
+        Raises `StoreError` if none of them could be.
+        """
 
 
 @runtime_checkable

@@ -66,13 +66,17 @@ class _LockedDescriptors:
             fd: of the locked file.
             remove: its path, if it is removed before others can lock it.
         """
+        self.release(fd, remove=remove)
+        self.close(fd)
+
+    def release(self, fd: int, *, remove: Path | None = None) -> None:
+        """Release the lock alone, with the arguments of `unlock`."""
         if fd in self._held:
             with contextlib.suppress(OSError):
                 if remove is not None:
                     remove.unlink()
             with contextlib.suppress(OSError):
                 fcntl.flock(fd, fcntl.LOCK_UN)
-            self.close(fd)
 
     def after_fork_in_child(self) -> None:
         for fd in self._held:
@@ -215,9 +219,12 @@ the lock.
 
 def _let_go(who: tuple[str, int], holder: list[int] | None, *, remove: Path | None = None) -> None:
     if holder:
+        # Whatever an exception of a signal handler leaves undone here: what is locked is in the holder, where the
+        # thread's next call finds it, and what is in no holder any more is not locked.
+        locked_descriptors.release(holder[0], remove=remove)
+        locked_descriptors.close(holder.pop())
         if _holders.get(who) is holder:
             del _holders[who]
-        locked_descriptors.unlock(holder.pop(), remove=remove)
 
 
 def _is_still_at(path: Path, fd: int) -> bool:

@@ -309,20 +309,30 @@ class LocalStore(Store):
 
     def delete(self, key: str) -> bool:
         """Remove the entry; False if there was none. Works on a full disk."""
-        check_key(key)
-        self._check_writable()
-        if not self.contains(key):
-            return False
-        from ejcache.stores.local.order import is_full
-        from ejcache.stores.local.writing import remove_by_hand, remove_entry
+        return key in self.delete_many([key])
 
-        name = place_of_key(key)
+    def delete_many(self, keys: Iterable[str]) -> set[str]:
+        """Remove these entries in one transaction; return the keys of those that were removed.
+
+        Raises:
+            StoreReadOnlyError: the store is read-only.
+            StoreError: the order could not be used, or none of them could be removed.
+        """
+        names = {place_of_key(check_key(key)): key for key in keys}
+        self._check_writable()
+        names = {name: key for name, key in names.items() if self.contains(key)}
+        if not names:
+            return set()
+        from ejcache.stores.local.order import is_full
+        from ejcache.stores.local.writing import remove_by_hand, remove_entries
+
         try:
-            return self._change(partial(remove_entry, name=name)) or False
+            gone = self._change(partial(remove_entries, names=names)) or []
         except StoreError as exc:
             if not is_full(exc):
                 raise
-        return remove_by_hand(self._order, [name])
+            gone = remove_by_hand(self._order, names)
+        return {names[name] for name in gone}
 
     def clear(self) -> None:
         """Remove every entry at once. Works on a full disk."""
@@ -343,10 +353,10 @@ class LocalStore(Store):
         if self.peek(key) != data:
             return False
         from ejcache.stores.local.quarantine import quarantine_entry  # by what is damaged
-        from ejcache.stores.local.writing import remove_entry
+        from ejcache.stores.local.writing import remove_entries
 
         def take_out(change: Transaction) -> bool:
-            return self.peek(key) == data and remove_entry(change, place_of_key(key))
+            return self.peek(key) == data and bool(remove_entries(change, [place_of_key(key)]))
 
         taken = self._change(take_out) or False
         if taken:

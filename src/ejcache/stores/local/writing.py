@@ -115,28 +115,41 @@ def _add(change: Transaction, *, pending: _Pending, name: str, replace: bool) ->
     return True
 
 
-def remove_entry(change: Transaction, name: str) -> bool:
-    """Remove the entry in a transaction; False if there is none."""
-    about = change.layout.look_at(name)
-    if about is None:
-        return False
-    change.touch({name: about.st_size})
-    return change.delete(name, about)
+def remove_entries(change: Transaction, names: Iterable[str]) -> list[str]:
+    """Remove entries in a transaction; return the names of those that were there and could be removed.
+
+    Raises:
+        OSError: none of them could be removed.
+    """
+    looked = ((name, change.layout.look_at(name)) for name in names)
+    there = {name: about for name, about in looked if about is not None}
+    if there:
+        change.touch({name: about.st_size for name, about in there.items()})
+    gone, failure = [], None
+    for name, about in there.items():
+        try:
+            if change.delete(name, about):
+                gone.append(name)
+        except OSError as exc:
+            failure = exc
+    if failure is not None and not gone:
+        raise failure
+    return gone
 
 
-def remove_by_hand(order: EvictionOrder, names: Iterable[str]) -> bool:
-    """Remove entries without an order, which is made anew; False if none of them was there.
+def remove_by_hand(order: EvictionOrder, names: Iterable[str]) -> list[str]:
+    """Remove entries without an order, which is made anew; return the names of those that were there.
 
     For a full disk, on which no transaction can be made.
     """
 
-    def remove() -> list[bool]:
+    def remove() -> list[str]:
         order.forget()
-        gone = [order.layout.remove(name) for name in names]
+        gone = [name for name in names if order.layout.remove(name)]
         order.layout.remove_dead()
         return gone
 
-    return any(order.alone(remove))
+    return order.alone(remove)
 
 
 def remove_all(order: EvictionOrder) -> None:
