@@ -243,7 +243,7 @@ def _at_most(n: int) -> Iterator[None]:
     """Fail the test if one function is compiled or loaded more than n times in this block, and say what to change."""
     from ejcache.history.guard import CompilationCounts, described, known
     from ejcache.history.program import is_of_jax
-    from ejcache.journal.listeners import watch
+    from ejcache.journal.recorder import watch
 
     beyond: dict[str, tuple[Any, int]] = {}
     end = watch(CompilationCounts(n, lambda program, times: beyond.update({program.name: (program, times)})))

@@ -304,7 +304,7 @@ def jax_as_before(clean_environment: Path) -> Iterator[None]:
     activate = sys.modules.get("ejcache.jax_integration.activate")
     if activate is not None:
         activate.disable()
-    logs = sys.modules.get("ejcache.journal.late_writes")
+    logs = sys.modules.get("ejcache.journal.line")
     if logs is not None:
         # What the test compiled last belongs into its own log, whose directory its environment names.
         logs.write_now()

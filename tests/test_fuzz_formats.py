@@ -29,7 +29,7 @@ from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.coordination.shared_leases import LeaseFields, decode_lease
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
-from ejcache.journal.entry_use import EntryUse
+from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import (
     JOURNALS,
     decode_folded,

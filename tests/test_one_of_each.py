@@ -89,7 +89,7 @@ def test_facility_is_used_at_its_levels(facility):
     [
         (r"(?i)breaker$", "bucket/breaker.py"),
         (r"^_?(warn|say|log|note)_?once$", "util/log.py"),
-        (r"^_?write_atomically$|^_?atomic_write$", "util/new_files.py"),
+        (r"^_?write_atomically$|^_?atomic_write$", "util/files.py"),
         (r"^EvictionPass$", "maintenance/eviction.py"),
         (r"^Scheduler$", "util/scheduler.py"),
     ],

@@ -183,7 +183,7 @@ def require(holds: bool, what: str) -> None:
 
 _DAMAGE: Final = """
 import sys, ejcache
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 with ejcache.open_store(sys.argv[1]) as store:
     for number, info in enumerate([each for each in store.entries() if not is_side_key(each.key)]):
         data = bytearray(store.peek(info.key))

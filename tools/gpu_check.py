@@ -248,8 +248,7 @@ class Check:
     def entries(self, url: str) -> dict[str, list[str]]:
         """The keys of the program's entries, by variant; the rest under its kind."""
         import ejcache
-        from ejcache.keys.parsing import parse_key
-        from ejcache.keys.side_keys import is_profile_key
+        from ejcache.keys.key import is_profile_key, parse_key
 
         found: dict[str, list[str]] = {}
         with ejcache.open_store(url) as store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ejcache.settings.described import SETTINGS
-from ejcache.settings.floors import Floors
+from ejcache.settings.table import Floors
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:

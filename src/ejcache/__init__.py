@@ -29,14 +29,13 @@ if TYPE_CHECKING:
         UsageError,
     )
     from ejcache.history.guard import warn_recompiles
-    from ejcache.jax_integration.activate import active, disable, enable
+    from ejcache.jax_integration.activate import active, disable, disabled, enable
     from ejcache.jax_integration.decorator import ejit
     from ejcache.jax_integration.devices.targets import target
-    from ejcache.jax_integration.disabled_block import disabled
     from ejcache.jax_integration.key_questions import key_of, would_hit
     from ejcache.jax_integration.no_compile_blocks import forbid_compile
     from ejcache.jax_integration.warm_start import warm
-    from ejcache.journal.listeners import on_event
+    from ejcache.journal.recorder import on_event
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.settings.table import Settings
     from ejcache.stores.base import Store
@@ -95,11 +94,10 @@ _MODULES: Final = {
     "api": ("clear", "current_settings", "entries", "prune", "stats", "verify", "why"),
     "cache.compilation_cache": ("CompilationCache",),
     "cache.stats": ("Stats",),
-    "journal.listeners": ("on_event",),
-    "jax_integration.activate": ("active", "disable", "enable"),
+    "journal.recorder": ("on_event",),
+    "jax_integration.activate": ("active", "disable", "disabled", "enable"),
     "jax_integration.decorator": ("ejit",),
     "jax_integration.devices.targets": ("target",),
-    "jax_integration.disabled_block": ("disabled",),
     "jax_integration.key_questions": ("key_of", "would_hit"),
     "jax_integration.no_compile_blocks": ("forbid_compile",),
     "jax_integration.warm_start": ("warm",),

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ejcache.cache.compilation_cache import cache_in_use
 from ejcache.cache.stats import Stats
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.location import Location
+from ejcache.util.threads import THREADS
 from ejcache.util.units import parse_age, parse_limit
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from ejcache.bucket.base import Bucket
-    from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.history.causes import Cause
     from ejcache.history.known_entries import KnownEntries
     from ejcache.journal.line import ProgramRecord
@@ -60,7 +60,7 @@ def stats(dir: Url | None = None, *, whole_store: bool = False) -> Stats:
         NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be read.
     """
-    cache = _active()
+    cache = cache_in_use()
     if dir is None and not whole_store:
         return cache.stats() if cache is not None else Stats()
     if dir is None and cache is not None:
@@ -110,7 +110,7 @@ def why(
         UsageError: `last` is less than 1, or `since` is not a duration; or nothing is known of any miss, because the
             installed JAX gets the thin form.
     """
-    from ejcache.history.why import causes_of
+    from ejcache.history.why import causes_of  # a room that no hit needs
 
     if last < 1:
         raise SettingError("last", last, "a whole number, 1 or more")
@@ -166,8 +166,8 @@ def prune(
         NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be listed.
     """
-    from ejcache.maintenance.eviction import EvictionReport, run_pass
-    from ejcache.maintenance.eviction_plan import EvictionPolicy
+    from ejcache.maintenance.eviction import EvictionReport, run_pass  # the door to a command
+    from ejcache.maintenance.eviction_plan import EvictionPolicy  # the door to a command
 
     asked = EvictionPolicy(
         max_size=None if max_size is None else parse_limit(max_size, setting="max_size"),
@@ -200,8 +200,8 @@ def clear(dir: Url | None = None) -> EvictionReport:
         NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be listed.
     """
-    from ejcache.maintenance.eviction import EvictionPass, EvictionReport
-    from ejcache.maintenance.eviction_plan import EvictionPolicy
+    from ejcache.maintenance.eviction import EvictionPass, EvictionReport  # the door to a command
+    from ejcache.maintenance.eviction_plan import EvictionPolicy  # the door to a command
 
     with _open_store_at(dir, write=True) as opened:
         if opened.store is None:
@@ -224,8 +224,7 @@ def verify(dir: Url | None = None, *, fix: bool = False) -> Audit:
         NotAStoreError: there is no cache at `dir`.
         StoreError: the cache cannot be listed, or with `fix` not be written.
     """
-    from ejcache.maintenance.audit import Audit, audit, audit_structure
-    from ejcache.util.parallel import THREADS
+    from ejcache.maintenance.audit import Audit, audit, audit_structure  # the door to a command
 
     with _open_store_at(dir, write=fix) as opened:
         if opened.store is None:
@@ -246,7 +245,7 @@ class _OpenedCache:
         """Return `asked`, or without a rule the limits that are stored with a shared cache, and the order stored with
         it.
         """
-        from ejcache.maintenance.stored_policy import policy_of, read_limits
+        from ejcache.maintenance.stored_policy import policy_of, read_limits  # the door to a command
 
         stored = read_limits(self.bucket) or {} if self.bucket is not None else {}
         policy = policy_of(stored, evict="cost" if asked.by_cost else "lru")
@@ -255,7 +254,7 @@ class _OpenedCache:
 
 def _open_entries(url: str, stack: contextlib.ExitStack) -> KnownEntries | Exception | None:
     """Return the entries of a cache, open until `stack` ends; None if it has none; or the error of opening it."""
-    from ejcache.history.known_entries import KnownEntries
+    from ejcache.history.known_entries import KnownEntries  # a room that no hit needs
 
     try:
         opened = stack.enter_context(_open_store_at(url))
@@ -266,9 +265,9 @@ def _open_entries(url: str, stack: contextlib.ExitStack) -> KnownEntries | Excep
 
 @contextlib.contextmanager
 def _open_store_at(url: Url | None, *, write: bool = False) -> Iterator[_OpenedCache]:
-    from ejcache.maintenance.eviction import ScannedStore
-    from ejcache.stores.contents import inspect_location
-    from ejcache.stores.shared.store import SharedStore
+    from ejcache.maintenance.eviction import ScannedStore  # the door to a command
+    from ejcache.stores.contents import inspect_location  # the door to a command
+    from ejcache.stores.shared.store import SharedStore  # the door to a command
 
     settings = current_settings()
     try:
@@ -291,14 +290,8 @@ def _seconds(age: float | str | None, setting: str) -> float | None:
     return parse_age(age, setting=setting) if isinstance(age, str) else age
 
 
-def _active() -> CompilationCache | None:
-    activate = sys.modules.get("ejcache.jax_integration.activate")
-    cache: CompilationCache | None = activate.active() if activate is not None else None
-    return cache
-
-
 def _url(settings: Settings) -> str:
-    cache = _active()
+    cache = cache_in_use()
     if cache is not None:
         cache.flush()
         return cache.url

@@ -11,7 +11,7 @@ import pytest
 import ejcache
 from ejcache import entry
 from ejcache.errors import NotAStoreError
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.settings.table import Origin
 
 

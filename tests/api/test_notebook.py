@@ -8,9 +8,8 @@ import pytest
 from capabilities import require
 
 import ejcache
-from ejcache.cache.counters import Skip, add_miss, add_skip
 from ejcache.cache.policy import Miss
-from ejcache.cache.stats import Stats
+from ejcache.cache.stats import Skip, Stats, add_miss, add_skip
 from ejcache.history.causes import Cause
 from ejcache.util.tally import Tally
 

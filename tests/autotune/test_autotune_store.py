@@ -125,8 +125,8 @@ def test_a_directory_that_is_refused(run_forked, open_place):
         import ejcache
         from autotune_helpers import key, record
         from ejcache.autotune.records.store import default_store
-        from ejcache.util import directory_owners
-        directory_owners.is_in_container = lambda: False
+        from ejcache.util import directory_access
+        directory_access.is_in_container = lambda: False
         ejcache.enable()
         store = default_store()
         print(store.find(key()) is not None, store.publish(record()), store.url)

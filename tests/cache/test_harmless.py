@@ -170,7 +170,7 @@ def test_fork_after_activation(run_forked, tmp_path):
         if factor == 3:
             child = os.fork()
             if child == 0:
-                from ejcache.keys.side_keys import is_side_key
+                from ejcache.keys.key import is_side_key
                 with ejcache.open_store(directory) as store:
                     # A program that takes long to compile, as on a busy machine, leaves its text beside its entry.
                     assert len([e for e in store.entries() if not is_side_key(e.key)]) == 3, "three programs"

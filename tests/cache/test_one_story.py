@@ -14,7 +14,7 @@ from jobs import run_job
 from ejcache import entry
 from ejcache.journal.line import HIT, STORED
 from ejcache.journal.start_records import read_starts
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.stores.local.store import LocalStore
 
 LISTENING = """

@@ -9,10 +9,9 @@ from collections import Counter
 
 import pytest
 
-from ejcache.cache.counters import Skip, add_miss, add_skip
 from ejcache.cache.exit_report import report_line
 from ejcache.cache.policy import Miss
-from ejcache.cache.stats import Stats
+from ejcache.cache.stats import Skip, Stats, add_miss, add_skip
 from ejcache.util import tally as tallies
 from ejcache.util.tally import Tally
 

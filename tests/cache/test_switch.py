@@ -11,11 +11,11 @@ from cli_helpers import ejcache
 
 from ejcache import entry
 from ejcache.cache import shared_switch, switch
-from ejcache.cache.counters import Skip
 from ejcache.cache.former_copies import FormerCopies
 from ejcache.cache.opening import open_cache
 from ejcache.cache.policy import CachePolicy, Miss
 from ejcache.cache.shared_switch import SharedSwitch
+from ejcache.cache.stats import Skip
 from ejcache.cache.switch import FRESH_SECONDS, CacheSwitch, Reading
 from ejcache.cache.writing import EntryWriter
 from ejcache.errors import NoPermissionError, StoreUnavailableError

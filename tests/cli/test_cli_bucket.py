@@ -13,7 +13,7 @@ from eviction_traces import encoded
 from ejcache.bucket.object_names import entry_name
 from ejcache.history.log import record_miss
 from ejcache.journal.line import ProgramRecord
-from ejcache.keys.parsing import parse_key
+from ejcache.keys.key import parse_key
 from ejcache.maintenance.stored_policy import POLICY
 from ejcache.stores.opening import open_store
 

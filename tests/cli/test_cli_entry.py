@@ -11,7 +11,7 @@ import pytest
 from ejcache.cli import starting
 from ejcache.cli.entry import ordinary_arguments
 from ejcache.journal.run_log import RUN_COUNTS
-from ejcache.settings import child_environment
+from ejcache.settings import environment
 from ejcache.settings.described import SETTINGS
 from ejcache.settings.directories import configuration_files
 from ejcache.settings.environment import OTHER_VARIABLES
@@ -108,7 +108,7 @@ def test_where_nothing_is_set_a_start_imports_little(tmp_path):
     assert not {"ejcache.errors", "ejcache.settings.table", "ejcache.journal.run_log"} & imported
 
 
-BEGINNINGS = vars(child_environment)["_BEGINNINGS"]
+BEGINNINGS = vars(environment)["_BEGINNINGS"]
 
 
 def test_what_a_start_knows_of_settings(tmp_path, monkeypatch):
@@ -119,8 +119,8 @@ def test_what_a_start_knows_of_settings(tmp_path, monkeypatch):
     for name in os.environ:
         if name.startswith(BEGINNINGS):
             monkeypatch.delenv(name)
-    exported = vars(child_environment)["_CACHE_WITHOUT_REPORT"]
-    assert child_environment.settings_environment({"report": "off"}) == exported
+    exported = vars(environment)["_CACHE_WITHOUT_REPORT"]
+    assert environment.settings_environment({"report": "off"}) == exported
     for variables in ({"HOME": "/h"}, {"HOME": "/h", "XDG_CONFIG_HOME": "/x"}, {"HOME": "/h", "XDG_CONFIG_HOME": "x"}):
         asked = []
 
@@ -131,7 +131,7 @@ def test_what_a_start_knows_of_settings(tmp_path, monkeypatch):
         with monkeypatch.context() as patched:
             monkeypatch.setattr(os, "environ", {**variables})
             patched.setattr(os, "stat", absent)
-            assert child_environment.export_defaults()
+            assert environment.export_defaults()
         assert asked == [str(path) for path in configuration_files(variables)]
         assert os.environ == {**variables, **exported}
 
@@ -141,11 +141,11 @@ def test_a_start_that_is_told_something_reads_the_settings(name, tmp_path, monke
     """Any variable, or a configuration file, and nothing is exported without them."""
     monkeypatch.setattr(os, "environ", {"HOME": str(tmp_path)})
     os.environ[name] = ""
-    assert not child_environment.export_defaults()
+    assert not environment.export_defaults()
     del os.environ[name]
     (tmp_path / ".config/ejcache").mkdir(parents=True)
     (tmp_path / ".config/ejcache/config.toml").write_text("")
-    assert not child_environment.export_defaults()
+    assert not environment.export_defaults()
     assert "EJCACHE" not in os.environ
     del os.environ["HOME"]
-    assert not child_environment.export_defaults()
+    assert not environment.export_defaults()

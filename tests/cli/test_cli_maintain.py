@@ -10,8 +10,7 @@ from cli_helpers import Terminal, damage, ejcache, fill, key_text, plain_jax, pu
 
 from ejcache import prune
 from ejcache.cli import output
-from ejcache.keys.parsing import parse_key
-from ejcache.keys.side_keys import module_text_key
+from ejcache.keys.key import module_text_key, parse_key
 from ejcache.stores.local.store import LocalStore
 
 

@@ -18,8 +18,7 @@ from cli_helpers import ejcache, fill, key_text, plain_jax, put
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.breaker import forget_breakers
 from ejcache.bucket.object_names import key_of_name
-from ejcache.keys.parsing import parse_any_key
-from ejcache.keys.side_keys import module_text_key
+from ejcache.keys.key import module_text_key, parse_any_key
 from ejcache.maintenance.archive import read_archive
 from ejcache.settings.directories import state_directory
 from ejcache.stores.local.store import LocalStore

@@ -33,7 +33,7 @@ from ejcache.jax_integration.publishing import located_text
 from ejcache.journal.line import AppendedLog, ProgramRecord
 from ejcache.journal.recorder import START_LOG
 from ejcache.journal.start_records import Process, StartRecord
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.settings.directories import state_directory
 from ejcache.stores.memory import MemoryStore
 
@@ -361,7 +361,7 @@ def test_a_log_that_is_a_pipe():
 
 def test_a_text_that_is_not_the_one_of_its_key():
     """`why` shows no text but the one whose digest the entry names, however intact the object under its key is."""
-    from ejcache.keys.side_keys import module_text_key
+    from ejcache.keys.key import module_text_key
 
     digests = [hashlib.sha256(text).hexdigest() for text in (b"one\n", b"two\n")]
     with MemoryStore() as store:

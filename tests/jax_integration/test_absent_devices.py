@@ -23,7 +23,7 @@ import jax, jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 from ejcache.jax_integration.seam import patch as seam
 

@@ -13,7 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache as jax_cache
 import ejcache
 from ejcache.errors import UsageError
 from ejcache.jax_integration.activate import current_settings
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.settings.table import Origin
 
 

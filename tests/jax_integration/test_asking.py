@@ -10,7 +10,7 @@ from jax._src import compiler
 
 import ejcache
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 
 
 @pytest.fixture

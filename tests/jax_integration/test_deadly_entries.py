@@ -12,7 +12,7 @@ from jobs import run_job
 import ejcache
 from ejcache import entry
 from ejcache.jax_integration.load_journal import LoadJournal
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.settings.directories import state_directory
 
 PROGRAM = """

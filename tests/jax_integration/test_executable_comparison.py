@@ -8,7 +8,7 @@ import pytest
 
 import ejcache
 from ejcache import entry
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 

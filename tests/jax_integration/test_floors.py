@@ -18,8 +18,7 @@ from ejcache.jax_integration import misses
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.publishing import Publisher
 from ejcache.settings.described import SETTINGS
-from ejcache.settings.floors import Floors
-from ejcache.settings.table import Origin
+from ejcache.settings.table import Floors, Origin
 
 FLOOR = "jax_persistent_cache_min_compile_time_secs"
 DEFAULT = Floors(keep=0.01, publish=0.1, ask=0.1)
@@ -124,7 +123,7 @@ def test_a_call_before_activation_sets_a_floor(tmp_path):
 
 SHOW = """
 import sys
-from ejcache.settings.floors import Floors
+from ejcache.settings.table import Floors
 import jax
 {before}
 import ejcache

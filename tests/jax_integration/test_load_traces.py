@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ejcache.entry import Header
-from ejcache.jax_integration.load_traces import LoadTraces
+from ejcache.jax_integration.load_journal import LoadTraces
 
 RECORD = 128
 DAY = 86_400.0

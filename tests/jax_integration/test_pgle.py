@@ -18,9 +18,7 @@ from pgle_helpers import RUNS, made_up_profile, program, watch
 
 import ejcache
 from ejcache.cli.listing import read_header
-from ejcache.keys.key import PGLE
-from ejcache.keys.parsing import evicted_before, parse_key
-from ejcache.keys.side_keys import is_profile_key, is_side_key
+from ejcache.keys.key import PGLE, evicted_before, is_profile_key, is_side_key, parse_key
 from ejcache.stores.local.store import LocalStore
 
 FLAGS = {
@@ -396,8 +394,7 @@ def test_prune_may_spare_what_pgle_made(populated, tmp_path):
 
 def test_a_profile_is_as_recent_as_its_program():
     """Nobody reads it until it is needed, and it is to be there then."""
-    from ejcache.keys.key import CacheKey
-    from ejcache.keys.side_keys import profile_key
+    from ejcache.keys.key import CacheKey, profile_key
     from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
     from ejcache.stores.listing import EntryInfo
 

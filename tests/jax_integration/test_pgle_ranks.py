@@ -22,7 +22,7 @@ import ejcache
 from pgle_helpers import RUNS, made_up_profile, watch
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.keys.key import PGLE
-from ejcache.keys.side_keys import is_profile_key, is_side_key
+from ejcache.keys.key import is_profile_key, is_side_key
 
 decide, decided = RankAgreement.decide, []
 RankAgreement.decide = lambda self, topic, **given: decided.append(topic) or decide(self, topic, **given)

@@ -10,8 +10,7 @@ from jobs import run_job
 
 import ejcache
 from ejcache import entry
-from ejcache.keys.parsing import parse_key
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key, parse_key
 
 PROGRAM = """
 import json, sys

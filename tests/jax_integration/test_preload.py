@@ -22,7 +22,7 @@ from ejcache.jax_integration import activate
 from ejcache.jax_integration.preload import background_loader, preloader
 from ejcache.jax_integration.preload.run_profile import RUN_PROFILE_KIND, decode_profile
 from ejcache.jax_integration.seam import backends
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.scheduler import Scheduler
 

@@ -20,7 +20,7 @@ PROGRAM = """
     import json, sys
     import jax, numpy as np
     import ejcache
-    from ejcache.settings.floors import Floors
+    from ejcache.settings.table import Floors
 
     if sys.argv[1:] == ["all quick"]:
         # However slow the machine is, each program is above the one floor and below the others.

@@ -9,7 +9,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 import ejcache
 from ejcache import entry
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 
 x = np.linspace(0, 1, 16, dtype=np.float32)
 

@@ -19,10 +19,8 @@ from pod import run_pod
 import ejcache
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.devices import absent as elsewhere
-from ejcache.keys import parsing
-from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING
-from ejcache.keys.parsing import evicted_before, parse_key
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys import key
+from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key
 
 pytestmark = needs("saved topologies")
 SHAPE = (6,)
@@ -39,7 +37,7 @@ def compiled(monkeypatch):
         return compile_now(backend, module, *rest)
 
     monkeypatch.setattr(compiler, "backend_compile_and_load", noting)
-    monkeypatch.setattr(parsing, "AUTOTUNED", frozenset({"cpu"}))
+    monkeypatch.setattr(key, "AUTOTUNED", frozenset({"cpu"}))
     return made
 
 
@@ -134,9 +132,9 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
 from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
-from ejcache.keys import parsing
+from ejcache.keys import key
 
-parsing.AUTOTUNED = frozenset({"cpu"})
+key.AUTOTUNED = frozenset({"cpu"})
 compiled = []
 before_each_compilation(compiled.append)
 

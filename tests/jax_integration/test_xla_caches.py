@@ -17,7 +17,7 @@ from helpers import SUPPORT, local_documents
 
 from ejcache.jax_integration.xla_caches import Mirror, XlaFiles, merge_kernels
 from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, OwnDirectory
-from ejcache.keys.protobuf_fields import Field, join, split
+from ejcache.keys.xla_messages import Field, join, split
 from ejcache.stores.documents import Documents
 
 SEEN = f"""

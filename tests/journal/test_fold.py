@@ -18,10 +18,12 @@ from store_suite import ODD_KEYS
 
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreUnavailableError
-from ejcache.journal.entry_use import EntryUse
 from ejcache.journal.fold import compact
+from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import (
     JOURNALS,
+    SNAPSHOT,
+    Folded,
     decode_folded,
     decode_lines,
     decode_pieces,
@@ -31,7 +33,6 @@ from ejcache.journal.objects import (
     encode_ordered,
 )
 from ejcache.journal.shared_journal import SharedJournal
-from ejcache.journal.snapshot import SNAPSHOT, Folded
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.maintenance.worth import order_by_cost
 from ejcache.stores.listing import EntryInfo

@@ -18,10 +18,9 @@ from ejcache.bucket.object_names import entry_name, process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.fold import JournalListing, compact
 from ejcache.journal.line import ProgramRecord, encode_line
-from ejcache.journal.objects import JOURNALS, decode_lines, decode_record_lines, decode_sums, encode_journal
+from ejcache.journal.objects import JOURNALS, SNAPSHOT, decode_lines, decode_record_lines, decode_sums, encode_journal
 from ejcache.journal.recorder import Recorder
 from ejcache.journal.shared_journal import SharedJournal
-from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.journal.unsent import UnsentUses
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore

@@ -12,17 +12,9 @@ from helpers import line_of, run_program
 
 import ejcache
 from ejcache.journal import recorder as recording
-from ejcache.journal.line import HIT, ProgramRecord
+from ejcache.journal.line import HIT, ProgramRecord, saved_seconds
 from ejcache.journal.recorder import Recorder, recorder
-from ejcache.journal.start_records import (
-    Process,
-    StartRecord,
-    beginning_of,
-    decode_line,
-    decode_lines,
-    read_starts,
-    saved_seconds,
-)
+from ejcache.journal.start_records import Process, StartRecord, beginning_of, decode_line, decode_lines, read_starts
 
 GOLDEN = Path(__file__).parent.parent / "data" / "start-record-1.jsonl"
 

@@ -14,11 +14,10 @@ from capabilities import needs
 
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.journal.entry_use import EntryUse
 from ejcache.journal.fold import compact
-from ejcache.journal.objects import decode_lines
+from ejcache.journal.line import EntryUse
+from ejcache.journal.objects import SNAPSHOT, decode_lines
 from ejcache.journal.shared_journal import SharedJournal
-from ejcache.journal.snapshot import SNAPSHOT
 from ejcache.maintenance.listed_entries import Listing
 
 pytestmark = needs("fork")

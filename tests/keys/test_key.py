@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ejcache.keys.key import PGLE, CacheKey
-from ejcache.keys.parsing import parse_key
+from ejcache.keys.key import PGLE, CacheKey, parse_key
 from ejcache.util.store_keys import check_key
 
 BASE = {"computation": "c0", "flags": "f0", "jaxlib": "0.12.0", "platform_version": "p"}

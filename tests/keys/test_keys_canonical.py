@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ejcache.keys.accelerators import split_words
 from ejcache.keys.environment_variables import compile_variables
-from ejcache.keys.flags import canonical_flags, canonical_overrides, split_flags
-from ejcache.keys.known_flags import KINDS, Kind
-from ejcache.keys.libtpu_flags import split_words
+from ejcache.keys.flags import KINDS, Kind, canonical_flags, canonical_overrides, split_flags
 
 SCALARS = sorted(name for name, kind in KINDS.items() if kind is Kind.SCALAR)
 BOOLEANS = sorted(name for name, kind in KINDS.items() if kind is Kind.BOOLEAN)

@@ -11,9 +11,8 @@ import pytest
 
 from ejcache.jax_integration.lowering import platform_toolchain
 from ejcache.jax_integration.lowering.key import device_layout
-from ejcache.keys.gpu_topology import canonical_gpu_topology
-from ejcache.keys.protobuf_fields import Field, join, split
-from ejcache.keys.xla_messages import edit
+from ejcache.keys.accelerators import canonical_gpu_topology
+from ejcache.keys.xla_messages import Field, edit, join, split
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from capabilities import needs
 from forking import Forked
 from helpers import python_command, run_program
 
-from ejcache.keys.flags import canonical_flags
-from ejcache.keys.known_flags import KINDS, Kind
+from ejcache.keys.flags import KINDS, Kind, canonical_flags
 
 # Flags are parsed once per process, so every list is parsed in a fork of a process that has only loaded jaxlib.
 PARSER = """

@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ejcache.keys import xla_messages
-from ejcache.keys.cache_paths import without_cache_paths
-from ejcache.keys.protobuf_fields import Field, join, split
-from ejcache.keys.xla_messages import canonical_options, canonical_topology, edit, places, without
+from ejcache.keys.xla_messages import (
+    Field,
+    canonical_options,
+    canonical_topology,
+    edit,
+    join,
+    places,
+    split,
+    without,
+    without_cache_paths,
+)
 
 PROGRAM = """
     import sys

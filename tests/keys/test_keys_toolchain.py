@@ -57,10 +57,9 @@ def test_an_activation_reads_them_and_one_without_a_cache_does_not(run_forked, t
     done = run_forked(
         """
         from ejcache.jax_integration.lowering import platform_toolchain
-        from ejcache.util import threads
         begun = []
         platform_toolchain.native_libraries = begun.append
-        threads.submit = lambda task: task()
+        platform_toolchain.submit = lambda task: task()
         import ejcache
         ejcache.enable(max_size=0)
         print(len(begun))

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 
 from ejcache.errors import SettingError
-from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.key import parse_any_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy, Reason
 from ejcache.stores.listing import EntryInfo
 

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
 from ejcache.jax_integration.seam import patch
 from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 
 loads, compiled = [], []
 

@@ -59,12 +59,12 @@ def test_the_directory_comes_from_the_highest_layer_that_has_one():
 
 def test_nothing_is_preloaded_by_default_where_a_process_has_one_core(monkeypatch):
     """A thread would take from the program what it saves. Who asks for it gets it."""
-    monkeypatch.setattr("ejcache.util.cores.has_second_core", lambda: False)
+    monkeypatch.setattr("ejcache.settings.resolve.has_second_core", lambda: False)
     by_default, asked = resolve(environ={})["preload"], resolve(environ={"EJCACHE_PRELOAD": "1"})
     assert (by_default.value, by_default.origin, by_default.source) == (False, Origin.DEFAULT, "default, on one core")
     assert asked.preload is True
     assert resolve(environ={}, calls={"preload": True}).preload is True
-    monkeypatch.setattr("ejcache.util.cores.has_second_core", lambda: True)
+    monkeypatch.setattr("ejcache.settings.resolve.has_second_core", lambda: True)
     assert resolve(environ={}).preload is True
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ejcache.errors import SettingError
 from ejcache.settings import resolve as source_module
-from ejcache.settings.child_environment import child_environment
+from ejcache.settings.environment import child_environment
 from ejcache.settings.resolve import SettingsSource, resolve_if_changed, set_command_line
 from ejcache.settings.table import Origin, Value
 

@@ -33,7 +33,7 @@ from ejcache.stores import opening
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import decide_location
-from ejcache.util import directory_owners
+from ejcache.util import directory_access
 from ejcache.util.directory_access import Access
 
 DOCS = Path(__file__).parents[2] / "docs" / "trust.md"
@@ -116,7 +116,7 @@ def as_user(uid, function, *, mount=None, team=TEAM, container=False):
     """What `function` returns in a process of this user of the team, on a host that is no container, or in one."""
 
     def become():
-        directory_owners.is_in_container = lambda: container
+        directory_access.is_in_container = lambda: container
         opening.forget_filesystems()
         if mount:
             mount_nfs(mount)
@@ -401,7 +401,7 @@ def test_a_host_with_an_open_umask(place, monkeypatch):
     """A umask of 000: the local tier is private and used, and what a killed process left to upload is uploaded."""
     monkeypatch.setenv("HOME", str(place / "home"))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(directory_owners, "is_in_container", lambda: False)
+    monkeypatch.setattr(directory_access, "is_in_container", lambda: False)
     shared = Location.parse(place / "mount")
     mount_nfs(shared.path, monkeypatch)
 

@@ -9,8 +9,7 @@ import pytest
 from store_faults import FaultStore
 
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.journal.entry_use import EntryUse
-from ejcache.journal.line import ProgramRecord, encode_line
+from ejcache.journal.line import EntryUse, ProgramRecord, encode_line
 from ejcache.journal.unsent import DROPPED, UnsentUses
 from ejcache.stores.host_notes import EXPIRY_SECONDS, HostNotes, decode_notes, encode_note
 from ejcache.stores.local.store import LocalStore

@@ -157,7 +157,7 @@ UNKNOWN = 4_123_456
 @pytest.fixture
 def inside(monkeypatch):
     """Sets whether this process seems to run in a container."""
-    return lambda answer: monkeypatch.setattr("ejcache.util.directory_owners.is_in_container", lambda: answer)
+    return lambda answer: monkeypatch.setattr("ejcache.util.directory_access.is_in_container", lambda: answer)
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_a_question_without_an_answer_makes_no_directory_safe(tmp_path, monkeypa
         raise PermissionError(errno.EACCES, "closed")
 
     tmp_path.chmod(0o777)
-    monkeypatch.setattr("ejcache.util.directory_owners.is_in_container", refused)
+    monkeypatch.setattr("ejcache.util.directory_access.is_in_container", refused)
     with pytest.raises(PermissionError):
         why_replaceable(tmp_path / "cache")
 

@@ -15,8 +15,9 @@ from ejcache.bucket.files import FileBucket
 from ejcache.bucket.fsspec_bucket import FsspecBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.cache.opening import open_cache_store
-from ejcache.cache.xla_places import find_xla_caches, open_xla_documents
 from ejcache.errors import StoreNotAskedError, StoreUnavailableError, UsageError
+from ejcache.jax_integration.xla_caches import open_xla_documents
+from ejcache.jax_integration.xla_directories import find_xla_caches
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import Location

@@ -16,8 +16,7 @@ from archives import flipped
 
 from ejcache import entry
 from ejcache.cli.main import COMMANDS, load_command, main
-from ejcache.keys.key import CacheKey
-from ejcache.keys.parsing import parse_key
+from ejcache.keys.key import CacheKey, parse_key
 from ejcache.settings.resolve import set_command_line
 from ejcache.stores.local.store import LocalStore
 

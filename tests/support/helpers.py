@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ejcache.journal.entry_use import EntryUse
-from ejcache.journal.line import encode_line
+from ejcache.journal.line import EntryUse, encode_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

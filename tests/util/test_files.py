@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ejcache.util.new_files import is_temporary, write_atomically
+from ejcache.util.files import is_temporary, write_atomically
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import threading
 import pytest
 from store_processes import in_fork
 
-from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import idle_threads
-from ejcache.util.threads import CallTimeoutError, DaemonPool, call_with_timeout
+from ejcache.util.threads import CallTimeoutError, DaemonPool, call_with_timeout, in_parallel
 
 
 def test_a_call_that_hangs_is_left_behind():
@@ -93,7 +92,7 @@ def test_during_exit(run_forked, used_before):
     done = run_forked(
         f"""
         from ejcache.util.lifecycle import ExitPhase, at_exit
-        from ejcache.util.parallel import in_parallel
+        from ejcache.util.threads import in_parallel
         from ejcache.util.threads import call_with_timeout
         if {used_before}:
             list(in_parallel(int, "12"))

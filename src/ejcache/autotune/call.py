@@ -127,7 +127,7 @@ class Call(abc.ABC):
 
     def keyed(self, operation: str, version: str, call: dict[str, Any], *, gradient: bool) -> RecordKey:
         """Return the key of a call that has been described, with what every operation's key has."""
-        from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
+        from ejcache.jax_integration.seam.trace_settings import changed_trace_settings  # JAX itself
 
         call["mode"] = "forward and backward" if gradient else "forward"
         # Settings at their default are left out, so that keys from before they existed stay valid.

@@ -60,7 +60,11 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """
     import jax
 
-    from ejcache.jax_integration.seam.autotune.tracing import is_differentiated, mapped_axes, trace_fingerprint
+    from ejcache.jax_integration.seam.autotune.tracing import (  # JAX itself
+        is_differentiated,
+        mapped_axes,
+        trace_fingerprint,
+    )  # JAX itself
 
     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
     parts: list[Any] = [treedef]

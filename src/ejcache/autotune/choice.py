@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @cache
 def _user_context() -> Any:
-    from ejcache.jax_integration.seam.autotune.tracing import user_context
+    from ejcache.jax_integration.seam.autotune.tracing import user_context  # JAX itself
 
     return user_context(None)
 

@@ -30,6 +30,7 @@ from ejcache.autotune.records.record import CODE, Record, Source, differences
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.no_compile_blocks import is_forbidden, refuse_tuning
+from ejcache.jax_integration.seam.autotune import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -433,8 +434,6 @@ def _overlaid(call: Call, given: Any) -> Choice:
 
 def _evaluates_shapes() -> bool:
     """True if `jax.eval_shape` makes the call, so that its program is never run and nothing is worth measuring."""
-    from ejcache.jax_integration.seam.autotune import tracing
-
     tracing.watch_shape_evaluation()
     return tracing.evaluates_shapes()
 

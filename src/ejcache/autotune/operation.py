@@ -30,6 +30,8 @@ from ejcache.autotune.recording import collecting, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, module_name, to_json
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source, Status
 from ejcache.errors import UsageError
+from ejcache.jax_integration.seam.autotune.tracing import traces_nothing, watch_shape_evaluation
+from ejcache.jax_integration.seam.tracebacks import cut_our_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -244,8 +246,6 @@ class Autotuned(Generic[P, R]):
         self._own_chooser = None if store is None else chooser_for(store)
         self._calls: dict[Any, _RememberedCall] = {}
         if "jax" in sys.modules:
-            from ejcache.jax_integration.seam.autotune.tracing import watch_shape_evaluation
-
             watch_shape_evaluation()
 
     def __repr__(self) -> str:
@@ -270,9 +270,7 @@ class Autotuned(Generic[P, R]):
         try:
             return self._call(args, kwargs)
         except BaseException as exc:
-            # The user's line is what matters. Imported here, because until then nothing of JAX may be needed.
-            from ejcache.jax_integration.seam.tracebacks import cut_our_frames
-
+            # The user's line is what matters.
             cut_our_frames(exc)
             raise
 
@@ -503,8 +501,6 @@ def autotuned(function: Callable[..., Any] | None = None, *, configs: Configs, *
 
 def _is_eager() -> bool:
     """True if nothing traces in this thread."""
-    from ejcache.jax_integration.seam.autotune.tracing import traces_nothing
-
     return traces_nothing()
 
 

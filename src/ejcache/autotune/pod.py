@@ -55,7 +55,7 @@ class DisagreementError(EjcacheError):
 def _find_coordination() -> CoordinationClient | None:
     if "jax" not in sys.modules:
         return None
-    from ejcache.jax_integration.seam.coordination_service import coordination_client
+    from ejcache.jax_integration.seam.coordination_service import coordination_client  # JAX itself
 
     return coordination_client()
 

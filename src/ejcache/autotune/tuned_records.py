@@ -17,8 +17,7 @@ from ejcache.autotune.choice import overlay
 from ejcache.autotune.records.document_frame import decode_document, encode_document
 from ejcache.autotune.records.record import MAX_RECORD_BYTES, decode_record, encode_record
 from ejcache.errors import EntryCorruptError
-from ejcache.util.files import read_regular
-from ejcache.util.new_files import write_atomically
+from ejcache.util.files import read_regular, write_atomically
 
 if TYPE_CHECKING:
     import contextlib

@@ -22,7 +22,7 @@ from ejcache.bucket.object_names import is_plausible_entry, max_size, may_hold_u
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import NoPermissionError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.lifecycle import Closing
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -43,10 +43,10 @@ from ejcache.errors import (
     StoreTooSmallError,
     StoreUnavailableError,
 )
+from ejcache.util.files import make_below, write_atomically
 from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
-from ejcache.util.new_files import make_below, write_atomically
 from ejcache.util.threads import submit
 from ejcache.util.time_budget import Allowance, Budget, current_budget, is_waited_for
 

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.retry import TransientError
-from ejcache.util.printable import printable
+from ejcache.util.log import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

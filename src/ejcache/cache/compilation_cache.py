@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache import entry
-from ejcache.cache.counters import count_miss
-from ejcache.cache.stats import stats_of_process, stats_of_store
+from ejcache.cache.stats import count_miss, stats_of_process, stats_of_store
 from ejcache.entry import encode
 from ejcache.errors import UsageError
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import resolve_if_changed
 from ejcache.util.store_keys import check_key
 
@@ -115,7 +114,7 @@ class CompilationCache:
         fields = dict(metadata or {})
         known = {name: fields.pop(name) for name in fields.keys() & _HEADER_FIELDS}
         header = entry.Header(key=check_key(key), compile_seconds=compile_seconds, **known, extra=fields)
-        from ejcache.cache.writing import EntryWriter
+        from ejcache.cache.writing import EntryWriter  # the door to a miss
 
         try:
             encode(header, b"", level=0)
@@ -158,3 +157,21 @@ class CompilationCache:
     def close(self) -> None:
         """Write the counters and close the store. The cache may be used again: it opens the store again."""
         self._policy.close()
+
+
+def _none() -> None:
+    return None
+
+
+_in_use: Callable[[], CompilationCache | None] = _none
+
+
+def use_cache(active: Callable[[], CompilationCache | None]) -> None:
+    """Have `cache_in_use` take what this function returns."""
+    global _in_use
+    _in_use = active
+
+
+def cache_in_use() -> CompilationCache | None:
+    """Return the cache that compilations of this process use now; None without one, and where JAX is not imported."""
+    return _in_use()

@@ -23,13 +23,12 @@ from ejcache.cache.stats import Stats
 from ejcache.journal import differences
 from ejcache.journal.differences import comparison_fields, comparison_line
 from ejcache.journal.run_log import announce_overruled, announce_process
-from ejcache.settings.choices import REPORT_JSON, REPORT_LINE
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
-from ejcache.settings.table import FLAGS, Origin
+from ejcache.settings.table import FLAGS, REPORT_JSON, REPORT_LINE, Origin
+from ejcache.util.files import write_atomically
 from ejcache.util.lifecycle import ExitPhase, at_exit
 from ejcache.util.log import log
-from ejcache.util.new_files import write_atomically
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

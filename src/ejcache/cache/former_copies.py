@@ -19,10 +19,9 @@ from ejcache.errors import MALFORMED, StoreBusyError, StoreError
 from ejcache.stores.abilities import Clearable
 from ejcache.stores.epochs import spool_folder, tier_folder
 from ejcache.stores.tiered.pending_uploads import PendingUploads
-from ejcache.util.files import read_regular
+from ejcache.util.files import make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log
-from ejcache.util.new_files import make_below, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

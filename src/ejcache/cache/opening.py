@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ejcache.cache.switch import MAX_BYTES, CacheSwitch, OpenedStore, Reading
+from ejcache.keys.key import evicted_before
+from ejcache.maintenance.worth import worth
 from ejcache.stores.location import Location
 from ejcache.stores.opening import detect_shared_storage, open_store, usable_location
+from ejcache.stores.tier_directory import find_local_tier
 from ejcache.util.directory_access import POLICY
 from ejcache.util.files import read_regular
 
@@ -31,7 +34,7 @@ def open_cache_store(url: str | Location, settings: Settings) -> Store:
     """
     location = usable_location(Location.parse(url), settings, or_raise=settings.raise_errors)
     if detect_shared_storage(location):
-        from ejcache.cache.opening_tiers import open_tiered
+        from ejcache.cache.opening_tiers import open_tiered  # the door to shared storage
 
         return open_tiered(location, settings, worth=worth_by(settings))
     return _open_directory(location, settings)
@@ -50,8 +53,6 @@ def _open_directory(location: Location, settings: Settings) -> Store:
 
 
 def _evicted_before(key: str) -> Iterable[str]:
-    from ejcache.keys.parsing import evicted_before  # by the first put
-
     return evicted_before(key)
 
 
@@ -59,7 +60,6 @@ def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:
     """Return the function by which a local store orders its entries; None to order them by their last use."""
     if settings.evict != "cost":
         return None
-    from ejcache.maintenance.worth import worth  # most starts keep the order of uses
 
     return worth
 
@@ -75,11 +75,9 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
     location = usable_location(Location.parse(url), settings)
     if store.read_only or location.kind == "memory":
         return None
-    from ejcache.coordination.single_flight import SingleFlight
+    from ejcache.coordination.single_flight import SingleFlight  # a room that no hit needs
 
     if detect_shared_storage(location):
-        from ejcache.stores.tier_directory import find_local_tier
-
         place = find_local_tier(location, settings)
         scratch = None if place is None else place / "scratch"
         if scratch is None:
@@ -99,7 +97,7 @@ def open_cache(url: str | Location, settings: Settings) -> OpenedStore:
     """
     location = usable_location(Location.parse(url), settings, or_raise=settings.raise_errors)
     if detect_shared_storage(location):
-        from ejcache.cache.opening_tiers import TierOpener
+        from ejcache.cache.opening_tiers import TierOpener  # the door to shared storage
 
         return TierOpener(location, settings, worth=worth_by(settings)).open()
 

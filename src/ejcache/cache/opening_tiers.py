@@ -19,7 +19,7 @@ from ejcache.cache.shared_switch import LOOK_SECONDS, SharedSwitch, noted_epoch
 from ejcache.cache.switch import OpenedStore, Reading
 from ejcache.errors import EntryRecalledError, StoreError, StoreNotAskedError
 from ejcache.journal.unsent import UnsentUses
-from ejcache.keys.parsing import evicted_before
+from ejcache.keys.key import evicted_before
 from ejcache.maintenance.scheduler import attach
 from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, EffectiveEvictionPolicy
 from ejcache.stores.base import UNLIMITED

@@ -27,6 +27,7 @@ from ejcache.errors import (
     UsageError,
 )
 from ejcache.journal.recorder import recorder
+from ejcache.keys.key import parse_any_key
 from ejcache.stores.base import Store, two_tiers
 from ejcache.stores.location import display_url
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
@@ -239,7 +240,7 @@ class CachePolicy:
 
     def _note_recalls(self, recalls: Recalls) -> None:
         """Note and say which programs of this process are recalled now."""
-        from ejcache.maintenance.recalls import Stamp
+        from ejcache.maintenance.recalls import Stamp  # the door to a stored policy
 
         if self.switch is not None and self.epoch not in (None, self.switch.epoch):
             self._take_back(set(self._known.copy()))  # everything was
@@ -249,8 +250,6 @@ class CachePolicy:
         self._take_back({key for key, stamp in self._known.copy().items() if recalled(Stamp(*stamp))})
 
     def _take_back(self, keys: set[str]) -> None:
-        from ejcache.keys.parsing import parse_any_key
-
         new = keys - self.taken_back
         self.taken_back |= new
         names = sorted({parse_any_key(key).name for key in new & self.used})
@@ -510,7 +509,7 @@ class CachePolicy:
             except (StoreError, UsageError) as exc:
                 self._failed_opening = exc
                 if self._opening is None:
-                    from ejcache.bucket.breaker import CircuitBreaker
+                    from ejcache.bucket.breaker import CircuitBreaker  # a room that no hit needs
 
                     self._opening = CircuitBreaker(failures=1)
                 self._opening.fail()  # after its cool-down the store may be mounted again
@@ -531,8 +530,6 @@ class CachePolicy:
         if settings.raise_errors:
             raise exc
         if key:
-            from ejcache.keys.parsing import parse_any_key
-
             program = parse_any_key(key).name
         of_program = f" for {program!r}" if program else ""
         # Our own messages are sentences, and most of them name the place.

@@ -32,10 +32,9 @@ from ejcache.errors import (
 )
 from ejcache.maintenance.stored_policy import decode_policy, encode_policy
 from ejcache.stores.epochs import decode_epochs, encode_epochs, policy_fields
-from ejcache.util.files import read_regular
+from ejcache.util.files import make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 from ejcache.util.log import log, warn_once
-from ejcache.util.new_files import make_below, write_atomically
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.threads import submit
 from ejcache.util.time_budget import in_background

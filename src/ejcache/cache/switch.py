@@ -108,7 +108,7 @@ class CacheSwitch:
         """True if nobody is to load this entry."""
         if self._recalls is None:
             return False
-        from ejcache.maintenance.recalls import stamp_of
+        from ejcache.maintenance.recalls import stamp_of  # the door to a stored policy
 
         return self._recalls.condemns(stamp_of(header, data))
 
@@ -172,7 +172,12 @@ class CacheSwitch:
 
     def _decode(self, data: bytes) -> Said | None:
         """Return what a policy says; None, and a warning, if this cannot be read."""
-        from ejcache.maintenance.stored_policy import decode_policy, epochs_of, recalls_of, who_turned_off
+        from ejcache.maintenance.stored_policy import (  # the door to a stored policy
+            decode_policy,
+            epochs_of,
+            recalls_of,
+            who_turned_off,
+        )  # the door to a stored policy
 
         try:
             policy = decode_policy(data)

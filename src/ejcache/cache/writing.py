@@ -10,10 +10,10 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache import entry
-from ejcache.cache.counters import Skip, add_skip
 from ejcache.cache.policy import CachePolicy, may_write
+from ejcache.cache.stats import Skip, add_skip
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreTooSmallError
-from ejcache.keys.side_keys import module_text_key
+from ejcache.keys.key import module_text_key
 from ejcache.stores.base import two_tiers
 from ejcache.util.units import format_size
 from ejcache.util.writer import this_writer

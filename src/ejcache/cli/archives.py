@@ -21,8 +21,7 @@ from ejcache.cli.fields import Chosen
 from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 from ejcache.cli.tuned.transfer import merge_records, sure_records
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
-from ejcache.keys.parsing import parse_any_key
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.transfer import TransferResult, transfer

@@ -8,7 +8,7 @@ import typer
 
 from ejcache.cli import output
 from ejcache.errors import UsageError
-from ejcache.util.printable import printable
+from ejcache.util.log import printable
 
 
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:

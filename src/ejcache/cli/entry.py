@@ -31,7 +31,7 @@ def main() -> int:
     status = _run(arguments[1:]) if arguments[:1] == ["run"] else None
     if status is not None:
         return status
-    from ejcache.cli.interrupt import main as command_line
+    from ejcache.cli.interrupt import main as command_line  # the door to a command
 
     return command_line()
 
@@ -42,8 +42,8 @@ def _run(arguments: Sequence[str]) -> int | None:
     if asked is None:
         return None
     try:
-        from ejcache.cli.starting import start, take_options
-        from ejcache.settings.child_environment import RestoredAfterErrors
+        from ejcache.cli.starting import start, take_options  # the door to a run
+        from ejcache.settings.environment import RestoredAfterErrors  # the door to a run
 
         with RestoredAfterErrors():
             command, destination = take_options(*asked)
@@ -54,11 +54,11 @@ def _run(arguments: Sequence[str]) -> int | None:
     try:
         return start(command, destination)
     except Exception as exc:
-        from ejcache.errors import EjcacheError
+        from ejcache.errors import EjcacheError  # the door to a command
 
         if not isinstance(exc, EjcacheError):
             raise
-        from ejcache.cli.output import warn
+        from ejcache.cli.output import warn  # the door to a command
 
         warn(str(exc))
         return 1

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cli import output
-from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.key import parse_any_key
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:

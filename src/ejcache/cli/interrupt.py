@@ -20,7 +20,7 @@ import threading
 import time
 from typing import Final, NoReturn
 
-from ejcache.util.process_tree import kill_descendants
+from ejcache.util.processes import kill_descendants
 from ejcache.util.scheduler import start_daemon
 
 LIMIT_SECONDS: Final = 2.0
@@ -92,8 +92,8 @@ def main() -> int:
         # Otherwise Ctrl-C is ignored, as in the background of a shell.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             _watch = _Watch()
-        from ejcache.cli.main import main as command_line
-        from ejcache.util.lifecycle import run_exit_phases
+        from ejcache.cli.main import main as command_line  # the door to a command
+        from ejcache.util.lifecycle import run_exit_phases  # the door to a command
 
         status = command_line()
         if status == INTERRUPTED or (_watch is not None and _watch.was_interrupted()):
@@ -108,7 +108,7 @@ def _end_in_order() -> NoReturn:
     """End this process after its exit phases; the watching thread does if they take too long."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        from ejcache.util.lifecycle import run_exit_phases
+        from ejcache.util.lifecycle import run_exit_phases  # the door to a command
 
         kill_descendants()
         with contextlib.suppress(Exception):

@@ -11,10 +11,8 @@ from ejcache import entry
 from ejcache.cli import output
 from ejcache.cli.fields import Chosen, short_key
 from ejcache.errors import EntryError, StoreError
-from ejcache.keys.key import PGLE
-from ejcache.keys.parsing import parse_any_key
-from ejcache.keys.side_keys import is_side_key
-from ejcache.util.parallel import THREADS, in_parallel
+from ejcache.keys.key import PGLE, is_side_key, parse_any_key
+from ejcache.util.threads import THREADS, in_parallel
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.entry import Header
-    from ejcache.keys.parsing import KeyParts
+    from ejcache.keys.key import KeyParts
     from ejcache.stores.base import Store
     from ejcache.stores.listing import EntryInfo
 

@@ -13,7 +13,7 @@ from ejcache.cli.listing import by_program, header_facts, list_entries, profile_
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
 from ejcache.history.text import spell_types
-from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.key import parse_any_key
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import NotFoundError, SettingError
-from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.key import parse_any_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -36,11 +36,11 @@ def take_options(program: Sequence[str], given: dict[str, Any]) -> tuple[list[st
     command = command_of(program)
     report = given.get("report")
     if report in _WORDS and all(given.get(name) is None for name in given if name != "report"):
-        from ejcache.settings.child_environment import export_defaults
+        from ejcache.settings.environment import export_defaults  # the door to settings of a run
 
         if export_defaults():
             return command, report or _LINE
-    from ejcache.cache.report_destination import absolute_destination
+    from ejcache.cache.report_destination import absolute_destination  # the door to settings of a run
 
     known = {name: value for name, value in given.items() if value is not None}
     if "dir" in known:
@@ -61,7 +61,7 @@ def start(command: Sequence[str], destination: str | None) -> int:
 
 def _compares() -> bool:
     """True if programs are compared: then a difference decides the exit status of a program that has succeeded."""
-    from ejcache.settings.resolve import resolve
+    from ejcache.settings.resolve import resolve  # the door to settings of a run
 
     return bool(resolve().compare)
 
@@ -69,7 +69,7 @@ def _compares() -> bool:
 def _is_off(destination: str) -> bool:
     if destination == _LINE:
         return False
-    from ejcache.cache.report_destination import is_off
+    from ejcache.cache.report_destination import is_off  # the door to settings of a run
 
     return is_off(destination)
 
@@ -78,15 +78,15 @@ def _check_report(destination: str) -> None:
     """Refuse a file that could not be written, before the program runs for hours."""
     place = os.path.dirname(destination)
     if os.path.isabs(destination) and not os.path.isdir(place):
-        from ejcache.errors import NotFoundError
+        from ejcache.errors import NotFoundError  # the door to settings of a run
 
         raise NotFoundError(f"--report {destination} could not be written: the directory {place} does not exist")
 
 
 def absolute_url(directory: str | None) -> str | None:
     """Return `--dir`, from which the program may start processes in other directories."""
-    from ejcache.errors import UsageError
-    from ejcache.stores.location import Location
+    from ejcache.errors import UsageError  # the door to settings of a run
+    from ejcache.stores.location import Location  # the door to settings of a run
 
     try:
         return None if directory is None else Location.parse(directory).url
@@ -96,9 +96,9 @@ def absolute_url(directory: str | None) -> str | None:
 
 def export(given: dict[str, Any]) -> str:
     """Put the options into the environment; returns where the report goes."""
-    from ejcache.errors import JaxImportError
-    from ejcache.settings.child_environment import export_settings
-    from ejcache.settings.resolve import command_line, resolve, set_command_line
+    from ejcache.errors import JaxImportError  # the door to settings of a run
+    from ejcache.settings.environment import export_settings  # the door to settings of a run
+    from ejcache.settings.resolve import command_line, resolve, set_command_line  # the door to settings of a run
 
     set_command_line(given)
     report = resolve().report or "line"
@@ -131,7 +131,7 @@ def command_of(program: Sequence[str]) -> list[str]:
         UsageError: no program is named, or there is none of that name.
     """
     if not program or not program[0]:
-        from ejcache.errors import UsageError
+        from ejcache.errors import UsageError  # the door to settings of a run
 
         raise UsageError("no program is named: give a script, -m MODULE, -c CODE, - or a command")
     name = program[0]
@@ -150,7 +150,7 @@ def _command_named(name: str) -> str | None:
     """
     import shutil
 
-    from ejcache.errors import NotFoundError
+    from ejcache.errors import NotFoundError  # the door to settings of a run
 
     # Of a virtual environment that is not activated, the commands are beside its Python.
     found = shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
@@ -199,7 +199,7 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
     try:
         counts = _new_counts()
     except OSError as exc:
-        from ejcache.cli.output import warn
+        from ejcache.cli.output import warn  # the door to settings of a run
 
         warn(f"there will be no report: {exc}")
         replace_this_process(command)
@@ -216,23 +216,23 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
 
 def _report(status: int, counts: str, destination: str) -> int:
     """Write the report, and return the exit status: the program's, or 1 if it succeeded and a comparison failed."""
-    from ejcache.settings.environment import environment_variable
+    from ejcache.settings.environment import environment_variable  # the door to settings of a run
 
     try:
         is_empty = os.path.getsize(counts) == 0
     except OSError:
         is_empty = True
     if is_empty and destination == _LINE:
-        from ejcache.cache.report_destination import line_without_a_cache
+        from ejcache.cache.report_destination import line_without_a_cache  # the door to settings of a run
 
         try:
             print(line_without_a_cache(status=status), file=sys.stderr)  # noqa: T201 (that is what it is for)
         except (OSError, ValueError):
             pass  # stderr is closed; the exit status must not change
         return status
-    from ejcache.cache.exit_report import report_run
-    from ejcache.journal.differences import BLAMED
-    from ejcache.journal.run_log import read_counts
+    from ejcache.cache.exit_report import report_run  # the door to settings of a run
+    from ejcache.journal.differences import BLAMED  # the door to settings of a run
+    from ejcache.journal.run_log import read_counts  # the door to settings of a run
 
     total = read_counts(counts, also_append_to=environment_variable(_RUN_COUNTS))
     report_run(total, destination, status=status)
@@ -245,7 +245,7 @@ def end_as(status: int) -> int:
 
 
 def _new_counts() -> str:
-    from ejcache.settings.environment import environment_variable
+    from ejcache.settings.environment import environment_variable  # the door to settings of a run
 
     # Where `tempfile` looks first; its import takes a tenth of what a start waits for.
     place = environment_variable("TMPDIR") or "/tmp"  # noqa: S108 (a new file of a random name)
@@ -262,7 +262,7 @@ def _new_counts() -> str:
 
 def _run(command: Sequence[str], counts: str) -> int:
     """Return the exit status of the program, negative for the signal that killed it; signals stay blocked then."""
-    from ejcache.settings.child_environment import child_environment
+    from ejcache.settings.environment import child_environment  # the door to settings of a run
 
     environment = child_environment({_RUN_COUNTS: counts})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some parents ignore it, and then there would be no exit status
@@ -286,7 +286,7 @@ def _run(command: Sequence[str], counts: str) -> int:
         elif pid:
             ended = os.waitstatus_to_exitcode(status)
             if ended < 0:
-                from ejcache.autotune.records.crash_journal import note_signal
+                from ejcache.autotune.records.crash_journal import note_signal  # a room that no hit needs
 
                 note_signal(program, -ended)
             return ended
@@ -298,7 +298,7 @@ def _begin(command: Sequence[str], environment: dict[str, str], mask: set[Any]) 
     Raises:
         EjcacheError: it cannot be run.
     """
-    from ejcache.util.process_tree import following
+    from ejcache.util.processes import following  # the door to settings of a run
 
     follow = following(os.getpid())
     reading, writing = os.pipe()  # closed by `execve`; otherwise it says why that failed
@@ -351,6 +351,6 @@ def _die_of(number: int) -> int:
 
 
 def _cannot_be_run(command: Sequence[str], exc: OSError) -> Exception:
-    from ejcache.errors import EjcacheError
+    from ejcache.errors import EjcacheError  # the door to settings of a run
 
     return EjcacheError(f"{command[0]} cannot be run: {exc.strerror}")

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.coordination.leases import HeldLease, LeaseState, lease_scheduler
 from ejcache.errors import StoreBusyError, StoreUnavailableError
-from ejcache.util.files import open_like_directory
+from ejcache.util.files import make_below, open_like_directory
 from ejcache.util.locks import exclusive, locked_descriptors, try_lock
-from ejcache.util.new_files import make_below
 from ejcache.util.store_keys import key_digest
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.cache.counters import Skip
 from ejcache.cache.policy import Miss
+from ejcache.cache.stats import Skip
 from ejcache.history import difference as differ
 from ejcache.history.buckets import buckets_of
 from ejcache.history.definitions import definition_of

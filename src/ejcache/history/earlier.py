@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.cache.counters import Skip
+from ejcache.cache.stats import Skip
 from ejcache.errors import StoreError
 from ejcache.history.definitions import definition_of, end_of, qualified_name
 from ejcache.history.environment import variant_of

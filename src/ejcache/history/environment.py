@@ -6,8 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.keys.key import PGLE, PLAIN, PROFILING
-from ejcache.keys.parsing import parse_key
+from ejcache.keys.key import PGLE, PLAIN, PROFILING, parse_key
 
 if TYPE_CHECKING:
     from ejcache.journal.line import ProgramRecord

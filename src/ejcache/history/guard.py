@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.history.advise import advise, of_function
 from ejcache.history.program import caller_of, is_of_jax, misses_by_key, read_caller, with_facts
 from ejcache.history.text import SourceFiles
-from ejcache.journal.listeners import watch
-from ejcache.journal.recorder import recorder
+from ejcache.journal.recorder import recorder, watch
 from ejcache.journal.start_records import read_starts
 
 if TYPE_CHECKING:

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.errors import EntryError
 from ejcache.journal.line import STORED, ProgramRecord
-from ejcache.keys.key import listed_name
-from ejcache.keys.parsing import parse_key
-from ejcache.keys.side_keys import is_side_key, module_text_key
-from ejcache.util.parallel import in_parallel
+from ejcache.keys.key import is_side_key, listed_name, module_text_key, parse_key
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,7 +1,8 @@
-"""Switching ejcache on and off in this process."""
+"""Switching ejcache on and off in this process, and off for a block."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -10,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 
-from ejcache.cache.compilation_cache import CompilationCache
+from ejcache.cache.compilation_cache import CompilationCache, use_cache
 from ejcache.cache.opening import open_cache, open_single_flight
 from ejcache.cache.policy import CachePolicy
+from ejcache.cache.report_destination import is_off
 from ejcache.errors import UsageError
 from ejcache.jax_integration import in_charge, why_not_ours
+from ejcache.jax_integration.lowering.platform_toolchain import read_libraries_ahead
 from ejcache.jax_integration.seam.flags import FlagReader
 from ejcache.jax_integration.seam.pickling import patch_pickler
+from ejcache.settings.described import SETTINGS
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import (
     SettingsSource,
@@ -27,17 +31,17 @@ from ejcache.settings.resolve import (
     say_problems,
     use_settings,
 )
-from ejcache.settings.table import FLAGS, Settings
+from ejcache.settings.table import FLAGS, Origin, Settings, Value
 from ejcache.stores.location import Location, display_url
 from ejcache.util.log import warn_once
 from ejcache.util.scheduler import idle_threads
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Unpack
 
     from ejcache.jax_integration.pipeline import Compiler
-    from ejcache.settings.table import SettingOptions, Value
+    from ejcache.settings.table import SettingOptions
 
 
 class SavedState(NamedTuple):
@@ -138,8 +142,6 @@ class Session:
         """Begin what the first programs need, ahead of them; it takes the settings as they are now."""
         if self.compiler is not None:
             if self.cache() is not None:
-                from ejcache.jax_integration.lowering.platform_toolchain import read_libraries_ahead
-
                 read_libraries_ahead()
             self.compiler.begin()
         else:
@@ -204,14 +206,9 @@ _unreported: Final[list[CachePolicy]] = []
 def _note_for_report(policy: CachePolicy, settings: Settings) -> None:
     """Have the report at exit count a cache; where nobody asks for a report, its module is not imported."""
     _unreported.append(policy)
-    if not environment_variable("EJCACHE_RUN_COUNTS"):
-        if settings.report is None:
-            return
-        from ejcache.cache.report_destination import is_off
-
-        if is_off(settings.report):
-            return
-    from ejcache.cache import exit_report
+    if not environment_variable("EJCACHE_RUN_COUNTS") and is_off(settings.report):
+        return
+    from ejcache.cache import exit_report  # the door to a report
 
     for each in _unreported:
         exit_report.include(each, destination=settings.report, disabled_reason=settings.disabled_reason)
@@ -283,7 +280,6 @@ class _Signature(inspect.Signature):
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:  # type: ignore[override]  # of another kind of mapping
-        from ejcache.settings.described import SETTINGS  # for who asks
 
         written = types.FunctionType(enable.__code__, {}, "enable", enable.__defaults__)  # without this signature
         written.__kwdefaults__, written.__annotations__ = enable.__kwdefaults__, enable.__annotations__
@@ -378,6 +374,7 @@ def current_settings() -> Settings:
 
 
 use_settings(current_settings)
+use_cache(active)
 
 
 def _start() -> Session:
@@ -391,8 +388,8 @@ def _start() -> Session:
 def _install(session: Session) -> None:
     session.flags.watch()
     if not why_not_ours():
-        from ejcache.jax_integration.pipeline import Compiler
-        from ejcache.jax_integration.seam import patch as seam
+        from ejcache.jax_integration.pipeline import Compiler  # the door to JAX whose names fit
+        from ejcache.jax_integration.seam import patch as seam  # the door to JAX whose names fit
 
         compiler = Compiler(settings=session.settings, cache=session.policy, reset=session.close)
         seam.install(compiler)
@@ -403,8 +400,8 @@ def _install(session: Session) -> None:
     warn_once("in charge", "ejcache: %s", said)
     session.is_left_to_jax = kept == "jax"
     if kept == "behind":
-        from ejcache.jax_integration.behind_jax import StoreBehindJax
-        from ejcache.jax_integration.seam import file_cache
+        from ejcache.jax_integration.behind_jax import StoreBehindJax  # the door to JAX whose names do not fit
+        from ejcache.jax_integration.seam import file_cache  # the door to JAX whose names fit
 
         def open_cache(path: str) -> StoreBehindJax:
             settings = session.settings()
@@ -416,11 +413,11 @@ def _install(session: Session) -> None:
 
 def _uninstall(session: Session) -> None:
     if session.compiler is not None:
-        from ejcache.jax_integration.seam import patch as seam
+        from ejcache.jax_integration.seam import patch as seam  # the door to JAX whose names fit
 
         seam.uninstall()
     elif not session.is_left_to_jax:
-        from ejcache.jax_integration.seam import file_cache
+        from ejcache.jax_integration.seam import file_cache  # the door to JAX whose names fit
 
         file_cache.uninstall()
 
@@ -460,3 +457,40 @@ def _place_now(url: str) -> Location | str:
         return Location.parse(url)
     except UsageError:
         return url
+
+
+_ENABLED: Final = "jax_enable_compilation_cache"
+
+
+@contextlib.contextmanager
+def disabled() -> Iterator[None]:
+    """Keep compilations of this process from using a persistent cache, for a block: neither ejcache's nor JAX's own.
+
+    A function that was compiled before is not compiled again. `enable` and `@ejit` may be called in the block; they
+    have an effect after it. The state belongs to the process, not to a thread.
+    """
+    with lock:
+        session = session_in_use()
+        before = session.flags.save()[_ENABLED] if session is not None else None
+        value = getattr(jax.config, _ENABLED)
+        jax.config.update(_ENABLED, False)
+        _forget_whether_jax_caches()
+    try:
+        yield
+    finally:
+        with lock:
+            session = session_in_use()
+            if session is None:
+                jax.config.update(_ENABLED, value)
+            else:
+                session.flags.put_back(_ENABLED, before or Value(value, Origin.DEFAULT))
+            _forget_whether_jax_caches()
+
+
+def _forget_whether_jax_caches() -> None:
+    """Make JAX read `jax_enable_compilation_cache` again, which it does once per process otherwise."""
+    session = session_in_use()
+    if session is None or session.compiler is None:
+        from jax.experimental.compilation_cache import compilation_cache
+
+        compilation_cache.reset_cache()

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import jax
 
-from ejcache.cache.counters import count_compilation, count_miss
+from ejcache.cache.stats import count_compilation, count_miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.entry import Entry, Header
 from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cpu_threads, native_libraries
-from ejcache.keys.behind_jax import key_behind_jax
-from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.key import key_behind_jax, parse_any_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

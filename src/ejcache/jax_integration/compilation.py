@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cache.policy import Miss
+from ejcache.util.time_budget import Budget
 
 if TYPE_CHECKING:
     from collections import OrderedDict
@@ -17,14 +19,39 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.entry import Header
-    from ejcache.jax_integration.pgle_profile import Profile
     from ejcache.jax_integration.preload.run_profile import ProgramUse
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
-    from ejcache.util.time_budget import Budget
 
     Origins = OrderedDict[Hashable, tuple[CachePolicy, Settings, str]]
     """By executable: the cache that it was loaded from, the settings then, and the key of the entry."""
+
+
+class Profile(NamedTuple):
+    """What PGLE measured of a program.
+
+    Attributes:
+        data: as XLA takes it (`fdo_profile`).
+        percentile: over devices and runs.
+        runs: how many runs were profiled.
+        devices: how many devices the program has.
+        from_store: it was read from the store.
+    """
+
+    data: bytes
+    percentile: int
+    runs: int
+    devices: int
+    from_store: bool = False
+
+    @property
+    def digest(self) -> str:
+        """Names the profile in the header of what was compiled with it."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of headers that describe it."""
+        return {"percentile": self.percentile, "runs": self.runs, "devices": self.devices}
 
 
 _ALONE_SECONDS: Final = 9.5
@@ -181,8 +208,6 @@ class Compilation:
     def budget(self) -> Budget:
         """Return the budget of time for storage that all lookups of this program share, made at the first of them."""
         if self._budget is None:
-            from ejcache.util.time_budget import Budget
-
             several = self.is_multi_process
             self._budget = Budget(_RANKS_SECONDS, every_second=True) if several else Budget(_ALONE_SECONDS)
         return self._budget

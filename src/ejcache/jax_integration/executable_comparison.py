@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ejcache.cache.counters import count_check
+from ejcache.cache.stats import count_check
 from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration.seam import compiling
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache.jax_integration.activate import active, enable_by_default
 from ejcache.jax_integration.no_compile_blocks import AskedError, asking
-from ejcache.jax_integration.seam.lowered_programs import ask_for_keys
+from ejcache.jax_integration.seam.compiling import ask_for_keys
 from ejcache.jax_integration.substitutes import own_keys
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.counters import Skip, count_miss, count_skip
 from ejcache.cache.policy import Miss
+from ejcache.cache.stats import Skip, count_miss, count_skip
 from ejcache.history.log import last_compile_seconds
 from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
@@ -32,8 +32,7 @@ from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.jax_integration.substitutes import OWN
-from ejcache.keys.key import PGLE
-from ejcache.keys.parsing import parse_any_key
+from ejcache.keys.key import PGLE, parse_any_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

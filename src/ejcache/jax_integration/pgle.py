@@ -24,16 +24,14 @@ import jax
 
 from ejcache import entry
 from ejcache.cache.writing import EntryWriter
+from ejcache.jax_integration.compilation import Profile
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.lowering.module_digest import digest_module
-from ejcache.jax_integration.pgle_profile import Profile
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
 from ejcache.jax_integration.seam.patch import CacheAnswer
-from ejcache.keys.key import PLAIN, PROFILING
-from ejcache.keys.parsing import untuned_key
-from ejcache.keys.side_keys import profile_key
+from ejcache.keys.key import PLAIN, PROFILING, profile_key, untuned_key
 from ejcache.keys.xla_messages import canonical_options
 from ejcache.util.log import log
 

@@ -24,6 +24,7 @@ import jax
 from ejcache.cache.policy import Miss
 from ejcache.entry import Entry
 from ejcache.jax_integration.compilation import Compilation, LoadedExecutable, asking_threads
+from ejcache.jax_integration.executable_origins import stored_bytes
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key, make_key
 from ejcache.jax_integration.seam import backends as seam_backends
@@ -36,6 +37,7 @@ from ejcache.journal.recorder import recorder
 from ejcache.keys.key import CROSS
 from ejcache.stores.location import display_value
 from ejcache.util.log import warn_once
+from ejcache.util.threads import submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,10 +101,9 @@ class Compiler:
 
     def _meet_ranks(self, _: Any) -> None:
         if seam_backends.processes_of_job() > 1:
-            from ejcache.util.threads import submit  # by ranks only
 
             def greet_ranks() -> None:
-                from ejcache.jax_integration.ranks.agreement import agreement_of_job
+                from ejcache.jax_integration.ranks.agreement import agreement_of_job  # the door to the ranks of a job
 
                 agreement_of_job()
 
@@ -113,14 +114,14 @@ class Compiler:
     @cached_property
     def preloader(self) -> Preloader:
         """Load ahead, and note what the next start is to load ahead."""
-        from ejcache.jax_integration.preload.preloader import Preloader
+        from ejcache.jax_integration.preload.preloader import Preloader  # the door to preloading
 
         return Preloader(settings=self.settings, cache=self.cache_of)
 
     @cached_property
     def misses(self) -> MissedPrograms:
         """Compile what was not found."""
-        from ejcache.jax_integration.misses import MissedPrograms
+        from ejcache.jax_integration.misses import MissedPrograms  # the door to a miss
 
         return vars(self).setdefault("misses", MissedPrograms(self))  # type: ignore[no-any-return]  # one for all threads
 
@@ -139,7 +140,7 @@ class Compiler:
         cache = self.cache_of(settings)
         seam.set_xla_caches(call.options, self._xla_caches(call.backend))
         if asking_threads and (asked := asking_threads.get(threading.current_thread())) is not None:
-            from ejcache.jax_integration.no_compile_blocks import note_keys
+            from ejcache.jax_integration.no_compile_blocks import note_keys  # the door to questions about keys
 
             note_keys(asked, call, None if cache is None else partial(self._compilations, call, settings, cache))
         if cache is not None:
@@ -152,7 +153,7 @@ class Compiler:
             return self.misses.compile_without_key(call, settings, cache, exc, measured)
         answer, compilation = CacheAnswer(variants[-1].text), variants[-1]
         if len(variants) > 1:
-            from ejcache.jax_integration.pgle import choose_variant
+            from ejcache.jax_integration.pgle import choose_variant  # the door to PGLE
 
             answer, compilation = choose_variant(variants[0], variants[1], call)
         compilation.seconds.update(measured)
@@ -165,7 +166,7 @@ class Compiler:
             compilation.asked_ahead.drop_ahead(compilation.text)
         self.count_hit(compilation, found)
         if settings.compare:
-            from ejcache.jax_integration.comparison import comparisons  # with `--compare` only
+            from ejcache.jax_integration.comparison import comparisons  # the door to a comparison
 
             return comparisons.run_hit(compilation, found, call, answer)
         return call.run(answer.of(found))
@@ -184,7 +185,7 @@ class Compiler:
         miss. A failure of the storage is a miss.
         """
         if compilation.devices_absent:
-            from ejcache.jax_integration.devices.absent import look_for_others
+            from ejcache.jax_integration.devices.absent import look_for_others  # the door to other devices
 
             compilation.miss = look_for_others(compilation)
             return None
@@ -198,11 +199,11 @@ class Compiler:
             compilation.begin_lookup()
             found = self.find(compilation)
         if compilation.is_multi_process:
-            from ejcache.jax_integration.ranks.common_hit import agree_in_job
+            from ejcache.jax_integration.ranks.common_hit import agree_in_job  # the door to the ranks of a job
 
             found = agree_in_job(compilation, found, load=self.load)
         if found is not None and compilation.settings.check_contents and self.misses.wants_check(compilation, found):
-            from ejcache.jax_integration.executable_comparison import StoredExecutable
+            from ejcache.jax_integration.executable_comparison import StoredExecutable  # the door to a comparison
 
             compilation.to_check = StoredExecutable(found)
             compilation.miss = Miss.CHECKED
@@ -217,7 +218,7 @@ class Compiler:
         if isinstance(found, LoadedExecutable):
             return found
         compilation.miss = found
-        from ejcache.jax_integration.substitutes import OWN, candidates  # a hit of its own key needs none
+        from ejcache.jax_integration.substitutes import OWN, candidates  # the door to a miss
 
         for number, text in enumerate(candidates(compilation)):
             if number != OWN:
@@ -340,7 +341,7 @@ class Compiler:
         caches = self.own_xla_caches
         try:
             if caches is None:
-                from ejcache.jax_integration.xla_options import XlaCaches
+                from ejcache.jax_integration.xla_options import XlaCaches  # the door to XLA's caches
 
                 caches = XlaCaches(settings=self.settings, report_failure=self.report_failure)
                 caches = vars(self).setdefault("own_xla_caches", caches)
@@ -352,8 +353,6 @@ class Compiler:
     def stored_bytes(self, executable: Any) -> bytes | None:
         """Return the bytes that an executable was loaded from, or None."""
         try:
-            from ejcache.jax_integration.executable_origins import stored_bytes  # few programs ask this
-
             return stored_bytes(self.origins, executable)
         except Exception as exc:
             self.report_failure("read an entry", exc)

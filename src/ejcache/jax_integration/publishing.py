@@ -17,7 +17,7 @@ import jax
 from jaxlib.mlir import ir
 
 from ejcache import entry
-from ejcache.cache.counters import Skip, count_miss, count_skip
+from ejcache.cache.stats import Skip, count_miss, count_skip
 from ejcache.cache.writing import EntryWriter, WriteResult
 from ejcache.errors import CompileForbiddenError
 from ejcache.history.causes import why_not_found, why_not_stored
@@ -33,8 +33,7 @@ from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
 from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
 from ejcache.jax_integration.seam.tracebacks import caller
-from ejcache.journal.late_writes import write_later
-from ejcache.journal.line import STORED, ProgramRecord
+from ejcache.journal.line import STORED, ProgramRecord, write_later
 from ejcache.journal.recorder import recorder
 from ejcache.util.log import log
 from ejcache.util.scheduler import Scheduler

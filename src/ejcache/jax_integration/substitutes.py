@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.jax_integration.no_compile_blocks import stores_only
 from ejcache.jax_integration.pgle import fallbacks
-from ejcache.keys.key import CROSS, PGLE
-from ejcache.keys.parsing import untuned_key
+from ejcache.keys.key import CROSS, PGLE, untuned_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

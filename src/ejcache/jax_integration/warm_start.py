@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ejcache.cache.counters import Skip
+from ejcache.cache.stats import Skip
 from ejcache.errors import UsageError
 from ejcache.history.causes import why_not_stored
 from ejcache.jax_integration.activate import active, enable_by_default
+from ejcache.jax_integration.devices.targets import current_target
 from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, storing_only
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.shape_grammar import Arguments, ArrayShape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from ejcache.cache.stats import Stats
-    from ejcache.jax_integration.devices.targets import DeviceTarget
 
 
 HIT = "hit"
@@ -84,7 +83,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> WarmedPr
         function, args, kwargs = _calling(function, args, kwargs)
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     enable_by_default()
-    current = _current()
+    current = current_target()
     with _no_callbacks(current is not None), jax.default_device(current[1][0]) if current else contextlib.nullcontext():
         lowered = jitted.lower(*args, **kwargs)
         lowered = getattr(lowered, "lowered", lowered)  # that of Equinox's filter_jit holds JAX's
@@ -103,13 +102,6 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> WarmedPr
         except AlreadyStoredError:
             outcome, size = (HIT, ""), 0
     return _announce(WarmedProgram(name, *outcome, time.monotonic() - began, size, storing.peak, storing.memory))
-
-
-def _current() -> tuple[DeviceTarget, Sequence[Any]] | None:
-    """Return the target whose block this is, and its devices."""
-    # Without `ejcache.target`, nothing has imported the module.
-    known = sys.modules.get("ejcache.jax_integration.devices.targets")
-    return known.current_target() if known is not None else None
 
 
 @contextlib.contextmanager
@@ -172,7 +164,7 @@ def _abstract(value: Any) -> Any:
         raise UsageError(f"there is no type {value.dtype} of arrays") from exc
     sharding = None
     if value.device is not None:
-        current = _current()
+        current = current_target()
         devices = current[1] if current else jax.devices()
         if value.device >= len(devices):
             raise UsageError(f"there is no device {value.device}; JAX sees {len(devices)}")

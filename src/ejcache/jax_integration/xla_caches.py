@@ -34,27 +34,33 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.errors import EntryError, InvalidKeyError, StoreError
+from ejcache.bucket.files import FileBucket
+from ejcache.bucket.folder import BucketFolder
+from ejcache.cache.shared_switch import noted_epoch
+from ejcache.errors import EntryError, InvalidKeyError, StoreError, StoreNotAskedError
 from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, PRESENT
-from ejcache.keys.protobuf_fields import join, split
-from ejcache.keys.xla_messages import BYTES
-from ejcache.stores.documents import check_path
-from ejcache.util.files import directory_below, read_regular, remove_below
+from ejcache.keys.xla_messages import BYTES, join, split
+from ejcache.stores.documents import Documents, check_path
+from ejcache.stores.epochs import folder_of
+from ejcache.stores.opening import open_bucket
+from ejcache.util.files import directory_below, is_temporary, make_below, read_regular, remove_below, write_atomically
 from ejcache.util.locks import is_token, living
 from ejcache.util.log import log
-from ejcache.util.new_files import is_temporary, make_below, write_atomically
-from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from ejcache.jax_integration.xla_directories import OwnDirectory
-    from ejcache.keys.protobuf_fields import Field
-    from ejcache.stores.documents import Documents
+    from ejcache.bucket.base import Bucket
+    from ejcache.jax_integration.xla_directories import OwnDirectory, XlaCacheLocation
+    from ejcache.keys.xla_messages import Field
+    from ejcache.settings.table import Settings
 
 
+_XLA_SECONDS: Final = 5.0
+"""The first compilation waits for XLA's own caches, from storage that is down for at most this long."""
 _EXIT_SECONDS: Final = 5.0
 _LEFT_SECONDS: Final = 60.0
 """A directory without a living owner that is younger than this may belong to a process that is just starting."""
@@ -395,3 +401,24 @@ def _read(data: bytes) -> tuple[dict[tuple[bytes, bytes], Field], list[Field]] |
     except ValueError:
         return None
     return kernels, others
+
+
+def open_xla_documents(place: XlaCacheLocation, settings: Settings) -> Documents:
+    """Open what all processes share of XLA's own caches.
+
+    Raises:
+        UsageError: the cache is at a URL that names no store.
+        StoreNotAskedError: nobody could read yet where the cache is.
+    """
+    bucket: Bucket
+    if place.shared:
+        epoch = place.epoch
+        if epoch is None and place.note is not None:
+            epoch = noted_epoch(place.note)  # the program's first lookup has asked meanwhile
+        if epoch is None:
+            raise StoreNotAskedError(f"the policy of {place.location} could not be read yet")
+        root = open_bucket(place.location, settings=settings, deadline=_XLA_SECONDS)
+        bucket = BucketFolder(root, folder_of(epoch)) if epoch else root
+    else:
+        bucket = FileBucket(place.location.path, local=True, documents=True)
+    return Documents(bucket, read_only=settings.read_only)

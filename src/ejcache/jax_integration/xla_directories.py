@@ -1,4 +1,4 @@
-"""The private directory of a process for XLA's own caches, with any cache URL.
+"""Where XLA's own caches are, and the private directory of a process for them, with any cache URL.
 
 XLA does not understand URLs (given one it aborts the process), and processes that share a directory disturb each other.
 So each process has a private directory for each cache and compiler, which is removed when it ends.
@@ -9,17 +9,22 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.util.files import UnsafeFileError
+from ejcache.cache.shared_switch import noted_epoch
+from ejcache.stores.epochs import FIRST, tier_folder
+from ejcache.stores.location import Location
+from ejcache.stores.opening import detect_shared_storage, usable_location
+from ejcache.stores.tier_directory import find_local_tier
+from ejcache.util.files import UnsafeFileError, make_below
 from ejcache.util.lifecycle import AtExit, ExitPhase
 from ejcache.util.locks import Presence
-from ejcache.util.new_files import make_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
+    from ejcache.settings.table import Settings
 
 AUTOTUNE: Final = "xla_gpu_per_fusion_autotune_cache_dir"
 KERNELS: Final = "xla_gpu_kernel_cache_file"
@@ -85,3 +90,48 @@ def _refuse_links(root: Path, below: str) -> None:
             return
         if path.is_symlink():
             raise UnsafeFileError(errno.ELOOP, f"{path} is a symbolic link, so it is not used")
+
+
+class XlaCacheLocation(NamedTuple):
+    """Where XLA's own caches are.
+
+    Attributes:
+        location: of the cache.
+        shared: hosts share it.
+        root: a local directory, which may be reached through links.
+        below: the directory below it for what each process has of its own; it may not exist yet.
+        note: where this host notes in which epoch a shared cache is.
+        epoch: of a shared cache; None if this host did not know it when this was asked.
+    """
+
+    location: Location
+    shared: bool
+    root: Path
+    below: str
+    note: Path | None = None
+    epoch: str | None = ""
+
+
+def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation | None:
+    """Find the place of XLA's own caches for the cache at `url`; None if there is no local disk for them.
+
+    Raises:
+        UsageError: `url` names no store.
+    """
+    location = usable_location(Location.parse(url), settings)
+    if location.kind == "memory":
+        return None
+    shared = detect_shared_storage(location)
+    if not shared and not settings.read_only:
+        return XlaCacheLocation(location, shared, Path(location.path), "v1/xla-processes")
+
+    place = find_local_tier(location, settings)
+    if place is None:
+        return None
+    if not shared:
+        return XlaCacheLocation(location, shared, place, "xla")
+
+    note = place / "scratch" / "policy"
+    epoch = noted_epoch(note)
+    below = f"{tier_folder(epoch or FIRST)}/xla".lstrip("/")
+    return XlaCacheLocation(location, shared, place, below, note, epoch)

@@ -10,16 +10,15 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ejcache.cache.xla_places import find_xla_caches, open_xla_documents
 from ejcache.errors import StoreError, UsageError
 from ejcache.jax_integration.lowering.key import compiler_environment
-from ejcache.jax_integration.xla_caches import Mirror, XlaFiles
-from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, OwnDirectory
+from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, OwnDirectory, find_xla_caches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.cache.xla_places import XlaCacheLocation
+    from ejcache.jax_integration.xla_caches import Mirror
+    from ejcache.jax_integration.xla_directories import XlaCacheLocation
     from ejcache.settings.table import Settings
 
 
@@ -95,6 +94,12 @@ class _Cache:
         self.mirror: Mirror | None = None
 
     def make_mirror(self, settings: Settings) -> Mirror:
+        from ejcache.jax_integration.xla_caches import (  # the door to XLA's caches
+            Mirror,
+            XlaFiles,
+            open_xla_documents,
+        )
+
         files = XlaFiles(open_xla_documents(self._location, settings), self._environment)
         self.mirror = Mirror(files, self.own, read_only=settings.read_only)
         return self.mirror

@@ -33,13 +33,99 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.settings.directories import state_directory
 from ejcache.util.files import append_regular, make_private, read_regular
+from ejcache.util.lifecycle import ExitPhase, at_exit
+from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from ejcache.journal.entry_use import EntryUse
-    from ejcache.journal.reuse_note import ReuseNote
+
+_PATIENCE: Final = 5.0
+"""Seconds that a reader and an exit wait for one task of `write_later`."""
+_scheduler: Final = Scheduler(threads=1, name="ejcache-logs")
+
+
+def write_later(task: Callable[[], object]) -> None:
+    """Run `task`, which appends to logs, in the background: before this process reads a log, and before it exits."""
+    if not _scheduler.submit(task):
+        task()
+
+
+def write_now() -> None:
+    """Run what `write_later` was given, and wait for it: before a log is read, and before this process exits."""
+    if _scheduler.waiting:
+        _scheduler.drain(patience=_PATIENCE, limit=float("inf"))
+
+
+at_exit(ExitPhase.WRITE, write_now)
+
+
+class EntryUse(NamedTuple):
+    """What a process says of the uses of an entry.
+
+    Attributes:
+        when: the last one, in seconds since the epoch; 0 if it only says what the entry is worth.
+        times: how many there were.
+        worth: the seconds of compiling that one use saves (`stores.base.worth_of_use`), which who stores the entry
+            says once: it is in the entry's header, and a pass over a bucket reads no entry. None if nobody has said it.
+    """
+
+    when: float
+    times: int = 1
+    worth: float | None = None
+
+    def joined(self, other: EntryUse) -> EntryUse:
+        """Join two uses: the later time, all uses, and the worth that was said last."""
+        later, earlier = (self, other) if self.when >= other.when else (other, self)
+        worth = earlier.worth if later.worth is None else later.worth
+        return EntryUse(later.when, self.times + other.times, worth)
+
+
+def joined_uses(parts: Iterable[Mapping[str, EntryUse]]) -> dict[str, EntryUse]:
+    """Return the uses of each key in all of these together."""
+    joined: dict[str, EntryUse] = {}
+    for part in parts:
+        for key, use in part.items():
+            joined[key] = joined[key].joined(use) if key in joined else use
+    return joined
+
+
+_DID: Final = {
+    "recorded": "traced and recorded",
+    "proven": "traced and proven",
+    "compared": "traced and compared",
+    "plain": "traced, and is not recorded",
+    "wrong": "traced, and nothing is reused any more",
+}
+
+
+class ReuseNote(NamedTuple):
+    """What reuse did with one question of a function.
+
+    Attributes:
+        function: module and qualified name.
+        did: `recorded`, `proven`, `compared`, `reused`, `traced`, `plain` or `wrong`.
+        sentence: why, for a person.
+        parts: of what was asked, by what a person calls them: a short digest of each.
+        url: the cache.
+        process: its number.
+        time: seconds since the epoch.
+    """
+
+    function: str = ""
+    did: str = ""
+    sentence: str = ""
+    parts: Mapping[str, str] = {}
+    url: str = ""
+    process: int = 0
+    time: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """`traced and recorded, because nothing was recorded for this word, code and call`."""
+        return f"{_DID.get(self.did, self.did)}, because {self.sentence}"
+
 
 HIT: Final = "hit"
 """The outcome of a program that was loaded."""
@@ -104,8 +190,6 @@ class AppendedLog(NamedTuple):
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines, the latest first; none if the file cannot be read."""
-        from ejcache.journal.late_writes import write_now
-
         write_now()
         path = self.path
         for file in (path, path.with_suffix(".old.jsonl")):
@@ -200,3 +284,13 @@ def _filled_fields(program: ProgramRecord) -> dict[str, Any]:
     if program.seconds:
         filled["seconds"] = {phase: round(seconds, 6) for phase, seconds in program.seconds.items()}
     return filled
+
+
+def saved_seconds(program: ProgramRecord) -> float:
+    """Return the seconds of compiling that a hit saved, less those of getting it; 0.0 for a miss."""
+    return max(0.0, program.compile_seconds - seconds_to_get(program)) if program.outcome == HIT else 0.0
+
+
+def seconds_to_get(program: ProgramRecord) -> float:
+    """Return the seconds that getting a hit took."""
+    return program.seconds.get("fetched", 0.0) + program.seconds.get("loaded", 0.0)

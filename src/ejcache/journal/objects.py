@@ -1,11 +1,13 @@
 r"""The format of journals on shared storage, and of the snapshot that they are folded into; and the names of journals.
 
+    v1/journal/snapshot                      what was folded of the others, and the names of those
     v1/journal/<day>/<process name>-<n>      uses and sums since the journal before, and the lines of the process
     v1/journal/<day>/records-<process name>  one of nothing but the records of journals that this process has folded
 
     file    := header "\n" body record
     header  := canonical JSON: codec ("plain" or "zlib"), count, crc32 (of the body as stored), format, version; and, in
-               an object that has any, sums: {counter: amount}, folded (`snapshot`), and record: the bytes of that
+               an object that has any, sums: {counter: amount}, record: the bytes of that, and, in the snapshot, folded:
+               the names, without `v1/journal/`, of journals that are in it and may still be there
     body    := line*, compressed as a whole if the codec is "zlib"
     line    := seconds "\t" times "\t" worth "\t" key "\n"    a `EntryUse`; lines are ordered by key
     seconds := of the last use, since the epoch, whole
@@ -13,6 +15,11 @@ r"""The format of journals on shared storage, and of the snapshot that they are 
     record  := the lines of start records (`line`), compressed
 
 A key holds neither a tab nor a line break (`check_key`). Version 1 is the first; readers ignore unknown header fields.
+
+What a cache has counted is the sums of the snapshot and of all journals that it does not name. One write, on the
+condition that nobody else has written it, takes in the uses and the sums of journals and names them; then they are
+deleted. So each counts once, wherever a process dies. A snapshot of a later version is left as it is. A reset is a
+journal of the negated sums.
 """
 
 from __future__ import annotations
@@ -22,18 +29,23 @@ import io
 import itertools
 import json
 import zlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import is_process_name
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError
-from ejcache.journal.entry_use import EntryUse
+from ejcache.journal.line import EntryUse
 from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from ejcache.bucket.base import Bucket
 
 JOURNALS: Final = "v1/journal/"
+SNAPSHOT: Final = f"{JOURNALS}snapshot"
+_START: Final = 1 << 16
+"""Bytes of its beginning that hold the header, unless a pass has died before it deleted what it had folded."""
 VERSION: Final = 1
 MAX_JOURNAL: Final = 64 << 20
 """Bytes of one process's journal, as stored and after decompression."""
@@ -302,3 +314,35 @@ def is_records_name(name: str) -> bool:
     """True if `name` is that of a journal of nothing but records."""
     _, _, rest = name.removeprefix(JOURNALS).partition("/")
     return rest.startswith(RECORDS) and is_process_name(rest.removeprefix(RECORDS))
+
+
+class Folded(NamedTuple):
+    """The header of the snapshot, and the whole of a small one.
+
+    Attributes:
+        sums: of counters.
+        names: of the journals that it has folded.
+        version: of the object.
+        is_later: it is of a later version than this code reads; then nothing else is known.
+        header_size: bytes.
+        whole: the object, if it is so small that it was read whole.
+    """
+
+    sums: dict[str, float]
+    names: frozenset[str]
+    version: str
+    is_later: bool = False
+    header_size: int = 0
+    whole: bytes = b""
+
+    @classmethod
+    def read(cls, objects: Bucket) -> Folded:
+        """Read it; raises StoreError if the storage fails. What is damaged has nothing."""
+        blob = objects.read(SNAPSHOT, length=_START)
+        if blob is not None and len(blob.data) < blob.size and b"\n" not in blob.data:
+            blob = objects.read(SNAPSHOT, length=MAX_SNAPSHOT_HEADER)
+        if blob is None:
+            return cls({}, frozenset(), ABSENT)
+        sums, names, is_later = decode_folded(blob.data)
+        whole = blob.data if len(blob.data) == blob.size else b""
+        return cls(sums, names, blob.version, is_later, blob.data.find(b"\n") + 1, whole)

@@ -1,6 +1,7 @@
-"""What this process compiles and loads: the lines of its start record (`line`), and what listeners hear (`listeners`).
+"""What this process compiles and loads: the lines of its start record (`line`), and what listeners of `on_event` hear.
 
-The path of a hit only appends to a queue. Lines are made in the background, and when the process ends. Each goes to the
+The path of a hit only appends to a queue. Lines are made in the background, and when the process ends: that takes as
+long as to store a small executable. A killed process loses what it compiled last. Each line goes to the
 log of this host, and with the next journal to each shared cache that the process uses (`shared_journal`).
 """
 
@@ -16,16 +17,27 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.journal.line import MOST_RECORDED, AppendedLog, encode_line
+from ejcache._version import __version__
+from ejcache.events import CacheTrouble, ProgramCompiled, ProgramLoaded, ProgramStored
+from ejcache.journal.line import (
+    HIT,
+    MOST_RECORDED,
+    STORED,
+    AppendedLog,
+    encode_line,
+    saved_seconds,
+)
+from ejcache.util.git_commit import commit_of
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
+from ejcache.util.log import warn_once
 from ejcache.util.scheduler import short_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import TypeVar
 
-    from ejcache.journal.line import ProgramRecord
-    from ejcache.journal.reuse_note import ReuseNote
+    from ejcache.events import Event
+    from ejcache.journal.line import ProgramRecord, ReuseNote
 
     T = TypeVar("T")
 
@@ -49,8 +61,8 @@ class Recorder:
     Attributes:
         describe: returns what this process is, as far as JAX knows: fields of `start_records.Process`.
         id: names this process among all processes of all hosts.
-        tell, tell_trouble: tell listeners of a program that is ready, and of a warning, if there are any (`listeners`).
-        watchers: called with each program, in the thread that wanted it; a miss may be added later (`listeners.watch`).
+        tell, tell_trouble: tell listeners of a program that is ready, and of a warning, if there are any.
+        watchers: called with each program, in the thread that wanted it; a miss may be added later (`watch`).
         is_shared: whether the lines are kept for journals; set by the first one that wants them.
         lines: those that were written since then, a megabyte at most.
     """
@@ -133,10 +145,7 @@ class Recorder:
         self.write()
 
     def _process(self) -> dict[str, Any]:
-        from ejcache.util.git_commit import commit_of  # in the background
-
         process = self.describe()
-        from ejcache._version import __version__
 
         versions = {"python": sys.version.split()[0], "ejcache": __version__, **process.get("versions", {})}
         with contextlib.suppress(OSError):  # the working directory may be gone
@@ -174,3 +183,82 @@ def _take(queue: collections.deque[T]) -> Iterator[T]:
 
 # Before the last journals are written, which have the last line.
 at_exit(ExitPhase.LEASES, recorder.write)
+
+
+_listeners: tuple[Callable[[Event], object], ...] = ()
+
+
+def on_event(callback: Callable[[Event], object]) -> Callable[[], None]:
+    """Call `callback` with each event from now on: programs that this process loads, compiles or stores, and trouble.
+
+    The events are those of `ejcache.events`. The callback runs in the thread that loads a program, or in one of
+    ejcache's own; what it raises is logged once, and never reaches the program. It should return at once.
+
+    Returns:
+        A function that ends this; to call it again does nothing.
+    """
+
+    def heard(event: Event) -> None:
+        callback(event)
+
+    heard.__qualname__ = getattr(callback, "__qualname__", repr(callback))
+    global _listeners
+    _listeners = (*_listeners, heard)
+    recorder.tell, recorder.tell_trouble = _tell, _tell_trouble
+
+    def end() -> None:
+        global _listeners
+        _listeners = tuple(each for each in _listeners if each is not heard)
+
+    return end
+
+
+def watch(watcher: Callable[[ProgramRecord], object]) -> Callable[[], None]:
+    """Call `watcher` with each program from now on, in its own thread; returns a function that ends this."""
+
+    def watching(program: ProgramRecord) -> None:
+        _call(watcher, program, "warn_recompiles")
+
+    recorder.watchers = (*recorder.watchers, watching)
+
+    def end() -> None:
+        recorder.watchers = tuple(each for each in recorder.watchers if each is not watching)
+
+    return end
+
+
+def _tell(program: ProgramRecord) -> None:
+    for event in _events(program) if _listeners else ():
+        for each in _listeners:
+            _call(each, event, "on_event")
+
+
+def _tell_trouble(kind: str, message: str) -> None:
+    event = CacheTrouble(kind, message)
+    for each in _listeners:
+        _call(each, event, "on_event")
+
+
+def _events(program: ProgramRecord) -> Iterator[Event]:
+    seconds = dict(program.seconds)
+    if program.outcome == HIT:
+        yield ProgramLoaded(program.name, program.key, seconds, saved_seconds(program), program.preloaded)
+        return
+    yield ProgramCompiled(program.name, program.key, seconds, program.compile_seconds, program.reason, program.outcome)
+    if program.outcome == STORED:
+        yield ProgramStored(program.name, program.key)
+
+
+def _call(function: Callable[[T], object], value: T, by: str) -> None:
+    """Call a function of the program; what it raises is logged once for each function."""
+    try:
+        function(value)
+    except Exception as exc:
+        warn_once(
+            ("listener", id(function)),
+            "ejcache: %s, which %s was given, raises %s: %s",
+            getattr(function, "__qualname__", repr(function)),
+            by,
+            type(exc).__name__,
+            exc,
+        )

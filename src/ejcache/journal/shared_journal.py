@@ -18,20 +18,19 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
-from ejcache.journal.entry_use import EntryUse, joined_uses
-from ejcache.journal.line import MOST_RECORDED
+from ejcache.journal.line import MOST_RECORDED, EntryUse, joined_uses
 from ejcache.journal.objects import (
     JOURNALS,
+    Folded,
     decode_record_lines,
     decode_sums,
     encode_journal,
     is_journal_name,
     is_records_name,
 )
-from ejcache.journal.snapshot import Folded
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.errors import MALFORMED
 from ejcache.journal.differences import ProgramDifference, decode_differences
-from ejcache.journal.entry_use import EntryUse
-from ejcache.journal.line import HIT, NOTHING, VERSION, ProgramRecord
+from ejcache.journal.line import NOTHING, VERSION, EntryUse, ProgramRecord, ReuseNote
 from ejcache.journal.recorder import START_LOG, recorder
-from ejcache.journal.reuse_note import ReuseNote
 from ejcache.util.store_keys import check_key
 
 if TYPE_CHECKING:
@@ -63,16 +61,6 @@ class StartRecord(NamedTuple):
     uses: Mapping[str, EntryUse] = NOTHING
     at: float = 0.0
     differences: tuple[ProgramDifference, ...] = ()
-
-
-def saved_seconds(program: ProgramRecord) -> float:
-    """Return the seconds of compiling that a hit saved, less those of getting it; 0.0 for a miss."""
-    return max(0.0, program.compile_seconds - seconds_to_get(program)) if program.outcome == HIT else 0.0
-
-
-def seconds_to_get(program: ProgramRecord) -> float:
-    """Return the seconds that getting a hit took."""
-    return program.seconds.get("fetched", 0.0) + program.seconds.get("loaded", 0.0)
 
 
 def beginning_of(program: ProgramRecord) -> float:

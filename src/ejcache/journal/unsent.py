@@ -20,18 +20,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.errors import StoreBusyError
-from ejcache.journal.entry_use import joined_uses
-from ejcache.journal.line import encode_line
+from ejcache.journal.line import encode_line, joined_uses
 from ejcache.journal.start_records import decode_line
-from ejcache.util.files import append_regular, read_regular
+from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
-from ejcache.util.new_files import make_below, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ejcache.journal.entry_use import EntryUse
+    from ejcache.journal.line import EntryUse
 
 DROPPED: Final = "uses_dropped"
 """The counter of uses that there was no room for."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ejcache.keys.accelerators import IGNORED_VARIABLES, canonical_options, canonical_words, split_words
+from ejcache.keys.flags import canonical_flags, split_flags
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,24 +52,18 @@ def compile_variables(
     xla_flags = environ.get("XLA_FLAGS", "")
     if not xla_flags.lstrip(" \t\r\n").startswith("-") and flags_files:
         xla_flags = flags_files.get(xla_flags, xla_flags)
-    if xla_flags:
-        from ejcache.keys.flags import canonical_flags, split_flags  # where there are flags
-
-        if tokens := canonical_flags(split_flags(xla_flags), content=content):
-            variables["XLA_FLAGS"] = "\n".join(tokens)
+    if tokens := canonical_flags(split_flags(xla_flags), content=content):
+        variables["XLA_FLAGS"] = "\n".join(tokens)
     name = platform.lower()
     # Only libtpu reads it, but a plug-in of another name may contain libtpu.
-    if name not in ("cpu", *_GPU_PLATFORMS) and (libtpu_flags := environ.get("LIBTPU_INIT_ARGS", "")):
-        from ejcache.keys import libtpu_flags as libtpu  # on TPUs alone
-
-        if tokens := libtpu.canonical_words(libtpu.split_words(libtpu_flags), content=content):
-            variables["LIBTPU_INIT_ARGS"] = "\n".join(tokens)
+    libtpu_flags = "" if name in ("cpu", *_GPU_PLATFORMS) else environ.get("LIBTPU_INIT_ARGS", "")
+    if tokens := canonical_words(split_words(libtpu_flags), content=content):
+        variables["LIBTPU_INIT_ARGS"] = "\n".join(tokens)
     if name in _GPU_PLATFORMS:
         variables |= {known: environ[known] for known in _GPU_VARIABLES.split() if environ.get(known)}
         variables |= _beginning_with("TRITON_", environ, ignored=_TRITON_IGNORED)
     if name == "neuron":
         # Every variable that is not known to matter at run time only, because an unknown one may matter.
-        from ejcache.keys.neuron_flags import IGNORED_VARIABLES, canonical_options  # on Neuron alone
 
         variables |= _beginning_with("NEURON_", environ, ignored=IGNORED_VARIABLES)
         variables.pop("NEURON_CC_FLAGS", None)

@@ -7,11 +7,14 @@
     logical := 40 hex digits: the program, its options and its devices
     environment := 24 hex digits: what compiles it (versions, native libraries, namespace)
 
-The thin form, which has JAX's key and no components, names an entry
+An entry that is kept behind JAX's own cache has JAX's key, and no components:
 
-    text := JAX's key "-thin-" environment
+    text := JAX's key "-behind-jax-" environment
 
-where the environment is a digest of what JAX's key lacks. No text of one form is one of the other.
+where the environment is a digest of what JAX's key lacks. No text of one kind is one of the other.
+
+Beside the entries lie side objects, under keys of their own: texts of programs, profiles, run profiles, and parts of
+reuse records (`is_side_key`).
 
 The variants of a program differ in `variant` alone. Entries that another version of the tool chain wrote differ
 in `environment` alone, which is what `ejcache prune --old-versions` goes by.
@@ -23,6 +26,8 @@ import functools
 import hashlib
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ejcache.util.store_keys import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,3 +117,161 @@ def digest_of(group: Mapping[str, str], digits: int) -> str:
             # Lengths keep ("ab", "c") and ("a", "bc") apart.
             parts += len(encoded).to_bytes(8, "big"), encoded
     return hashlib.sha256(b"".join(parts)).hexdigest()[:digits]
+
+
+AUTOTUNED: Final = frozenset({"gpu", "cuda", "rocm"})
+"""The platforms on whose devices XLA runs parts of a program while it compiles, to choose among its kernels."""
+
+_REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sorted(AUTOTUNED)))
+"""In the keys of entries that replace others."""
+_TEXT: Final = (
+    rf"(?P<name>[A-Za-z0-9_.]{{1,96}})-(?P<platform>[a-z0-9_]+)-(?P<variant>{PLAIN}|{PROFILING}|{PGLE}|{CROSS})"
+    rf"-(?P<logical>[0-9a-f]{{{LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{ENVIRONMENT_DIGITS}}})"
+)
+_JAX_KEY: Final = rf"(?P<name>.+)-[0-9a-f]{{64}}(?:{BEHIND_JAX}[0-9a-f]{{{ENVIRONMENT_DIGITS}}})?"
+"""The module's name and a SHA-256 digest: `jax._src.cache_key.get` in JAX 0.4.38 to 0.12."""
+
+
+class KeyParts(NamedTuple):
+    """The parts of a key's text."""
+
+    name: str
+    platform: str
+    variant: str
+    logical: str
+    environment: str
+
+
+def untuned_key(key: CacheKey) -> str:
+    """Return the text of the key of the plain program as it was compiled without its devices; empty where that is the
+    same.
+    """
+    return key._replace(variant=CROSS).text if key.variant == PLAIN and key.platform in AUTOTUNED else ""
+
+
+def evicted_before(key: str) -> tuple[str, ...]:
+    """Return the keys of entries that are to be evicted before the one of `key`.
+
+    An optimised executable serves every program that would use the other variants, and it took profiling to make. What
+    was compiled without its devices is not used once there is another.
+    """
+    if not any(beginning in key for beginning in _REPLACING):
+        return ()
+    parts = parse_key(key)
+    if parts is None or parts.variant not in {PGLE, PLAIN}:
+        return ()
+    before, after = f"{parts.name}-{parts.platform}-", f"-{parts.logical}-{parts.environment}"
+    worse = (CROSS, PROFILING, PLAIN) if parts.variant == PGLE else (CROSS,)
+    return tuple(f"{before}{variant}{after}" for variant in worse)
+
+
+def parse_key(text: str) -> KeyParts | None:
+    """Parse the text of a key; None if it is not the text of a `CacheKey` (a caller's own key, say)."""
+    match = re.fullmatch(_TEXT, text)
+    return KeyParts(**match.groupdict()) if match else None
+
+
+def parse_any_key(key: str) -> KeyParts:
+    """Parse the text of any key, whether ejcache, JAX or a caller made it; parts that it does not say are empty.
+
+    A `~` and what follows it tell hosts apart that cannot load each other's executables; they belong to no part. A key
+    of plain JAX, or behind its cache, says only a name, and any other key is its own name.
+    """
+    own = parse_key(key.partition("~")[0])
+    if own is not None:
+        return own
+    match = re.fullmatch(_JAX_KEY, key)
+    return KeyParts(name=match["name"] if match else key, platform="", variant="", logical="", environment="")
+
+
+def is_made_by_pgle(key: str) -> bool:
+    """True if `key` is the key of a profile, or of an executable that was compiled with one."""
+    return is_profile_key(key) or parse_any_key(key).variant == PGLE
+
+
+_MODULE_TEXT: Final = "module_text-"
+_PROFILE: Final = "pgle_profile-"
+_RUN_PROFILE: Final = "run_profile-"
+_REUSE_RECORD: Final = "reuse_record-"
+_REUSE_MODULE: Final = "reuse_module-"
+
+
+def module_text_key(digest: str) -> str:
+    """Return the key of a module's text, which is stored beside the entries under its digest; no hit ever reads it."""
+    return f"{_MODULE_TEXT}{digest}"
+
+
+def profile_key(key: CacheKey) -> str:
+    """Return the key of a program's profile, the same for every tool chain that may compile the program anew.
+
+    The namespace counts, because a new one makes what was stored before unreachable; versions do not count.
+    """
+    salt = {"namespace": key.components.get("namespace", "")}
+    return f"{_PROFILE}{key.logical}-{digest_of(salt, ENVIRONMENT_DIGITS)}"
+
+
+def run_profile_key(*identity: str) -> str:
+    """Return the key of a run profile, which names what a program uses.
+
+    Args:
+        identity: what tells the program and its tool chain from others.
+    """
+    return f"{_RUN_PROFILE}{digest_of({str(place): part for place, part in enumerate(identity)}, LOGICAL_DIGITS)}"
+
+
+def reuse_record_key(name: str, digest: str) -> str:
+    """Return the key of what restarts may reuse of a function.
+
+    Args:
+        name: of the function, for listings.
+        digest: of what the record answers.
+    """
+    return f"{_REUSE_RECORD}{listed_name(name)}-{digest[:LOGICAL_DIGITS]}"
+
+
+def reuse_module_key(digest: str) -> str:
+    """Return the key of a lowered module that restarts reuse, by the digest of its bytes."""
+    return f"{_REUSE_MODULE}{digest[:LOGICAL_DIGITS]}"
+
+
+def is_side_key(key: str) -> bool:
+    """True if `key` is that of a side object: a text, a profile, a run profile, or a part of a reuse record."""
+    return key.startswith((_MODULE_TEXT, _PROFILE, _RUN_PROFILE, _REUSE_RECORD, _REUSE_MODULE))
+
+
+def is_text_key(key: str) -> bool:
+    """True if `key` is the key of a program's text."""
+    return key.startswith(_MODULE_TEXT)
+
+
+def is_profile_key(key: str) -> bool:
+    """True if `key` is the key of a profile."""
+    return key.startswith(_PROFILE)
+
+
+def profiled_program(key: str) -> str:
+    """Return the logical key of the program whose profile `key` is the key of; empty for any other key."""
+    return key.removeprefix(_PROFILE).partition("-")[0] if is_profile_key(key) else ""
+
+
+_LONGEST_JAX_KEY: Final = 600
+"""Bytes; a longer one, or one that no store can hold, is known by its digest."""
+
+
+def key_behind_jax(jax_key: str, environment: str) -> str:
+    """Return the text of the key of an entry that is kept behind JAX's own cache.
+
+    Args:
+        jax_key: what JAX asks for.
+        environment: digest (hex) of what that lacks.
+    """
+    named = jax_key
+    if len(jax_key.encode("utf-8", "surrogatepass")) > _LONGEST_JAX_KEY or not is_key(jax_key):
+        digest = hashlib.sha256(jax_key.encode("utf-8", "surrogatepass")).hexdigest()
+        named = f"{listed_name(jax_key)}-{digest}"
+    return f"{named}{BEHIND_JAX}{environment[:ENVIRONMENT_DIGITS]}"
+
+
+def is_key_behind_jax(key: str) -> bool:
+    """True if an entry is kept under `key` behind JAX's own cache; such a key has no components."""
+    return re.fullmatch(rf".+{BEHIND_JAX}[0-9a-f]{{{ENVIRONMENT_DIGITS}}}", key) is not None

@@ -14,22 +14,21 @@ Python has no schema of them, so they are read as the wire format of protocol bu
     value   := varint (kind 0) | 8 bytes (kind 1) | varint length and as many bytes (kind 2) | 4 bytes (kind 5)
 
 Source: protobuf.dev, "Encoding". Groups (kinds 3 and 4) are not used by XLA and are refused. Most of a message stays
-as it is, so fields are found by their places; `protobuf_fields` takes messages apart.
+as it is, so a hit on a CPU finds fields by their places; `split` and `join` take messages apart and make them.
 
 The options have the flags of `XLA_FLAGS` a second time, as fields of `DebugOptions`. The tables here have the flags
 that are not compared as they are, `name:number` where they have a field. The numbers were found in jaxlib 0.10.2 and
 0.12.0.1 by setting each flag and comparing the bytes; `tests/keys/test_keys_options.py` repeats that for all of them.
-All other flags are in `known_flags`.
+All other flags are in `flags`.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
-
+    from collections.abc import Callable, Container, Iterable
 
 # JAX itself leaves these out of its key (jax/_src/cache_key.py, 0.12.0). `xla_tpu_compiler_variant`, which JAX
 # leaves out since 0.11, is not here: nothing shows that two variants make the same executable.
@@ -226,3 +225,49 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
+
+
+_FIELDS: Final = fields_of(CACHE_PATHS)
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def without_cache_paths(serialized: bytes) -> bytes:
+    """Return a `CompileOptionsProto` without the paths of XLA's own caches, which no executable is loaded by.
+
+    Raises:
+        ValueError: it is not such a message.
+    """
+    return edit(serialized, DEBUG_OPTIONS, _debug_options_without_cache_paths)
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _debug_options_without_cache_paths(serialized: bytes) -> bytes:
+    return without(serialized, _FIELDS)
+
+
+class Field(NamedTuple):
+    """One field: its number, its kind on the wire, and its value's bytes (without the length of kind 2)."""
+
+    number: int
+    kind: int
+    value: bytes
+
+
+def split(message: bytes) -> list[Field]:
+    """Return the fields of `message`, in their order.
+
+    Raises:
+        ValueError: it is not a message.
+    """
+    return [Field(number, message[begin] & 7, message[value:end]) for number, begin, value, end in places(message)]
+
+
+def join(fields: Iterable[Field]) -> bytes:
+    """Return the message that `split` took apart."""
+    parts = []
+    for field in fields:
+        parts.append(varint(field.number << 3 | field.kind))
+        if field.kind == BYTES:
+            parts.append(varint(len(field.value)))
+        parts.append(field.value)
+    return b"".join(parts)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, key_of_name
 from ejcache.errors import EntryError, EntryForeignError, EntryVersionError, StoreError, StoreReadOnlyError
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

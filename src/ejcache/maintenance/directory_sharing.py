@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ejcache.bucket.files import FileBucket
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance.stored_policy import change_limits
-from ejcache.util.directory_owners import user_name
-from ejcache.util.permissions import share, undone_on_failure
+from ejcache.util.directory_access import share, undone_on_failure, user_name
 
 if TYPE_CHECKING:
     from ejcache.stores.location import Location
@@ -28,8 +28,6 @@ def share_directory(location: Location, how: str) -> int:
     Raises:
         StoreError: the directory cannot be made or changed.
     """
-    from ejcache.bucket.files import FileBucket
-
     root = Path(location.path)
     try:
         with undone_on_failure(root):

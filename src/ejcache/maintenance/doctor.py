@@ -30,8 +30,8 @@ from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
 from ejcache.stores.opening import mounts
-from ejcache.util.cores import cores
 from ejcache.util.directory_access import decide_access
+from ejcache.util.processes import cores
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.units import plural
 from ejcache.util.worker_processes import python_of_ours

@@ -27,11 +27,9 @@ from ejcache.bucket.object_names import (
 )
 from ejcache.coordination.shared_leases import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreRefusedError
-from ejcache.journal.fold import JournalListing, compact
-from ejcache.journal.kept_lines import merge_start_records
-from ejcache.journal.objects import JOURNALS, is_records_name
-from ejcache.journal.snapshot import Folded
-from ejcache.keys.side_keys import is_side_key
+from ejcache.journal.fold import JournalListing, compact, merge_start_records
+from ejcache.journal.objects import JOURNALS, Folded, is_records_name
+from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.listed_entries import Listing

@@ -30,8 +30,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ejcache.errors import SettingError
-from ejcache.keys.parsing import evicted_before, is_made_by_pgle, parse_any_key
-from ejcache.keys.side_keys import is_side_key, profiled_program
+from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.listed_entries import EntryTable
 from ejcache.maintenance.worth import order_by_cost
 

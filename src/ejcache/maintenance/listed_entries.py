@@ -9,7 +9,7 @@ import math
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from ejcache.journal.entry_use import EntryUse
+from ejcache.journal.line import EntryUse
 from ejcache.stores.listing import EntryInfo
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import EntryError
-from ejcache.keys.side_keys import is_side_key, is_text_key
+from ejcache.keys.key import is_side_key, is_text_key
 from ejcache.maintenance.eviction import storage_time
 from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.recalls import Recalls, Rule, Stamp, digests_of
@@ -25,7 +25,7 @@ from ejcache.stores.abilities import Clearable
 from ejcache.stores.epochs import split_name
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.locks import living
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

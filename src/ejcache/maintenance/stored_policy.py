@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.errors import EntryCorruptError, EntryError, PolicyDamagedError, SettingError, UsageError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.recalls import Recalls, Rule, decode_recalls, encode_recalls
-from ejcache.settings.choices import eviction_order
+from ejcache.settings.table import eviction_order
 from ejcache.stores.epochs import (
     FORMAT,
     VERSION,
@@ -36,7 +36,7 @@ from ejcache.stores.epochs import (
 )
 from ejcache.stores.epochs import MAX_BYTES as MAX_BYTES  # noqa: PLC0414 (others import it from here)
 from ejcache.util.directory_access import POLICY as POLICY  # noqa: PLC0414 (others import it from here)
-from ejcache.util.printable import printable
+from ejcache.util.log import printable
 from ejcache.util.units import parse_age, parse_size, whole_number
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
 from ejcache.errors import EntryError, EntryVersionError, InvalidKeyError, StoreError, StoreReadOnlyError
-from ejcache.keys.parsing import parse_any_key
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.listed_entries import EntryTable
 from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
-from ejcache.util.parallel import THREADS, in_parallel
 from ejcache.util.store_keys import check_key
+from ejcache.util.threads import THREADS, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -29,8 +29,8 @@ from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.shared.store import SharedStore
+from ejcache.util.files import write_atomically
 from ejcache.util.log import log
-from ejcache.util.new_files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

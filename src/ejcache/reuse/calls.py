@@ -22,7 +22,7 @@ from ejcache.jax_integration.lowering.module_digest import digest_module, expect
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
 from ejcache.jax_integration.seam.reuse.calls import RefusedError
-from ejcache.keys.side_keys import reuse_module_key, reuse_record_key
+from ejcache.keys.key import reuse_module_key, reuse_record_key
 from ejcache.reuse.call import call_data
 from ejcache.reuse.function import KnownFunction, place_of_call
 from ejcache.reuse.log import note

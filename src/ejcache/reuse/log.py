@@ -6,8 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from ejcache.journal.line import ReuseNote
 from ejcache.journal.recorder import START_LOG, recorder
-from ejcache.journal.reuse_note import ReuseNote
 from ejcache.journal.start_records import decode_line
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from ejcache import entry
 from ejcache.cache.writing import EntryWriter
 from ejcache.errors import MALFORMED
 from ejcache.jax_integration.lowering.module_digest import ModuleDigest
-from ejcache.keys.side_keys import reuse_module_key
+from ejcache.keys.key import reuse_module_key
 from ejcache.settings.environment import environment_variable
 from ejcache.util.log import log
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.errors import ConfigFileError
 from ejcache.settings.directories import configuration_files
 from ejcache.util.directory_access import why_untrusted
-from ejcache.util.files import UnsafeFileError, read_regular
-from ejcache.util.new_files import write_atomically
+from ejcache.util.files import UnsafeFileError, read_regular, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

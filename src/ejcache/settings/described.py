@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.errors import ACCEPTED_SIZE, JaxImportError, SettingError, UnknownSettingError
-from ejcache.settings.choices import ACCEPTED
-from ejcache.settings.table import DECLARED, JAX_DEFAULTS, KINDS, NAMES, VARIABLES, Settings, read_value
+from ejcache.settings.table import ACCEPTED, DECLARED, JAX_DEFAULTS, KINDS, NAMES, VARIABLES, Settings, read_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,6 +72,8 @@ def setting_named(name: str) -> Setting:
     """
     found = NAMES.get(name) or NAMES.get(f"jax_{name}")
     if found is None:
+        import difflib  # each start would wait for it
+
         meant = difflib.get_close_matches(name, NAMES, n=1, cutoff=_ALIKE)
         raise UnknownSettingError(
             "setting", name, f"did you mean {meant[0]}?" if meant else "`ejcache config` lists them"
@@ -124,6 +124,8 @@ def misspelt(variables: Iterable[str]) -> list[SettingError]:
     ours = [name for names in VARIABLES.values() for name in names if name.startswith("EJCACHE_")]
     found: list[SettingError] = []
     for name in variables:
+        import difflib  # each start would wait for it
+
         meant = difflib.get_close_matches(name, ours, n=1, cutoff=_ALIKE)
         if meant:
             found.append(UnknownSettingError("variable", name, f"did you mean {meant[0]}?"))

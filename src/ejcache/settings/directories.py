@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -33,7 +34,6 @@ def or_temporary(path: Path) -> Path:
     above = next((existing for existing in (path, *path.parents) if os.path.lexists(existing)), path)
     if above == path or os.access(above, os.W_OK | os.X_OK):
         return path
-    from ejcache.settings.temporary_directories import temporary_directory  # where the home directory cannot be used
 
     instead = temporary_directory() or path
     log.info("ejcache: %s cannot be made, because %s cannot be written; %s is used instead", path, above, instead)
@@ -56,7 +56,6 @@ def home_directory(env: Mapping[str, str]) -> Path:
     """Return the home directory of this user; a directory of this process where there is none."""
     if env.get("HOME"):
         return Path(env["HOME"])
-    from ejcache.settings.temporary_directories import home_without_variable
 
     return home_without_variable()
 
@@ -102,8 +101,49 @@ def _state_directory(home: str, root: str, default: Path | None) -> Path:
     access = decide_access(own, trusted=None, names=("state",), setting="XDG_CACHE_HOME")
     if not access.why:
         return own / "state"
-    from ejcache.settings.temporary_directories import directory_of_this_process, temporary_directory
 
     instead = (temporary_directory() or directory_of_this_process()) / "state"
     warn_once(("refused state", own), "ejcache: %s; %s is used instead of %s", access.why, instead, own / "state")
     return instead
+
+
+def temporary_directory() -> Path | None:
+    """Return a directory of this user among the temporary files, or None if another user could write to it.
+
+    It may hold entries, and entries are code, so a directory that somebody else prepared must not be used.
+    """
+    import tempfile
+
+    try:
+        path = Path(tempfile.gettempdir()) / f"ejcache-{os.getuid()}"
+        path.mkdir(mode=0o700, exist_ok=True)
+        about = path.lstat()
+    except OSError:
+        return None
+    # Its name can be guessed, so another user may have made it first.
+    private = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not stat.S_IMODE(about.st_mode) & 0o022
+    return path if private else None
+
+
+def home_without_variable() -> Path:
+    """Return the home directory that the system has for this user; a directory of this process where there is none."""
+    import pwd
+
+    # Not by `Path.home`, which takes an empty HOME for the root of all directories.
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except (KeyError, OSError):  # in some containers the uid has no passwd entry and HOME is not set
+        home = ""
+    return Path(home) if home.startswith("/") else temporary_directory() or directory_of_this_process()
+
+
+@functools.cache
+def directory_of_this_process() -> Path:
+    """Return a directory that this process alone uses."""
+    import tempfile
+
+    try:
+        return Path(tempfile.mkdtemp(prefix="ejcache-"))
+    except OSError:
+        # No directory can be made. Opening the store will fail with a message that says so.
+        return Path("/")

@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, SettingError
+from ejcache.settings.described import misspelt, refused, refused_by_jax, setting_in_file, setting_named
 from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.table import (
@@ -22,6 +23,7 @@ from ejcache.settings.table import (
     KINDS,
     NAMES,
     VARIABLES,
+    YES_NO,
     Origin,
     Settings,
     Value,
@@ -30,8 +32,8 @@ from ejcache.settings.table import (
     read_value,
     switch_or_location,
 )
-from ejcache.util.cores import has_second_core
 from ejcache.util.log import warn_once
+from ejcache.util.processes import has_second_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,8 +57,6 @@ def name_of(name: str) -> str:
     """
     found = NAMES.get(name) or NAMES.get(f"jax_{name}")
     if found is None:
-        from ejcache.settings.described import setting_named  # for a wrong name only
-
         return setting_named(name).name
     return found
 
@@ -70,8 +70,6 @@ def parse(name: str, value: Any, *, source: str = "") -> Any:
     try:
         return read_value(name, value)
     except (TypeError, ValueError, OverflowError, AttributeError) as exc:  # a file may hold a table or a list
-        from ejcache.settings.described import refused  # for a wrong value only
-
         raise refused(name, value, source) from exc
 
 
@@ -152,8 +150,6 @@ def _read_variable(
     try:
         return read(text) if text else None
     except ValueError:
-        from ejcache.settings.choices import YES_NO  # for a wrong value only
-
         problems.append(SettingError(name, text, accepted or YES_NO))
         return None
 
@@ -163,8 +159,7 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
     found: dict[str, Value] = {}
     if not any(map(may_exist, configuration_files(env))):
         return found
-    from ejcache.settings.config_files import read_files
-    from ejcache.settings.described import setting_in_file
+    from ejcache.settings.config_files import read_files  # the door to configuration files
 
     for path, values in read_files(env):
         if isinstance(values, ConfigFileError):
@@ -188,7 +183,6 @@ def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
     unknown = sorted(name for name in ours if name not in known and name not in OTHER_VARIABLES)
     if not unknown:
         return []
-    from ejcache.settings.described import misspelt  # for a wrong name only
 
     return misspelt(unknown)
 
@@ -236,8 +230,6 @@ def _parse_variable(name: str, variable: str, text: str) -> Any:
         try:
             jax_reading(KINDS[name], text)
         except ValueError as exc:
-            from ejcache.settings.described import refused_by_jax  # where JAX cannot be imported
-
             raise refused_by_jax(name, text) from exc
     return parse(name, text, source=variable)
 

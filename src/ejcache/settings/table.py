@@ -1,6 +1,6 @@
 """All settings, each once: an attribute of `Settings`, with its type, default, flag of JAX, variables and meaning.
 
-Also how most values are read, ours and as JAX reads its own variables. `choices` reads what few programs set.
+Also how values are read, ours and as JAX reads its own variables.
 `ejcache config`, the reference of settings and the keywords of `ejcache.enable` are made from it; a test compares
 `SettingOptions`, which tells type checkers what a caller may pass.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from ejcache.errors import ACCEPTED_SIZE
+from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Literal, Protocol, TypedDict
 
     from ejcache.errors import SettingError
-    from ejcache.settings.floors import Floors
 
     class SettingOptions(TypedDict, total=False):
         """Keywords of `ejcache.enable` besides `dir`, `max_size` and `read_only`."""
@@ -64,6 +64,73 @@ if TYPE_CHECKING:
 
         def fingerprint(self) -> Any:
             """Return a value that changes, by `==`, whenever `read` would answer differently for a flag. Takes 2 µs."""
+
+    from collections.abc import Callable
+
+YES_NO: Final = "true or false (also 1/0, yes/no, on/off)"
+REPORT_OFF: Final = frozenset({"", "0", "off", "false", "no", "none"})
+REPORT_LINE: Final = frozenset({"1", "line", "on", "true", "yes"})
+REPORT_JSON: Final = frozenset({"json"})
+XLA_CACHES: Final = ("xla_gpu_kernel_cache_file", "xla_gpu_per_fusion_autotune_cache_dir")
+
+
+def eviction_order(value: Any) -> str:
+    """Parse a word of the setting `evict`."""
+    text = str(value).strip().lower()
+    if text not in {"lru", "cost"}:
+        raise ValueError(text)
+    return text
+
+
+def autotune_policy(value: Any) -> str:
+    """Parse a word of the setting `autotune_policy`."""
+    text = str(value).strip().lower()
+    if text not in {"autotune", "heuristics", "error"}:
+        raise ValueError(text)
+    return text
+
+
+def limit(value: Any) -> int:
+    return parse_size(value, unlimited=True)
+
+
+def report(where: str | None) -> str | None:
+    """Return `off`, `line` or `json` in any of their spellings, or a path. A word alone would be a misspelt one of
+    these.
+    """
+    if where is None or where.lower() in REPORT_OFF | REPORT_LINE | REPORT_JSON:
+        return where
+    if os.sep not in where and not where.endswith(".json"):
+        raise ValueError(where)
+    return where
+
+
+def xla_caches(value: Any) -> str:
+    text = str(value or "none")
+    if text in {"all", "none"} or {part.strip() for part in text.split(",")} <= set(XLA_CACHES):
+        return text
+    raise ValueError(text)
+
+
+READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "limit": limit,
+    "eviction_order": eviction_order,
+    "xla_caches": xla_caches,
+    "report": report,
+    "autotune_policy": autotune_policy,
+}
+"""What reads a value, by the kind of the setting; `table.read_value` reads the kinds that are not here."""
+ACCEPTED: Final[Mapping[str, str]] = {
+    "boolean": YES_NO,
+    "integer": "a whole number",
+    "word": "any text",
+    "text": "any text",
+    "limit": f"{ACCEPTED_SIZE}, or -1 for no limit",
+    "seconds": "a number of seconds, or 0 (also -1) for no minimum",
+    "report": "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
+    "xla_caches": f"all, none, or a list of {', '.join(XLA_CACHES)}",
+}
+"""The accepted values of each kind in words, for a setting that has none of its own."""
 
 
 class Origin(StrEnum):
@@ -323,8 +390,6 @@ class Settings:
     @cached_property
     def floors(self) -> Floors:
         """The minimum compile times that these settings ask for: for this host, and for storage that hosts share."""
-        from ejcache.settings.floors import Floors  # a hit asks for none
-
         return Floors.of(self.min_compile_seconds)
 
     @cached_property
@@ -391,7 +456,6 @@ def read_value(name: str, value: Any) -> Any:
         return floor_seconds(value)
     if kind == "switch_or_location":
         return switch_or_location(value)
-    from ejcache.settings.choices import READERS  # few programs set these
 
     return READERS[kind](text(value) if kind == "report" else value)
 
@@ -461,3 +525,31 @@ def jax_reading(kind: str, text: str) -> Any:
     if kind in ("limit", "integer"):
         return int(text)
     return float(text) if kind == "seconds" else text
+
+
+_KEEP_SECONDS: Final = 0.01
+"""98 % of the compile time of real programs is above it; to store the rest costs more than it saves."""
+_PUBLISH_SECONDS: Final = 0.1
+"""About three requests to a bucket in another region."""
+
+
+class Floors(NamedTuple):
+    """The floors that some settings ask for, in seconds of compiling.
+
+    Attributes:
+        keep: an executable that compiled in less is not stored at all.
+        publish: an executable that compiled in less is not stored where other hosts read it.
+        ask: an executable that compiled in less on this host is not asked for on shared storage.
+    """
+
+    keep: float = _KEEP_SECONDS
+    publish: float = _PUBLISH_SECONDS
+    ask: float = _PUBLISH_SECONDS
+
+    def __str__(self) -> str:
+        return f"{self.keep:g}" if self.keep == self.publish else f"{self.keep:g} here, {self.publish:g} to publish"
+
+    @classmethod
+    def of(cls, chosen: float | None) -> Self:
+        """Make the floors of a minimum compile time that somebody has set; None: each floor has its own default."""
+        return cls() if chosen is None else cls(chosen, chosen, min(chosen, _PUBLISH_SECONDS))

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Final, cast
 
-from ejcache.errors import StoreReadOnlyError
+from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
@@ -142,8 +142,6 @@ class Store(Closing):
         if not isinstance(data, bytes):
             raise TypeError(f"an entry is bytes, not {type(data).__name__}")
         if 0 <= self.max_size < len(data):
-            from ejcache.errors import StoreTooSmallError
-
             raise StoreTooSmallError(
                 f"an entry of {len(data)} bytes does not fit into {self.url}, whose limit is {self.max_size}"
             )

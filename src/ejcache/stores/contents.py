@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.errors import NotAStoreError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED
+from ejcache.stores.epochs import present_place
 from ejcache.stores.location import Location
 from ejcache.stores.opening import open_bucket, open_store
+from ejcache.stores.shared.store import SharedStore
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket
@@ -48,8 +50,6 @@ class CacheContents(NamedTuple):
             return None
         if self.bucket is None:
             return open_store(self.location, max_size=max_size, read_only=read_only)
-        from ejcache.stores.epochs import present_place
-        from ejcache.stores.shared.store import SharedStore
 
         limit = UNLIMITED if max_size is None else max_size
         return SharedStore(present_place(self.bucket), root=self.bucket, max_size=limit, read_only=read_only)

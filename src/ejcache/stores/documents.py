@@ -12,7 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ejcache.bucket.files import FileBucket
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError
+from ejcache.settings.resolve import settings_in_use
+from ejcache.stores.location import Location
+from ejcache.stores.opening import decide_location, detect_shared_storage, open_bucket
 from ejcache.util.lifecycle import Closing
 
 if TYPE_CHECKING:
@@ -106,8 +110,6 @@ class Documents(Closing):
 
     def sweep(self) -> int:
         """Delete what writers left in a directory of documents when they were killed, if it is old; how many files."""
-        from ejcache.bucket.files import FileBucket
-
         return self.bucket.sweep() if isinstance(self.bucket, FileBucket) else 0
 
     def close(self) -> None:
@@ -129,15 +131,9 @@ def open_documents(url: str | os.PathLike[str], *, read_only: bool = False) -> D
     Raises:
         UsageError: the URL cannot be understood.
     """
-    from ejcache.stores.location import Location
-    from ejcache.stores.opening import decide_location, open_bucket
-
     location = Location.parse(url)
     if location.kind != "directory":
         return Documents(open_bucket(location), read_only=read_only)
-    from ejcache.bucket.files import FileBucket
-    from ejcache.settings.resolve import settings_in_use
-    from ejcache.stores.opening import detect_shared_storage
 
     local = not detect_shared_storage(location)
     access = decide_location(location, settings_in_use())

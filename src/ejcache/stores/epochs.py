@@ -140,7 +140,7 @@ def present_place(root: Bucket) -> BucketFolder:
 
     Requests raise StoreUnavailableError if the policy cannot be read, since nobody knows then where the entries are.
     """
-    from ejcache.bucket.folder import BucketFolder  # a hit of a local cache reads a policy, too
+    from ejcache.bucket.folder import BucketFolder  # a room that no hit needs
 
     def find() -> str:
         found = root.read(POLICY, length=MAX_BYTES + 1)

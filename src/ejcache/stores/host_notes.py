@@ -21,9 +21,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError
-from ejcache.util.files import append_regular, read_regular
+from ejcache.util.files import append_regular, make_below, read_regular, write_atomically
 from ejcache.util.locks import exclusive
-from ejcache.util.new_files import make_below, write_atomically
 from ejcache.util.store_keys import key_digest
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ejcache.stores.urls import read_url, refuse, without_credentials
+
 if TYPE_CHECKING:
     from ejcache.stores.urls import LocationKind
 
@@ -47,7 +49,6 @@ class Location(NamedTuple):
         text = _checked_text(url)
         if ":" not in text:
             return _directory(text, text)
-        from ejcache.stores.urls import read_url  # not for a directory
 
         read = read_url(text)
         if read is None:
@@ -67,7 +68,6 @@ def display_url(text: str | os.PathLike[str]) -> str:
     shown = os.fspath(text)
     if "://" not in shown:
         return shown
-    from ejcache.stores.urls import without_credentials  # not for a directory
 
     return without_credentials(shown)
 
@@ -82,8 +82,6 @@ def display_value(value: Any) -> Any:
 def _directory(path: str, text: str) -> Location:
     expanded = os.path.expanduser(path)  # noqa: PTH111 (pathlib raises RuntimeError)
     if expanded.startswith("~"):
-        from ejcache.stores.urls import refuse
-
         raise refuse(text, "there is no such home directory")
     absolute = os.path.abspath(expanded)  # noqa: PTH100 (pathlib keeps "..")
     return Location(absolute, "directory", path=absolute)
@@ -99,6 +97,5 @@ def _checked_text(url: object) -> str:
         why = "it has control characters"
     else:
         return text
-    from ejcache.stores.urls import refuse
 
     raise refuse(text, why)

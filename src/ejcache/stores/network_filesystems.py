@@ -40,7 +40,7 @@ def detect_sharing(path: str, table: Iterable[tuple[str, str, str]]) -> bool:
     except CallTimeoutError:
         # The mount's server is down. Shared storage is used with deadlines, a local directory without; and the first
         # read need not wait for the same server again.
-        from ejcache.bucket.breaker import breaker_for
+        from ejcache.bucket.breaker import breaker_for  # a room that no hit needs
 
         breaker_for(f"file://{path}").fail(seconds=_LOOK_SECONDS)
         return True

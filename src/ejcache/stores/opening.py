@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import UntrustedDirectoryError, UsageError
+from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.base import UNLIMITED
+from ejcache.stores.epochs import present_place
+from ejcache.stores.local.layout import Layout
+from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import Location
-from ejcache.util.directory_access import Access, decide_access
+from ejcache.stores.memory import MemoryStore
+from ejcache.stores.network_filesystems import detect_sharing
+from ejcache.util.directory_access import Access, decide_access, refusal
 from ejcache.util.log import warn_once
+from ejcache.util.threads import CallTimeoutError, call_with_timeout
+from ejcache.util.units import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -71,23 +79,17 @@ def open_store(
     """
     given = None
     if max_size is not None:
-        from ejcache.util.units import parse_size  # few callers give a size
-
         given = parse_size(max_size, setting="max_size", unlimited=True)
     limit = UNLIMITED if given is None else given
     location = Location.parse(url)
     if detect_shared_storage(location):
-        from ejcache.stores.epochs import present_place
-        from ejcache.stores.shared.store import SharedStore
+        from ejcache.stores.shared.store import SharedStore  # the door to shared storage
 
         root = open_bucket(location, settings=settings)
         read_only = read_only or location.anonymous
         return SharedStore(present_place(root), root=root, max_size=limit, read_only=read_only)
     if location.kind == "memory":
-        from ejcache.stores.memory import MemoryStore
-
         return MemoryStore(location.bucket, max_size=limit, read_only=read_only)
-    from ejcache.stores.local.store import LocalStore
 
     trusted = (settings or settings_in_use()).trust_dir
     return LocalStore(
@@ -123,13 +125,13 @@ def open_bucket(
 
 
 def _make_bucket(location: Location, settings: Settings | None, deadline: float | None) -> Bucket:
-    from ejcache.bucket.retry import RetryPolicy
+    from ejcache.bucket.retry import RetryPolicy  # a room that no hit needs
 
     now = settings if settings is not None else settings_in_use()
     usual = _DIRECTORY_SECONDS if location.kind == "directory" else _DEADLINE_SECONDS
     policy = RetryPolicy(deadline=usual if deadline is None else deadline)
     if location.kind == "directory":
-        from ejcache.bucket.files import FileBucket
+        from ejcache.bucket.files import FileBucket  # a room that no hit needs
 
         return FileBucket(location.path, policy=policy, access=decide_location(location, now))
     if location.kind == "gcs":
@@ -142,30 +144,30 @@ def _make_bucket(location: Location, settings: Settings | None, deadline: float 
             anonymous=location.anonymous,
         )
     if location.kind == "s3":
-        from ejcache.bucket.s3 import S3Bucket
+        from ejcache.bucket.s3 import S3Bucket  # a room that no hit needs
 
         options = {"anon": True} if location.anonymous else None
         return S3Bucket(location.bucket, location.prefix, policy=policy, options=options)
     if location.kind == "azure":
-        from ejcache.bucket.azure import AzureBucket
+        from ejcache.bucket.azure import AzureBucket  # a room that no hit needs
 
         options = {"anon": True} if location.anonymous else None
         return AzureBucket(location.url.partition("?")[0], policy=policy, options=options)
     _check_untested(location, now)
-    from ejcache.bucket.fsspec_bucket import FsspecBucket
+    from ejcache.bucket.fsspec_bucket import FsspecBucket  # a room that no hit needs
 
     return FsspecBucket(location.url, policy=policy)
 
 
 def kind_of_gcs() -> type[GcsBucket]:
     """Return the class of the buckets of Google Cloud Storage: that of our own client, where gcsfs is not needed."""
-    from ejcache.bucket.google_credentials import is_left_to_gcsfs
+    from ejcache.bucket.google_credentials import is_left_to_gcsfs  # a room that no hit needs
 
     if is_left_to_gcsfs():
-        from ejcache.bucket.gcsfs_bucket import GcsfsBucket
+        from ejcache.bucket.gcsfs_bucket import GcsfsBucket  # a room that no hit needs
 
         return GcsfsBucket
-    from ejcache.bucket.gcs import GcsBucket
+    from ejcache.bucket.gcs import GcsBucket  # a room that no hit needs
 
     return GcsBucket
 
@@ -197,7 +199,6 @@ def _detect_shared_directory(path: str) -> bool:
     table = list(mounts())
     if _is_on_disks_alone(path, table):
         return False
-    from ejcache.stores.network_filesystems import detect_sharing  # not for a local disk
 
     return detect_sharing(path, table)
 
@@ -257,10 +258,7 @@ def decide_location(location: Location, settings: Settings) -> Access:
     """Say whether the directory at `location` is used as a cache, and who may read and write there. Nothing is made."""
     path, writing = Path(location.path), not settings.read_only
     if not detect_shared_storage(location):
-        from ejcache.stores.local.layout import Layout
-
         return Layout(path, trusted=settings.trust_dir, writing=writing).access
-    from ejcache.util.threads import CallTimeoutError, call_with_timeout  # where a server might not answer
 
     try:
         return call_with_timeout(
@@ -290,9 +288,6 @@ def usable_location(
     access = decide_location(location, settings)
     if not access.why:
         return location
-    from ejcache.settings.directories import user_directory  # where another directory is looked for
-    from ejcache.settings.temporary_directories import temporary_directory
-    from ejcache.util.directory_owners import refusal
 
     why = refusal(access.why, access.mend)
     if or_raise and access.closed:

@@ -17,12 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ejcache.errors import UsageError
-from ejcache.settings.directories import user_directory
-from ejcache.settings.temporary_directories import temporary_directory
+from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.stores.location import Location, display_url
 from ejcache.stores.opening import detect_shared_storage
-from ejcache.util.directory_access import Access, decide_access
-from ejcache.util.directory_owners import refusal
+from ejcache.util.directory_access import Access, decide_access, refusal
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:

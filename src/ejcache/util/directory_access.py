@@ -24,21 +24,178 @@ this user or root wrote that file and nobody else can; or because hosts share th
 bucket. Nothing of a directory that is refused is read or written. `docs/trust.md` has the table of all cases.
 """
 
-# pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
-# ruff: noqa: PTH116, PTH118, PTH120
-
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.util.files import make_private
+from ejcache.errors import MALFORMED
+from ejcache.util.files import (
+    inherited_mode,
+    make_below,
+    make_private,
+    make_with_mode,
+    missing_directories,
+    read_regular,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+TRUST: Final = "or set EJCACHE_TRUST_DIR=1 if you trust them"
+_POLICY_BYTES: Final = 64 << 10
+_CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
+
+
+def shares(about: os.stat_result) -> bool:
+    """True if a directory is open to others on purpose: who writes there may also change what others have written."""
+    if about.st_mode & stat.S_ISVTX:
+        return False
+    # Trust was given: then a group is one whether or not it has a name.
+    by_group = about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, os.geteuid(), nameless=False)
+    return bool(by_group or about.st_mode & stat.S_IWOTH)
+
+
+def is_declared(policy: Path, found: Iterable[os.stat_result]) -> bool:
+    """True if this user or root, and nobody else, has declared the cache shared with those who can write to it."""
+    try:
+        about = policy.lstat()
+        if about.st_uid not in (os.geteuid(), 0) or about.st_mode & _OTHERS_WRITE:
+            return False
+        shared = json.loads(read_regular(policy, max_size=_POLICY_BYTES)).get("shared")
+    except (OSError, *MALFORMED):
+        return False
+    by_everybody = any(status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX for status in found)
+    return shared == "everybody" or (shared == "group" and not by_everybody)
+
+
+def kept_or_shared(root: Path, about: os.stat_result, another: str, *, of_cache: bool, trusted: bool | None) -> str:
+    """Return what mends that others can write there, as the beginning of a sentence."""
+    trust = "" if trusted is None else f", {TRUST}"
+    if about.st_uid != os.geteuid():
+        return another + trust
+    shared = f", `ejcache config set --dir {root} shared=group` (or everybody) shares it" if of_cache else ""
+    return f"`chmod -R go-w {root}` keeps it for you alone{shared}{trust}"
+
+
+def opened_by_owner(root: Path, about: os.stat_result, another: str) -> str:
+    """Return what opens it to this user, as the beginning of a sentence."""
+    if about.st_uid == os.geteuid():
+        return f"`chmod u+rwx {root}` mends it"
+    return f"its owner opens it by `ejcache config set --dir {root} shared=readers` (or group, everybody); or {another}"
+
+
+def is_closed(path: str, about: os.stat_result) -> str:
+    """Return that this user may not look into it, as a sentence."""
+    return f"{path} is closed to {me()} ({owner(about)})"
+
+
+def why_no_cache(path: Path, about: os.stat_result) -> str:
+    """Return that a directory holds no cache and this user can make none in it, as a sentence."""
+    return f"{path} holds no cache, and {me()} cannot write to it ({owner(about)})"
+
+
+def owner(about: os.stat_result) -> str:
+    """Return whose it is, for parentheses."""
+    return f"it belongs to {user_name(about.st_uid)}, mode {stat.S_IMODE(about.st_mode):04o}"
+
+
+def me() -> str:
+    """Name this user."""
+    return user_name(os.geteuid())
+
+
+def why_foreign(path: str | os.PathLike[str], about: os.stat_result, *, named: bool) -> str:
+    """Return why a directory may hold code of another user, as a sentence; "" if it is trusted.
+
+    Args:
+        path: the directory, for the sentence.
+        about: its status; not that of a link.
+        named: it is a root that a user names. Then it does not count that everybody can write there, nor, in a
+            container, whose it is.
+    """
+    user = os.geteuid()
+    if about.st_uid not in (user, 0) and not ((named or user == 0) and is_in_container()):
+        return f"{os.fspath(path)} belongs to {user_name(about.st_uid)}, who could have put code there"
+    if named and about.st_uid not in (user, 0):
+        return ""
+    if about.st_mode & stat.S_IWOTH:
+        if named:
+            return ""
+        return f"any user can write to {os.fspath(path)} (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
+    if about.st_mode & stat.S_IWGRP and not _is_private_group(about.st_gid, user):
+        return (
+            f"the group {_group_name(about.st_gid)} can write to {os.fspath(path)}"
+            f" (mode {stat.S_IMODE(about.st_mode):04o}) and put code there"
+        )
+    return ""
+
+
+def is_in_container() -> bool:
+    """True if this process runs in a container, or in another user namespace than the host's."""
+    if any(Path(mark).exists() for mark in _CONTAINER_MARKS):
+        return True
+    try:
+        # In a user namespace, as rootless containers have it, "root" is an ordinary user of the host.
+        return Path("/proc/self/uid_map").read_text().split()[:2] != ["0", "0"]
+    except OSError:
+        return False
+
+
+def _is_private_group(gid: int, user: int, *, nameless: bool = True) -> bool:
+    """True if no other user is known to be in the group; in a container also, if `nameless`, of one without a name."""
+    import grp  # by what is shared only, as `pwd`
+    import pwd
+
+    try:
+        group = grp.getgrgid(gid)
+    except (KeyError, OSError):
+        # In a container, the group of a volume has no name. Elsewhere, the directory of users may be out of reach.
+        return nameless and is_in_container()
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except (KeyError, OSError):
+        name = str(user)
+    return set(group.gr_mem) <= {name} and (gid == user or group.gr_name == name)
+
+
+def user_name(uid: int) -> str:
+    """Name a user of this host, with the number."""
+    import pwd
+
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name} (id {uid})"
+    except (KeyError, OSError):
+        return f"the user with id {uid}"
+
+
+def _group_name(gid: int) -> str:
+    import grp
+
+    try:
+        return f"{grp.getgrgid(gid).gr_name} (id {gid})"
+    except (KeyError, OSError):
+        return f"with id {gid}"
+
+
+def refusal(why: str, mend: str) -> str:
+    """Return why a directory is not used, and what mends it, in one message; "" for one that is used."""
+    return f"{why}; it is not used. {mend[0].upper()}{mend[1:]}" if why else ""
+
+
+def audience_of(mode: int) -> str:
+    """Return the key of `directory_access.SHARED` that says with whom a directory of this mode is shared."""
+    by_mode = ((stat.S_IWOTH, "everybody"), (stat.S_IWGRP, "group"), (stat.S_IROTH | stat.S_IRGRP, "readers"))
+    return next((how for bits, how in by_mode if mode & bits), "none")
+
+
+# pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
+# ruff: noqa: PTH116, PTH118, PTH120
+
 
 PRIVATE: Final = 0o700
 SHARED: Final = {"none": PRIVATE, "readers": 0o755, "group": 0o2770, "everybody": 0o777}
@@ -81,7 +238,6 @@ class Access(NamedTuple):
         """
         if (self.root / name).is_dir():
             return
-        from ejcache.util.new_files import inherited_mode, make_below, make_with_mode  # once for each cache
 
         mode = inherited_mode(self.mode)
         if not self.root.is_dir():
@@ -120,8 +276,6 @@ def decide_access(
     except FileNotFoundError:
         return _decide_absent(path, consent=bool(trusted) or hosts_share, writing=writing, another=another)
     except PermissionError:
-        from ejcache.util.directory_owners import me  # by what is refused only
-
         return Access(path, why=f"{path} is below a directory that is closed to {me()}", mend=another, closed=True)
     except (OSError, ValueError):
         return Access(path)  # opening it says what is wrong
@@ -133,14 +287,10 @@ def decide_access(
         if stat.S_ISLNK(status.st_mode):
             return Access(path, why=f"{each} is a symbolic link", mend=f"delete it, or {another}")
         if stat.S_ISDIR(status.st_mode) and not _may(each, _LOOK):
-            from ejcache.util.directory_owners import is_closed, opened_by_owner
-
             return Access(path, why=is_closed(each, status), mend=opened_by_owner(path, status, another), closed=True)
     why, each = _why_foreign(found, top, named=trusted is not None)
     others = bool(trusted) or hosts_share
     if why and not others:
-        from ejcache.util.directory_owners import is_declared, kept_or_shared
-
         others = setting == _CACHE and is_declared(path / POLICY, found.values())
         if not others:
             mend = kept_or_shared(path, found[each], another, of_cache=setting == _CACHE, trusted=trusted)
@@ -149,8 +299,6 @@ def decide_access(
     if made is not None:
         return Access(path, made.st_mode & 0o777, others)
     if writing and not _may(path, _CHANGE):
-        from ejcache.util.directory_owners import opened_by_owner, why_no_cache
-
         mend = opened_by_owner(path, about, another)
         return Access(path, why=why_no_cache(path, about), mend=mend, closed=True)
     return Access(path, _mode_for_new(about, hosts_share=hosts_share) if others else PRIVATE, others)
@@ -166,8 +314,6 @@ def _why_foreign(found: Mapping[str, os.stat_result], top: str, *, named: bool) 
 
 def _mode_for_new(about: os.stat_result, *, hosts_share: bool = False) -> int:
     """Return the mode of a cache in a directory whose users are trusted."""
-    from ejcache.util.directory_owners import shares
-
     follows = shares(about) or (hosts_share and not about.st_mode & stat.S_ISVTX)
     return about.st_mode & 0o777 if follows else PRIVATE
 
@@ -181,8 +327,6 @@ def _existing(root: str, names: Iterable[str]) -> dict[str, os.stat_result]:
 
 
 def _decide_absent(path: Path, *, consent: bool, writing: bool, another: str) -> Access:
-    from ejcache.util.directory_owners import TRUST, me, owner  # once for each directory
-
     above = next((each for each in path.parents if os.path.lexists(each)), path.parent)
     if not consent and (why := why_replaceable(path)):
         return Access(path, why=why, mend=f"`chmod +t` of that directory mends it, or {another}, {TRUST}")
@@ -211,7 +355,6 @@ def why_untrusted(path: str | os.PathLike[str], about: os.stat_result, *, named:
     """
     if about.st_uid in (os.geteuid(), 0) and not about.st_mode & _OTHERS_WRITE:
         return ""
-    from ejcache.util.directory_owners import why_foreign  # where others might have put something
 
     return why_foreign(path, about, named=named and stat.S_ISDIR(about.st_mode))
 
@@ -228,10 +371,97 @@ def why_replaceable(path: str | os.PathLike[str]) -> str:
         with contextlib.suppress(OSError):  # not there yet, or behind a directory that is not for this user
             mode = os.stat(part).st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            from ejcache.util.directory_owners import is_in_container
-
             if is_in_container():
                 return ""
             return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
         part, below = os.path.dirname(part), part
     return ""
+
+
+def share(root: Path, how: str) -> int:
+    """Give what ejcache has below `root` the permissions of a cache that is shared with those, and the root's group.
+
+    What ejcache makes there later follows. Directories of the user's own at the root are left alone, and so are the
+    quarantined copies, which stay private.
+
+    Args:
+        root: of a cache; it is made if it does not exist, in directories that everybody can pass through.
+        how: a key of `SHARED`.
+
+    Returns:
+        How many files and directories of other users could not be changed.
+
+    Raises:
+        OSError: the root itself cannot be made or changed, and has to be.
+    """
+    mode, failed = SHARED[how], 0
+    for above in missing_directories(root.parent):
+        above.mkdir(mode=0o755, exist_ok=True)
+        above.chmod(PRIVATE if how == "none" else 0o755)
+    Access(root).make()
+    about = root.stat()
+    gid = about.st_gid
+    if os.geteuid() in (about.st_uid, 0) or not _is_open(about.st_mode, how):
+        os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
+    Access(root).make("v1")
+    for top in OURS:
+        for folder, _, names in os.walk(root / top, onerror=None):
+            failed += not _give(Path(folder), mode, gid)
+            for name in () if Path(folder).name == "quarantine" else names:
+                # Who can change the policy decides whom its readers trust.
+                writable = 0o644 if f"{top}/{name}" == POLICY else 0o666
+                failed += not _give(Path(folder, name), mode & writable | 0o600, gid)
+    return failed
+
+
+def _is_open(root_mode: int, how: str) -> bool:
+    """True if the root need not be changed. That of another user may be open to more than those; its owner decides."""
+    needed = 0 if how == "none" else SHARED[how] & 0o777
+    return root_mode & needed == needed
+
+
+@contextlib.contextmanager
+def undone_on_failure(root: Path) -> Iterator[None]:
+    """Give `root` its permissions back, and remove the directories that were made for it, if the block fails."""
+    mode = stat.S_IMODE(root.stat().st_mode) if root.is_dir() else None
+    parents = reversed([*missing_directories(root.parent)])
+    made = [path for path in (root / "v1", root, *parents) if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if mode is not None:
+                os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
+        for path in made:
+            with contextlib.suppress(OSError):  # it was not made
+                path.rmdir()
+        raise
+
+
+def why_out_of_reach(root: Path) -> str:
+    """Return why others cannot use a root that is shared with them, as a sentence; "" if they can reach it."""
+    real = Path(os.path.realpath(root))
+    for part in real.parents:
+        about = part.stat()
+        if not about.st_mode & (stat.S_IXOTH | stat.S_IXGRP):
+            return f"{part} is closed to others (mode {stat.S_IMODE(about.st_mode):04o}), and {root} is below it"
+    return ""
+
+
+def _give(path: Path, mode: int, gid: int | None) -> bool:
+    """Give a file or directory of this user these permissions and this group; False if it cannot be changed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return path.is_symlink()
+    try:
+        about = os.fstat(fd)
+        if gid is not None and about.st_gid != gid:
+            with contextlib.suppress(OSError):  # of a group that this user is not in
+                os.fchown(fd, -1, gid)
+        os.fchmod(fd, inherited_mode(mode) if stat.S_ISDIR(about.st_mode) else mode)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

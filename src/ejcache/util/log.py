@@ -1,4 +1,4 @@
-"""The logger of the package, warnings that are logged once, and the line about a long wait."""
+"""The logger of the package: what is said once, the line about a long wait, and texts of others made safe."""
 
 from __future__ import annotations
 
@@ -59,3 +59,10 @@ def say_waiting(what: str, *, so_far: float, limit: float) -> None:
 def forget_warnings() -> None:
     """Let every warning be logged once more."""
     _seen.clear()
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Replace every character that a terminal could interpret, but those of `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import IO, TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from ejcache.util.process_tree import following
+from ejcache.util.processes import following
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

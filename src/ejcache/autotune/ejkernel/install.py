@@ -15,6 +15,7 @@ from ejcache.autotune.ejkernel.cache import PersistentCache, adopt
 from ejcache.autotune.ejkernel.chain import InvocationCall, choose, choose_for_executor, held_in_modules, set_tuner
 from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.errors import CompileForbiddenError, UsageError
+from ejcache.jax_integration import decorator
 from ejcache.jax_integration.no_compile_blocks import forbid_compile
 from ejcache.settings.environment import environment_variable
 
@@ -28,12 +29,10 @@ if TYPE_CHECKING:
 
 def ejit(func: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Return `ejcache.ejit` with the parameters of ejkernel's `ejit`."""
-    from ejcache.jax_integration.decorator import ejit as ours
-
     if options.get("abstracted_axes", 0) is None:
         # Not every JAX has this option. ejkernel passes its default.
         del options["abstracted_axes"]
-    return functools.partial(ejit, **options) if func is None else ours(func, **options)
+    return functools.partial(ejit, **options) if func is None else decorator.ejit(func, **options)
 
 
 def smart_compile(

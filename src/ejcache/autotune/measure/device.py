@@ -18,7 +18,7 @@ from ejcache.autotune.ejkernel_variables import kernel_limits
 from ejcache.autotune.measure.inputs import is_array
 from ejcache.keys.environment_variables import compile_variables
 from ejcache.settings.environment import all_variables, environment_variable
-from ejcache.util.cores import cores
+from ejcache.util.processes import cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

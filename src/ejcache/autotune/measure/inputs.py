@@ -204,7 +204,7 @@ def split_arguments(
     """
     import jax
 
-    from ejcache.jax_integration.seam.autotune.tracing import is_differentiated, mapped_axes
+    from ejcache.jax_integration.seam.autotune.tracing import is_differentiated, mapped_axes  # JAX itself
 
     flat, treedef = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
     leaves = tuple(leaf for _, leaf in flat)

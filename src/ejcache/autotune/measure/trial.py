@@ -25,7 +25,7 @@ from ejcache.autotune.measure import gradients
 from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Status, Timing
 from ejcache.errors import UsageError
-from ejcache.util.parallel import in_parallel
+from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,7 +55,7 @@ class WorkerThread:
     """
 
     def __init__(self) -> None:
-        from ejcache.jax_integration.seam.autotune.tracing import local_trace_settings
+        from ejcache.jax_integration.seam.autotune.tracing import local_trace_settings  # JAX itself
 
         self._context = contextvars.copy_context()
         self._settings = local_trace_settings()
@@ -100,7 +100,7 @@ class WorkerThread:
             del task, function, answers, done
 
     def _call(self, function: Callable[[], T]) -> T:
-        from ejcache.jax_integration.seam.autotune.tracing import set_locally
+        from ejcache.jax_integration.seam.autotune.tracing import set_locally  # JAX itself
 
         # Here, where an error reaches who waits for the answer.
         set_locally(self._settings)

@@ -209,7 +209,7 @@ def _has_profile(tuning: TuningRun, winner: Trial | None, known: Record | None) 
     """True if PGLE took a profile of the winner: where the profiler is not available, its trace is empty."""
     if not tuning.pgle or winner is None:
         return False
-    from ejcache.jax_integration.seam.autotune.tracing import has_pgle_profile
+    from ejcache.jax_integration.seam.autotune.tracing import has_pgle_profile  # JAX itself
 
     if winner.known is not None:
         return known is not None and known.with_profile

@@ -21,8 +21,7 @@ from ejcache.history.findings import KINDS, LEAST_SAVED, SmallerFindings, annota
 from ejcache.history.text import SourceFiles
 from ejcache.journal.run_log import RUN_COUNTS, read_counts
 from ejcache.journal.start_records import read_starts
-from ejcache.settings.child_environment import child_environment
-from ejcache.settings.environment import environment_variable
+from ejcache.settings.environment import child_environment, environment_variable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

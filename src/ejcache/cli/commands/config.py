@@ -27,14 +27,12 @@ from ejcache.maintenance.stored_policy import (
 from ejcache.settings.config_files import change_file
 from ejcache.settings.described import SETTINGS, setting_in_file, setting_named
 from ejcache.settings.directories import HOST_FILE, user_file
-from ejcache.settings.floors import Floors
 from ejcache.settings.resolve import parse
+from ejcache.settings.table import Floors
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, display_value
 from ejcache.stores.opening import detect_shared_storage, open_bucket
-from ejcache.util.directory_access import SHARED
-from ejcache.util.directory_owners import audience_of, refusal
-from ejcache.util.permissions import why_out_of_reach
+from ejcache.util.directory_access import SHARED, audience_of, refusal, why_out_of_reach
 from ejcache.util.units import format_age, format_size
 from ejcache.util.writer import user_and_host
 

@@ -43,13 +43,13 @@ def key(
 
 def _host() -> tuple[str, dict[str, str]]:
     """Return the platform that JAX compiles for here, and what decides what it can load."""
-    from ejcache.jax_integration.lowering.cpu_host import components_of_cpu, has_cpu_alone
+    from ejcache.jax_integration.lowering.platform_toolchain import components_of_cpu, has_cpu_alone  # JAX itself
 
     # Without an import of JAX, which takes longer than all other commands of a job in CI.
     name = "cpu"
     if not has_cpu_alone():
-        from ejcache.jax_integration.devices.targets import components_here
-        from ejcache.jax_integration.warm_start import platform
+        from ejcache.jax_integration.devices.targets import components_here  # JAX itself
+        from ejcache.jax_integration.warm_start import platform  # JAX itself
 
         name = platform()
         if name != "cpu":

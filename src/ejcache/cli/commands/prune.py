@@ -16,8 +16,7 @@ from ejcache.cli.listing import ListedEntry, list_entries
 from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Yes, age, count, flag, option, size
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import NotAStoreError, UsageError
-from ejcache.keys.parsing import parse_any_key
-from ejcache.keys.side_keys import is_side_key
+from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.eviction import EvictionPass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.stored_policy import policy_of

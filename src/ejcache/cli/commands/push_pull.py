@@ -28,7 +28,7 @@ from ejcache.cli.options import (
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.maintenance.transfer import Selection, TransferResult, transfer
 from ejcache.stores.contents import inspect_location
-from ejcache.util.parallel import THREADS
+from ejcache.util.threads import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

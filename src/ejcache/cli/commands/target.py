@@ -38,10 +38,10 @@ def save(
     every rank of a job. The lowest rank writes. It needs JAX 0.11 or later.
     """
     settings = command_settings(directory)
-    from ejcache.jax_integration.devices.targets import save_target
+    from ejcache.jax_integration.devices.targets import save_target  # JAX itself
 
     if distributed:
-        from ejcache.jax_integration.seam.coordination_service import initialize_job
+        from ejcache.jax_integration.seam.coordination_service import initialize_job  # JAX itself
 
         initialize_job()
     saved = save_target(name, str(settings.dir))
@@ -54,7 +54,7 @@ def save(
 @app.command("ls", short_help="List the saved targets.", epilog=examples("target ls"))
 def list_targets(directory: Dir = None, as_json: Json = False) -> None:
     """List the targets that are saved with the cache."""
-    from ejcache.jax_integration.devices.targets import MAX_BYTES, decode
+    from ejcache.jax_integration.devices.targets import MAX_BYTES, decode  # JAX itself
 
     documents = open_documents(str(command_settings(directory).dir), read_only=True)
     found: list[DeviceTarget] = []
@@ -99,7 +99,7 @@ def diff(
     the programs must agree in everything: compare it with --devices. Exits with 1 if something differs.
     """
     found = find_devices(name, directory)
-    from ejcache.jax_integration.devices.targets import components_here, components_of, devices_of
+    from ejcache.jax_integration.devices.targets import components_here, components_of, devices_of  # JAX itself
 
     there = components_of(found, devices_of(found) if devices else ())
     here = components_here(found.platform, with_devices=devices)
@@ -116,7 +116,7 @@ def diff(
 
 
 def find_devices(name: str, directory: str | None) -> DeviceTarget:
-    from ejcache.jax_integration.devices.targets import find_target
+    from ejcache.jax_integration.devices.targets import find_target  # JAX itself
 
     return find_target(name, str(command_settings(directory).dir) if directory is not None else None)
 

@@ -10,7 +10,7 @@ from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.listing import Totals
 from ejcache.cli.options import Dir, Json, flag
 from ejcache.maintenance.audit import Audit, audit, audit_structure, take_back
-from ejcache.util.parallel import THREADS
+from ejcache.util.threads import THREADS
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

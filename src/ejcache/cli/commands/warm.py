@@ -18,10 +18,10 @@ from ejcache.cli.programs.warm_worker import EXPORTED, FAILED
 from ejcache.cli.starting import absolute_url, command_of, export, run_and_report
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.jax_integration.shape_grammar import parse_call
-from ejcache.settings.child_environment import child_environment, settings_environment
+from ejcache.settings.environment import child_environment, settings_environment
 from ejcache.settings.resolve import command_line, resolve, set_command_line
 from ejcache.stores.location import display_url
-from ejcache.util.cores import cores
+from ejcache.util.processes import cores
 from ejcache.util.units import format_size
 from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
 
@@ -170,7 +170,7 @@ def _warm_function(
     # What warms is not what runs later: it preloads nothing, and leaves no list of what to preload.
     variables = settings_environment({**command_line(), "report": "off", "preload": False})
     if devices is not None:
-        from ejcache.jax_integration.devices.targets import environment_for
+        from ejcache.jax_integration.devices.targets import environment_for  # JAX itself
 
         variables |= environment_for(find_devices(devices, None))
     if (jobs or 0) > 1:

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from ejcache.cache.counters import Skip
+from ejcache.cache.stats import Skip
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
@@ -19,19 +19,17 @@ from ejcache.history.known_entries import KnownEntries
 from ejcache.history.log import programs_with
 from ejcache.history.why import causes_of
 from ejcache.journal.line import STORED
-from ejcache.keys.behind_jax import is_key_behind_jax
-from ejcache.keys.key import listed_name
+from ejcache.keys.key import is_key_behind_jax, listed_name
 from ejcache.reuse.log import changed_parts, latest_notes
 from ejcache.stores.location import Location
-from ejcache.util.printable import printable
+from ejcache.util.log import printable
 from ejcache.util.units import parse_age, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.history.causes import Cause
-    from ejcache.journal.line import ProgramRecord
-    from ejcache.journal.reuse_note import ReuseNote
+    from ejcache.journal.line import ProgramRecord, ReuseNote
 
 _LINES: Final = 20
 """Lines of one explanation, unless --full is given."""

@@ -50,8 +50,8 @@ def main(arguments: list[str]) -> None:
             answer(refused=_sentence(exc), usage=isinstance(exc, UsageError) and not isinstance(exc, NotFoundError))
             return
         try:
-            from ejcache.jax_integration.activate import active, enable
-            from ejcache.jax_integration.warm_start import platform
+            from ejcache.jax_integration.activate import active, enable  # JAX itself
+            from ejcache.jax_integration.warm_start import platform  # JAX itself
         except Exception as exc:
             answer(refused=f"JAX cannot be imported, {_sentence(exc)}", usage=False)
             return
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
         with contextlib.ExitStack() as block:
             devices = None
             if named:
-                from ejcache.jax_integration.devices.targets import target as open_cache
+                from ejcache.jax_integration.devices.targets import target as open_cache  # JAX itself
 
                 try:
                     devices = block.enter_context(open_cache(named[0]))
@@ -80,7 +80,7 @@ def _serve(
     function: Callable[..., Any], request: dict[str, str], answer: Callable[..., None], devices: Sequence[Any] | None
 ) -> None:
     """Compile what the request asks for, and answer for each program."""
-    from ejcache.jax_integration import warm_start
+    from ejcache.jax_integration import warm_start  # JAX itself
 
     began = time.monotonic()
     name = str(getattr(function, "__name__", ""))
@@ -99,13 +99,13 @@ class _ExportedProgram:
     """What `jax.export` has written into a file. To call it is to warm it for the shapes that it was exported for."""
 
     def __init__(self, path: str) -> None:
-        from ejcache.jax_integration.warm_start import read_exported
+        from ejcache.jax_integration.warm_start import read_exported  # JAX itself
 
         self.exported = read_exported(path)
         self.__name__ = str(self.exported.fun_name)
 
     def __call__(self) -> None:
-        from ejcache.jax_integration.warm_start import warm
+        from ejcache.jax_integration.warm_start import warm  # JAX itself
 
         warm(self.exported)
 

@@ -223,7 +223,7 @@ def tune(
     budget or the rounds of its measurement were too few; with PROGRAM, those are measured again. Exits with 1 if a call
     or the program failed.
     """
-    from ejcache.cli.tuned.tune import tune_calls
+    from ejcache.cli.tuned.tune import tune_calls  # JAX itself
 
     return tune_calls(
         program, recorded, directory, name=name, force=force, unsure=unsure, limit=limit, module=module,
@@ -259,7 +259,7 @@ def push(
     if kind is not None:
         if dry_run:
             raise UsageError("--format ejkernel takes no --dry-run")
-        from ejcache.cli.tuned.ejkernel_files import push_to_ejkernel
+        from ejcache.cli.tuned.ejkernel_files import push_to_ejkernel  # JAX itself
 
         return push_to_ejkernel(url, directory, name=name, device=device, as_json=as_json)
     if is_archive(url):
@@ -292,7 +292,7 @@ def pull(
     if kind is not None:
         if dry_run or name or device:
             raise UsageError("--format ejkernel takes neither --dry-run nor, with pull, --name and --device")
-        from ejcache.cli.tuned.ejkernel_files import pull_from_ejkernel
+        from ejcache.cli.tuned.ejkernel_files import pull_from_ejkernel  # JAX itself
 
         return pull_from_ejkernel(url, directory, as_json=as_json)
     if is_archive(url):

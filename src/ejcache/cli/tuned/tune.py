@@ -22,7 +22,7 @@ from ejcache.cli.options import count, positive_seconds
 from ejcache.cli.starting import command_of
 from ejcache.cli.tuned.records import named_layer, open_autotune
 from ejcache.errors import UsageError
-from ejcache.settings.child_environment import child_environment
+from ejcache.settings.environment import child_environment
 from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:

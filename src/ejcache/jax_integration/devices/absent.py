@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.policy import Miss
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, stores_only
-from ejcache.jax_integration.seam.lowered_programs import autotune_directory, with_overrides
+from ejcache.jax_integration.seam.compiling import autotune_directory, with_overrides
+from ejcache.jax_integration.seam.topologies import peak_memory
 from ejcache.jax_integration.substitutes import own_keys
-from ejcache.keys.key import CROSS
-from ejcache.keys.parsing import untuned_key
+from ejcache.keys.key import CROSS, untuned_key
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def check_memory(executable: Any) -> None:
     storing = stores_only()
     if storing is None:
         return
-    from ejcache.jax_integration.seam.topologies import peak_memory
 
     storing.peak = peak_memory(executable)
     if 0 < storing.memory < storing.peak:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from jaxlib.mlir import ir, passmanager
 
+from ejcache.jax_integration.lowering.private_functions import canonical_form
 from ejcache.jax_integration.lowering.walking import count_symbol_tables
 
 # Bytecode has the names of operations, without their dialects, and the texts of their attributes. These are those of
@@ -77,7 +78,6 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
             digest = _digest(content, form="functions by content")
             return ModuleDigest(digest, None, 0, 0, clone.host_code, len(content), frozenset(), frozenset())
         # Most small programs have neither private functions nor custom calls.
-        from ejcache.jax_integration.lowering.private_functions import canonical_form
 
         found = canonical_form(clone, metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
         form = "functions by content" if found.verbatim is None else "verbatim"

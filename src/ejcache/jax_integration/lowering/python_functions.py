@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.counters import Skip
-from ejcache.jax_integration.seam.earlier_registrations import own_batch_targets
-from ejcache.jax_integration.seam.watching import registered
+from ejcache.cache.stats import Skip
+from ejcache.jax_integration.seam.watching import own_batch_targets, registered
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.lowering.module_digest import ModuleDigest

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.coordination.compile_speed import SLOW_SECONDS
 from ejcache.keys.key import PLAIN, CacheKey
-from ejcache.settings.floors import Floors
+from ejcache.settings.table import Floors
 
 if TYPE_CHECKING:
     from ejcache.coordination.single_flight import SingleFlight

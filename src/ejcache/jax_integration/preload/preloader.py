@@ -42,8 +42,8 @@ from ejcache.jax_integration.preload.run_profile import (
     merge,
 )
 from ejcache.jax_integration.seam import backends as seam
-from ejcache.keys.cache_paths import without_cache_paths
-from ejcache.keys.side_keys import run_profile_key
+from ejcache.keys.key import run_profile_key
+from ejcache.keys.xla_messages import without_cache_paths
 from ejcache.stores.base import two_tiers
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log

@@ -1,6 +1,6 @@
 """The run profile: what the last runs of a program used, in the order of first use. Pure functions.
 
-It is stored as an entry of kind "run_profile" under `keys.side_keys.run_profile_key`. Its payload (version 1):
+It is stored as an entry of kind "run_profile" under `keys.key.run_profile_key`. Its payload (version 1):
 
     payload      := JSON, an object of:
       version      1

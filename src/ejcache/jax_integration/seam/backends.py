@@ -143,7 +143,7 @@ def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence
     placement = placement_of(client, options, devices)
     if placement is None:
         return None
-    from ejcache.jax_integration.seam.patch import load_executable  # where `patch` fits
+    from ejcache.jax_integration.seam.patch import load_executable  # the door to JAX whose names fit
 
     return load_executable(serialized, placement), placement.devices
 

@@ -5,7 +5,8 @@ The lowered module does not show what is registered. XLA keeps these registries 
 Python functions that fill them are replaced by ones that also note what is registered. Some things are known of what
 was registered before:
 
-* Passes over the HLO: whether JAX's function that registers passes was ever called.
+* Passes over the HLO: whether JAX's function that registers passes was ever called. CPython counts in the bytecode of a
+  function how often it ran.
 * Custom calls that are partitioned by their batch dimensions, or by a Python function. Until JAX looks for plug-ins, it
   keeps these registrations in a list. What was registered later, but before ejcache was enabled, is not known.
 
@@ -22,9 +23,11 @@ Read for this: jax and jaxlib 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `xla_tr
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import sys
 import threading
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -33,6 +36,52 @@ from ejcache.jax_integration.seam.parts import Part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import CodeType
+
+_OWN_BATCHED: Final = ("gpu_linalg", "gpu_solver", "gpu_sparse", "lapack")
+"""The modules whose custom calls `jax._src.lax.linalg` registers when it is imported."""
+_WARMUP: Final = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t) + 3 * ctypes.sizeof(ctypes.c_void_p) + 4
+"""Where Python 3.11 counts in a code object how often it ran."""
+
+
+@functools.cache
+def own_batch_targets() -> frozenset[str]:
+    """Return the custom calls of JAX's own libraries that every process registers as partitioned by their batch."""
+    from jax._src.lax import linalg
+
+    modules = [getattr(linalg, name, None) for name in _OWN_BATCHED]
+    return frozenset(name for module in modules for name in getattr(module, "batch_partitionable_targets", list)())
+
+
+def may_have_run(function: FunctionType) -> bool:
+    """True if a function was called before, or if this interpreter cannot tell."""
+    return not _can_tell() or _has_run(function)
+
+
+def _has_run(function: FunctionType) -> bool:
+    """True if a function was called before; anything but a Python function counts as called."""
+    code = getattr(function, "__code__", None)
+    # A copy has never run.
+    return code is None or _counters(code) != _counters(code.replace())
+
+
+def _counters(code: CodeType) -> bytes:
+    if not hasattr(sys, "monitoring"):  # Python 3.11
+        return ctypes.string_at(id(code) + _WARMUP, 2)
+    return bytes(getattr(code, "_co_code_adaptive"))  # noqa: B009 (the type has no such attribute)
+
+
+def _can_tell() -> bool:
+    """True if this interpreter counts as expected; one without the specialising interpreter does not."""
+    sample = FunctionType(_sample.__code__.replace(), globals())
+    before = _has_run(sample)
+    sample()
+    return not before and _has_run(sample)
+
+
+def _sample() -> int:
+    return len(())
+
 
 PART: Final = Part(
     "keys of programs whose passes or partitioners a program has registered",
@@ -84,8 +133,6 @@ def watch() -> None:
     _seen = RegisteredFunctions()
     registering = getattr(sys.modules.get("jax._src.xla_transform"), "register_hlo_module_transformation", None)
     if registering is not None:
-        from ejcache.jax_integration.seam.earlier_registrations import may_have_run  # few programs import it
-
         _seen.passes = may_have_run(registering)
     # JAX asks plug-ins to register the calls, too, and until it has found the plug-ins it keeps the requests.
     _seen.all_calls = PART.fits and not xla_bridge._plugins_registered

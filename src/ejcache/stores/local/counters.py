@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.files import UnsafeFileError, append_regular, read_regular
+from ejcache.util.files import UnsafeFileError, append_regular, read_regular, write_atomically
 from ejcache.util.locks import exclusive
 
 if TYPE_CHECKING:
@@ -60,6 +60,4 @@ def reset(layout: Layout, *, timeout: float) -> None:
 
 
 def _write(layout: Layout, sums: Mapping[str, float]) -> None:
-    from ejcache.util.new_files import write_atomically  # of many starts, few join lines
-
     write_atomically(layout.counters, json.dumps(sums, separators=(",", ":")).encode() + b"\n" if sums else b"")

@@ -45,8 +45,9 @@ from ejcache.errors import (
     StoreUnavailableError,
     UntrustedDirectoryError,
 )
-from ejcache.util.directory_access import Access, decide_access
-from ejcache.util.files import UnsafeFileError, open_regular, read_regular
+from ejcache.util.directory_access import Access, decide_access, refusal
+from ejcache.util.files import UnsafeFileError, make_below, open_regular, read_regular, write_atomically
+from ejcache.util.locks import try_lock
 from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
@@ -112,8 +113,6 @@ class Layout:
         exists = self._exists()
         self._access = None
         if self.access.why:
-            from ejcache.util.directory_owners import refusal  # by what is refused only
-
             raise UntrustedDirectoryError(refusal(self.access.why, self.access.mend))
         if not exists:
             return False
@@ -171,7 +170,6 @@ class Layout:
         self.access.make("v1/local/tmp")
         if not is_new and self._format() is not None:
             return
-        from ejcache.util.new_files import write_atomically  # once for each store
 
         if tag and not os.path.lexists(self.root / "CACHEDIR.TAG"):
             write_atomically(self.root / "CACHEDIR.TAG", _TAG)
@@ -269,8 +267,6 @@ class Layout:
         if os.path.islink(above):
             raise StoreUnavailableError(f"{above} is a symbolic link, so nothing is stored there")
         if not os.path.isdir(above):
-            from ejcache.util.new_files import make_below  # at most 256 times for each store
-
             make_below(Path(above))
 
     def remove(self, name: str) -> bool:
@@ -344,8 +340,6 @@ class Layout:
             boot = Path(_BOOT).read_text().strip()
             this = f"{boot} {device} {os.stat(self.local).st_ino}\n".encode()
             if not os.path.lexists(mark) or read_regular(mark, max_size=1 << 10) != this:
-                from ejcache.util.new_files import write_atomically  # once for each container
-
                 write_atomically(mark, this)
             return os.lstat(mark).st_ctime_ns
         except OSError:
@@ -466,8 +460,6 @@ def _holds_caches_only(root: Path) -> bool:
 
 def sweep(layout: Layout) -> None:
     """Delete what processes were writing that died."""
-    from ejcache.util.locks import try_lock  # by what writes
-
     try:
         folder = os.open(layout.temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -28,11 +28,10 @@ from diskcache import DEFAULT_SETTINGS, Cache, Disk, Timeout
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.hints import AT_ONCE, LOOKS, USELESS, DamageError, EvictionRules, Transaction
 from ejcache.stores.local.layout import PAIRS, explain_error, file_size_limit, sweep
-from ejcache.util.files import open_like_directory
+from ejcache.util.files import make_below, open_like_directory
 from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, track_forks
 from ejcache.util.locks import ThreadLock, exclusive, pause
 from ejcache.util.log import log
-from ejcache.util.new_files import make_below
 from ejcache.util.scheduler import short_tasks
 
 if TYPE_CHECKING:

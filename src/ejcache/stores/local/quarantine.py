@@ -11,8 +11,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.files import directory_below, read_regular
-from ejcache.util.new_files import make_below
+from ejcache.util.files import directory_below, make_below, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

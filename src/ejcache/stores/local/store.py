@@ -26,6 +26,9 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED, Store
+from ejcache.stores.entry_start import created_of, worth_of_bytes
+from ejcache.stores.listing import EntryInfo
+from ejcache.stores.local.counters import add_line, read_sums, reset
 from ejcache.stores.local.layout import MAX_ENTRY_BYTES, Layout, explain_error, explain_failure
 from ejcache.util.store_keys import check_key, key_digest, key_of_place, place_of_key
 
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import TypeVar
 
-    from ejcache.stores.listing import EntryInfo
     from ejcache.stores.local.hints import Transaction
     from ejcache.stores.local.order import EvictionOrder
 
@@ -212,9 +214,6 @@ class LocalStore(Store):
 
     def entries(self) -> Iterator[EntryInfo]:
         """List every entry, directory by directory; no lock is held. Other files are left out."""
-        from ejcache.stores.entry_start import created_of, worth_of_bytes  # a hit lists nothing
-        from ejcache.stores.listing import EntryInfo
-
         now = time.time()
         for name, about in self._layout.walk():
             key = key_of_place(name)
@@ -255,8 +254,8 @@ class LocalStore(Store):
         self._write(key, data, replace=True)
 
     def _write(self, key: str, data: bytes, *, replace: bool) -> bool:
-        from ejcache.stores.local.order import is_full  # by what writes: most starts of a program only read
-        from ejcache.stores.local.writing import write_entry
+        from ejcache.stores.local.order import is_full  # the door to a put
+        from ejcache.stores.local.writing import write_entry  # the door to a put
 
         name, is_last = place_of_key(key), False
         for _ in range(_TRIES):
@@ -278,7 +277,7 @@ class LocalStore(Store):
         raise StoreUnavailableError(f"{self.path} is being removed or replaced again and again")
 
     def _make_room(self, size: int) -> None:
-        from ejcache.stores.local.writing import make_room
+        from ejcache.stores.local.writing import make_room  # the door to a put
 
         try:
             make_room(self._order, size)
@@ -287,8 +286,8 @@ class LocalStore(Store):
 
     @cached_property
     def _order(self) -> EvictionOrder:
-        from ejcache.stores.local.hints import EvictionRules
-        from ejcache.stores.local.order import EvictionOrder
+        from ejcache.stores.local.hints import EvictionRules  # the door to a put
+        from ejcache.stores.local.order import EvictionOrder  # the door to a put
 
         rules = EvictionRules(self._layout, self.max_size, self._evict_before, self._worth)
         return EvictionOrder(rules, timeout=self._timeout)
@@ -323,8 +322,8 @@ class LocalStore(Store):
         names = {name: key for name, key in names.items() if self.contains(key)}
         if not names:
             return set()
-        from ejcache.stores.local.order import is_full
-        from ejcache.stores.local.writing import remove_by_hand, remove_entries
+        from ejcache.stores.local.order import is_full  # the door to a put
+        from ejcache.stores.local.writing import remove_by_hand, remove_entries  # the door to a put
 
         try:
             gone = self._change(partial(remove_entries, names=names)) or []
@@ -339,7 +338,7 @@ class LocalStore(Store):
         self._check_writable()
         if not os.path.isdir(self._layout.local):
             return
-        from ejcache.stores.local.writing import remove_all
+        from ejcache.stores.local.writing import remove_all  # the door to a put
 
         try:
             remove_all(self._order)
@@ -352,8 +351,8 @@ class LocalStore(Store):
         self._check_writable()
         if self.peek(key) != data:
             return False
-        from ejcache.stores.local.quarantine import quarantine_entry  # by what is damaged
-        from ejcache.stores.local.writing import remove_entries
+        from ejcache.stores.local.quarantine import quarantine_entry  # the door to repair
+        from ejcache.stores.local.writing import remove_entries  # the door to a put
 
         def take_out(change: Transaction) -> bool:
             return self.peek(key) == data and bool(remove_entries(change, [place_of_key(key)]))
@@ -365,7 +364,7 @@ class LocalStore(Store):
 
     def restore(self, key_of: Callable[[bytes], str | None]) -> int:
         """Put back what is intact in quarantine, as far as there is room."""
-        from ejcache.stores.local.quarantine import restore
+        from ejcache.stores.local.quarantine import restore  # the door to repair
 
         self._check_writable()
         return restore(self, self.path, key_of, max_bytes=MAX_ENTRY_BYTES)
@@ -387,7 +386,7 @@ class LocalStore(Store):
         odd = [f"{name!r} is no entry's name" for name in odd_names]
         if self.read_only:
             return odd
-        from ejcache.stores.local.writing import check_sum
+        from ejcache.stores.local.writing import check_sum  # the door to a put
 
         for name in odd_names if fix else ():
             with contextlib.suppress(OSError):
@@ -406,21 +405,15 @@ class LocalStore(Store):
         They are lost in a read-only store, and in one whose directory was removed: counters alone do not make it again.
         """
         if amounts and not self.read_only and os.path.isdir(self._layout.local):
-            from ejcache.stores.local.counters import add_line
-
             with self._explained():
                 add_line(self._layout, amounts, timeout=self._timeout)
 
     def counters(self) -> dict[str, float]:
         """Return the counters kept with the store."""
-        from ejcache.stores.local.counters import read_sums
-
         return read_sums(self._layout)
 
     def reset_counters(self) -> None:
         """Start counting from zero."""
-        from ejcache.stores.local.counters import reset
-
         self._check_writable()
         with self._explained():
             reset(self._layout, timeout=self._timeout)

@@ -15,6 +15,7 @@ from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_
 from ejcache.errors import StoreReadOnlyError
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.stores.base import UNLIMITED, Store
+from ejcache.stores.entry_start import worth_of_bytes
 from ejcache.stores.listing import EntryInfo
 from ejcache.util.store_keys import check_key, key_digest
 
@@ -167,8 +168,6 @@ class SharedStore(Store):
 
         A pass that evicts by that lists, and would need a request for the header of each entry.
         """
-        from ejcache.stores.entry_start import worth_of_bytes  # by what writes: most starts of a program only read
-
         self.journal.note(key, when=0.0, times=0, worth=worth_of_bytes(data))
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreBusyError
 from ejcache.util import locks
-from ejcache.util.new_files import make_below, write_atomically
+from ejcache.util.files import make_below, write_atomically
 from ejcache.util.store_keys import key_digest
 from ejcache.util.time_budget import current_budget
 

@@ -29,10 +29,10 @@ from ejcache.stores.tiered.tier import Tier
 from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, track_forks
 from ejcache.util.log import log
-from ejcache.util.parallel import in_parallel
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.store_keys import check_key
 from ejcache.util.tally import Tally
+from ejcache.util.threads import in_parallel
 from ejcache.util.time_budget import spending
 
 if TYPE_CHECKING:
