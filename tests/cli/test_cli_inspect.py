@@ -42,6 +42,7 @@ def test_stats_for_a_machine(cache):
     said = ejcache("stats", "--dir", cache, "--json").json
     assert (said["hits"], said["misses"], said["hit_rate"]) == (3, 1, 0.75)
     assert (said["total_entries"], said["max_size"]) == (3, Layout(cache).limit())
+    assert 0 < said["overhead_size"] < 1_000_000
     assert said["total_size"] == json.loads(ejcache("ls", "--dir", cache, "--json").out)["total_size"]
     assert (said["misses_by_reason"], said["skipped"]) == ({"absent": 1}, {"quick": 2})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import subprocess
 import time
 from functools import partial
 
@@ -108,6 +109,19 @@ def test_what_is_superseded_goes_first(tmp_path):
         store.put("a", bytes(10_000))
         store.put("e", bytes(10_000))
         assert keys_of(store) == {"a", "b", "c", "d", "e"}
+
+
+@pytest.mark.parametrize(("number", "size"), [(0, 0), (3, 10), (120, 5_000), (400, 100)])
+def test_what_the_disk_has_more(tmp_path, number, size):
+    """`du` shows at most the bytes of the entries and the declared overhead, which is a block each too much at most."""
+    with LocalStore(tmp_path / "s") as store:
+        for n in range(number):
+            store.put(f"k{n}" + "x" * (n % 3 * 250), bytes(size))
+        took = store.size()
+        said = subprocess.run(["du", "-s", "-B1", tmp_path / "s/v1/local"], capture_output=True, check=True).stdout
+        beyond, declared = int(said.split()[0]) - took, store.overhead(number)
+        assert beyond <= declared <= beyond + number * os.statvfs(tmp_path).f_frsize
+    assert LocalStore(tmp_path / "none", read_only=True).overhead(0) == 0
 
 
 def test_many_are_removed_at_once(tmp_path):

@@ -163,6 +163,10 @@ class Store(Closing):
         """Return the damage of the store's own structures, one sentence each; with `fix` it is repaired."""
         return []
 
+    def overhead(self, number: int) -> int:  # noqa: ARG002
+        """Return at most how many bytes of a disk are taken beyond those of so many entries; 0 if that is not known."""
+        return 0
+
     def failed_tries(self) -> int:
         """Return the number of requests of this process that failed, got no answer, or were throttled."""
         return 0

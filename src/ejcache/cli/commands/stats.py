@@ -34,6 +34,10 @@ def _beside(size: int, row: Fields) -> str:
     return f"{format_size(size)} in {beside}" if row["side_objects"] else ""
 
 
+def _overhead(size: int, _: Fields) -> str:
+    return f"at most {format_size(size)} more for blocks, directories and the order of eviction" if size else ""
+
+
 def _of_requests(number: int, row: Fields) -> str:
     return output.share(number, row["requests"]) if row["requests"] else ""
 
@@ -65,6 +69,7 @@ STORED: Final = (
     ),
     TableField("Size", "total_size", _size),
     TableField("  beside entries", "side_size", _beside),
+    TableField("  on disk", "overhead_size", _overhead),
 )
 """What a cache holds."""
 COUNTED: Final = (
@@ -121,6 +126,12 @@ def _stored_fields(cache: OpenCache) -> dict[str, Any]:
     totals, optimised = Totals(), 0
     for row in list_entries(cache, totals):
         optimised += row.parts.variant == PGLE
-    counts = {"max_size": cache.max_size, "pgle_entries": optimised, "turned_off": cache.turned_off or None}
+    number = totals.total_entries + totals.side_objects
+    overhead = cache.store.overhead(number) if cache.store is not None else 0
+    counts = {
+        "max_size": cache.max_size,
+        "pgle_entries": optimised,
+        "turned_off": cache.turned_off or None,
+    }
     counts["recalled"] = cache.recalled.removeprefix("recalled: ") or None
-    return {"url": cache.url, **asdict(totals), **counts}
+    return {"url": cache.url, **asdict(totals), "overhead_size": overhead, **counts}

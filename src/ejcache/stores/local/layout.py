@@ -434,7 +434,7 @@ def _filesystem(device: int) -> str:
 
 
 def scan(path: str) -> list[os.DirEntry[str]]:
-    """Return what is in a directory; nothing if it is not there."""
+    """Return what is in a directory; nothing if it is not there, or is no directory."""
     try:
         with os.scandir(path) as found:
             return list(found)

@@ -397,6 +397,15 @@ class LocalStore(Store):
                 drift = check_sum(self._order, fix=fix)
         return odd + ([f"the stored sum of sizes is wrong by {drift} bytes"] if drift else [])
 
+    def overhead(self, number: int) -> int:
+        """Return at most how many bytes of the disk are taken beyond those of so many entries."""
+        from ejcache.stores.local.overhead import overhead_of  # by who asks
+
+        try:
+            return overhead_of(self._layout, number)
+        except OSError as exc:
+            raise explain_error(exc, self.path) from exc
+
     # -- counters --------------------------------------------------------------------------------------------------
 
     def add_counters(self, amounts: Mapping[str, float]) -> None:
