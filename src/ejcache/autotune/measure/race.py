@@ -165,8 +165,7 @@ class Race:
             for trial in trials
             if trial.ready and (trial is self.reference or min(trial.warm) <= _FAR_BEHIND * best)
         ]
-        self._sum = sum(min(trial.warm) for trial in self.alive)
-        self._spent = 0.0
+        self._all = tuple(self.alive)
         self.rounds = 0
         self.better: list[Trial] = []
         self.unsure = ""
@@ -181,7 +180,7 @@ class Race:
                     return
             if self._decided():
                 return
-            if self._spent >= _RUNS * self._sum and not self._may_go_on():
+            if self._runs() >= _RUNS and not self._may_go_on():
                 break
         self._end_open()
 
@@ -204,8 +203,7 @@ class Race:
         for trial in list(self.alive):
             if self.tuning.ended:
                 return False
-            runs = self.tuning.sample(trial, like=self._fastest, twice=self.rounds >= _QUIET)
-            self._spent += runs * min(trial.warm)
+            self.tuning.sample(trial, like=self._fastest, twice=self.rounds >= _QUIET)
             if not trial.ready:
                 self.alive.remove(trial)
                 if trial is self.reference:
@@ -213,10 +211,16 @@ class Race:
         self.rounds += 1
         return bool(self.alive)
 
+    def _runs(self) -> float:
+        """Return the time of the race, in runs of each candidate. Other load on the machine does not count."""
+        fastest = [min(trial.warm + trial.runs) for trial in self._all]
+        taken = sum(len(trial.runs) * seconds for trial, seconds in zip(self._all, fastest, strict=True))
+        return taken / sum(fastest)
+
     def _may_go_on(self) -> bool:
         """True if nobody has won yet and a candidate may save much: one that saves little is not worth more runs."""
         reference = self.reference
-        if reference is None or self._spent >= _MOST_RUNS * self._sum:
+        if reference is None or self._runs() >= _MOST_RUNS:
             return False
         if all(self._decision(trial) is GainDecision.BETTER for trial in self.rivals):
             return False

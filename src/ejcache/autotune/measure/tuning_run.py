@@ -256,8 +256,8 @@ class TuningRun:
         """Return seconds of one execution; raises what the candidate raises, and `TookTooLongError`."""
         return float(self._run(trial, partial(run_once, trial, self.arrays, repeats)))
 
-    def sample(self, trial: Trial, *, like: float, twice: bool) -> int:
-        """Add a sample, and return how many runs it took.
+    def sample(self, trial: Trial, *, like: float, twice: bool) -> None:
+        """Add a sample.
 
         Args:
             trial: the candidate.
@@ -271,7 +271,6 @@ class TuningRun:
             runs = [self.timed(trial, self.repeats(like)) for _ in range(count)]
             trial.runs += runs
             trial.samples.append(min(runs))
-        return count
 
     def _warm_up(self, trial: Trial, reference: Trial | None) -> None:
         with trial.failures(running=True):
