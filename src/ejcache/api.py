@@ -107,8 +107,7 @@ def why(
         compared with what this host has compiled.
 
     Raises:
-        UsageError: `last` is less than 1, or `since` is not a duration; or nothing is known of any miss, because the
-            installed JAX gets the thin form.
+        UsageError: `last` is less than 1, or `since` is not a duration.
     """
     from ejcache.history.why import causes_of  # a room that no hit needs
 
