@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from ejcache.entry import Header, decode, encode
 from ejcache.errors import EntryError, SettingError
-from ejcache.stores.local.quarantine import declared_overhead
+from ejcache.stores.local.quarantine import quarantine_bytes
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.units import format_size, parse_size
 
@@ -51,6 +51,11 @@ _STUCK_SECONDS: Final = 120.0
 # One row of numbers per process, in memory that all share and that outlives each of them. A kill between two writes
 # leaves each number whole.
 _OPERATIONS, _READS, _HITS, _STORES, _BAD, _OVER, _ERRORS, _COUNTED, _BEGAN, _WIDTH = range(10)
+
+
+def _overhead(entries: int, limit: int) -> int:
+    """Return at most how many bytes more than the limit a store may take, whatever died in it."""
+    return 3 * 2**20 + 5 * 2**10 * entries + quarantine_bytes(limit)
 
 
 @dataclass
@@ -330,7 +335,7 @@ def _look_at_what_is_left(directory: Path, before: dict[str, float], outcome: Ou
         outcome.entries = len(infos)
         outcome.size = store.size()
         outcome.disk_usage = disk_usage(directory)
-        outcome.allowed = outcome.limit + declared_overhead(len(infos), max_size=outcome.limit)
+        outcome.allowed = outcome.limit + _overhead(len(infos), outcome.limit)
         counters = {name: int(amount - before.get(name, 0)) for name, amount in store.counters().items()}
         outcome.counters_say = counters.get(_COUNTER, 0)
         outcome.objections = [str(objection) for objection in store.check()]

@@ -16,7 +16,6 @@ from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.worth import worth
-from ejcache.stores.local.quarantine import declared_overhead
 from ejcache.stores.local.store import LocalStore
 
 MB = 10**6
@@ -264,7 +263,7 @@ def test_disk_usage_is_the_declared_one(tmp_path):
             entries = len(keys_of(store))
             assert store.size() == limit
             assert entries == limit // size
-            assert disk_usage(path) <= limit + declared_overhead(entries, max_size=limit)
+            assert disk_usage(path) <= limit + store.overhead(entries)
 
 
 CALLS = ("open", "write", "utime", "rename", "unlink", "pwrite", "ftruncate", "stat", "fstat")

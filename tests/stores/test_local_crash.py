@@ -15,7 +15,6 @@ from soak_turns import some
 from test_local_bounds import disk_usage
 
 from ejcache.errors import StoreBusyError
-from ejcache.stores.local.quarantine import declared_overhead
 from ejcache.stores.local.store import LocalStore
 
 POINTS = ["file-begun", "file-written", "evicted", "touched", "renamed", "before-commit", "committed"]
@@ -72,7 +71,7 @@ def check_whole(path):
             assert len(set(data)) == 1
         assert store.size() == sum(info.size for info in infos) <= LIMIT
         assert store.check() == []
-        assert disk_usage(path) <= LIMIT + declared_overhead(len(infos), max_size=LIMIT)
+        assert disk_usage(path) <= LIMIT + store.overhead(len(infos)) <= LIMIT + 3 * 2**20 + 5 * 2**10 * len(infos)
         assert list((path / "v1/local/tmp").iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import sqlite3
@@ -180,6 +181,32 @@ def test_threads(tmp_path):
         assert failures == []
         assert store.counters() == {"done": 180}
         assert store.check() == []
+
+
+def test_eight_writers_at_a_tight_limit(tmp_path):
+    """At no time is a store over its limit, and its sum is exact, while eight processes fill it."""
+    limit = 100_000
+    with LocalStore(tmp_path, max_size=limit):
+        pass
+
+    def fill(writer):
+        with LocalStore(tmp_path, max_size=limit, timeout=60.0) as store:
+            for n in range(40):
+                assert store.put(f"w{writer}-{n}", bytes(7_000 + 331 * (n % 9)))
+                assert store.size() <= limit
+                if n % 8 == writer:
+                    assert store.check() == []  # what the files have, and the sum, in one transaction
+
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=fill, args=(number,), daemon=True) for number in range(8)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join(120)
+    assert [each.exitcode for each in writers] == [0] * 8
+    with LocalStore(tmp_path, max_size=limit) as store:
+        assert store.check() == []
+        assert limit - 10_000 < store.size() <= limit
 
 
 def test_listing_holds_no_lock(tmp_path):

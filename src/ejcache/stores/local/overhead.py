@@ -17,15 +17,16 @@ _UNIT = 512
 def overhead_of(layout: Layout, number: int) -> int:
     """Return at most how many bytes of the disk are taken beyond those of so many entries.
 
-    Of each entry that is less than a block; and there are the directories, the order, and other files.
+    Of each entry that is less than a block; and there are the directories, the order, other files, and quarantine.
     """
     try:
         block = os.statvfs(layout.local).f_frsize
         above = os.lstat(layout.local).st_blocks * _UNIT
     except FileNotFoundError:
         return 0
-    each = (_files(each.path, is_of_entries=each.name in PAIRS) for each in scan(layout.local))
-    return number * block + above + sum(each)
+    within = (_files(each.path, is_of_entries=each.name in PAIRS) for each in scan(layout.local))
+    damaged = _files(os.path.join(layout.root, "v1/quarantine"), is_of_entries=False)  # noqa: PTH118 (as all here)
+    return number * block + above + sum(within) + damaged
 
 
 def _files(path: str, *, is_of_entries: bool) -> int:

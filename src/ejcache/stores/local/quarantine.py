@@ -1,7 +1,4 @@
-"""The quarantine of a local store, and what a store takes on its disk besides the entries.
-
-Quarantine has a bounded number of damaged entries, for inspection and for `restore`.
-"""
+"""The quarantine of a local store: a bounded number of damaged entries, for inspection and for `restore`."""
 
 from __future__ import annotations
 
@@ -19,10 +16,6 @@ if TYPE_CHECKING:
 
     from ejcache.stores.base import Store
 
-ENTRY_BYTES: Final = 5 * 2**10
-"""The rounding of an entry's file to blocks, its directory entry, and its hints."""
-FIXED_BYTES: Final = 3 * 2**20
-"""The directories, an order without hints and its journal, counters, and the names that a transaction touches."""
 QUARANTINED_ENTRIES: Final = 8
 QUARANTINED_BYTES: Final = 64 * 2**20
 
@@ -33,15 +26,6 @@ _QUARANTINED_ENTRY: Final = r"[0-9a-f]{16}-[0-9a-f]{8}\.(entry|wrong)"
 def quarantine_bytes(max_size: int) -> int:
     """Limit the bytes of damaged entries that a store with this `max_size` keeps in quarantine."""
     return QUARANTINED_BYTES if max_size < 0 else min(QUARANTINED_BYTES, max_size // 16)
-
-
-def declared_overhead(entries: int, *, max_size: int = -1) -> int:
-    """Say by how many bytes, at most, `du` of a store of `entries` entries exceeds the sum of their sizes.
-
-    While processes write, each adds the entry that it is writing; what a killed process was writing stays until the
-    next one writes.
-    """
-    return FIXED_BYTES + quarantine_bytes(max_size) + entries * ENTRY_BYTES
 
 
 def quarantine_entry(root: Path, digest: str, data: bytes, *, max_size: int, wrong: bool = False) -> None:
