@@ -127,19 +127,30 @@ def refuse_spanning(values: Iterable[Any], *, name: str) -> None:
 
 def refuse_spanning_jaxpr(closed: Any, *, name: str) -> None:
     """Call `refuse_spanning` for all values that a jaxpr and the jaxprs inside it name."""
-    refuse_spanning(_named_in(closed), name=name)
+    named: list[Any] = []
+    for value in _within(closed):
+        named += getattr(value, "consts", ()) if _is_jaxpr(value) else [value]
+    refuse_spanning(named, name=name)
 
 
-def _named_in(closed: Any) -> Iterator[Any]:
+def equations_of(closed: Any) -> Iterator[Any]:
+    """Yield each equation of a jaxpr and of the jaxprs inside of it."""
+    for value in _within(closed):
+        if _is_jaxpr(value):
+            yield from getattr(value, "jaxpr", value).eqns
+
+
+def _within(closed: Any) -> Iterator[Any]:
+    """Yield a jaxpr, each jaxpr inside of it once, and what else their equations name."""
     pending, seen = [closed], set()
     while pending:
         value = pending.pop()
-        # Some releases of JAX close an inner jaxpr over its constants, and others do not.
-        inner = getattr(value, "jaxpr", value)
-        if hasattr(inner, "eqns"):
+        if _is_jaxpr(value):
+            # Some releases of JAX close an inner jaxpr over its constants, and others do not.
+            inner = getattr(value, "jaxpr", value)
             if id(inner) not in seen:
                 seen.add(id(inner))
-                yield from getattr(value, "consts", ())
+                yield value
                 pending += [held for equation in inner.eqns for held in equation.params.values()]
         elif isinstance(value, list | tuple):
             pending += value
@@ -147,18 +158,8 @@ def _named_in(closed: Any) -> Iterator[Any]:
             yield value
 
 
-def equations_of(closed: Any) -> Iterator[Any]:
-    """Yield each equation of a jaxpr and of the jaxprs inside of it."""
-    pending, seen = [closed], set()
-    while pending:
-        value = pending.pop()
-        inner = getattr(value, "jaxpr", value)
-        if hasattr(inner, "eqns") and id(inner) not in seen:
-            seen.add(id(inner))
-            yield from inner.eqns
-            pending += [held for equation in inner.eqns for held in equation.params.values()]
-        elif isinstance(value, list | tuple):
-            pending += value
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(getattr(value, "jaxpr", value), "eqns")
 
 
 def _spans(value: Any) -> bool:

@@ -422,10 +422,11 @@ class Variations:
             for number in range(len(own)):
                 trial = list(found)
                 trial[index] = boldest[index] if number == 0 else self._made(index, own, number, style)
-                if self._usable(trial):
+                # All at their boldest were tried, as they are where one array alone is varied.
+                if not _same(trial, boldest) and self._usable(trial):
                     found = trial
                     break
-        return None if all(one is other for one, other in zip(found, self._arrays, strict=True)) else found
+        return None if _same(found, self._arrays) else found
 
     def _made(self, index: int, ways: Sequence[_Way], number: int, style: Style) -> Any:
         import numpy as np
@@ -435,3 +436,7 @@ class Variations:
             return self._arrays[index]
         generator = np.random.default_rng([self._seed, index, number, list(Style).index(style) + 1])
         return self._run(lambda: varied.placed(ways[number](generator)))
+
+
+def _same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return all(one is other for one, other in zip(some, others, strict=True))
