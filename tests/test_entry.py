@@ -146,6 +146,13 @@ def test_a_checksummed_lie_is_corrupt(fields, payload):
         entry.decode(framed(fields, payload))
 
 
+@pytest.mark.parametrize("sizes", [{"payload_size": -1}, {"raw_size": -1}, {"raw_size": entry.MAX_RAW_SIZE + 1}])
+def test_a_header_alone_has_sizes_that_an_entry_can_have(sizes):
+    """A listing reads headers alone, and adds up what they say."""
+    with pytest.raises(EntryCorruptError):
+        entry.decode_header(framed({**SMALL, "codec": "zstd", **sizes}))
+
+
 def test_the_last_date_is_kept():
     """What a clock may say, however wrong, is a date."""
     assert entry.decode(framed({**SMALL, "created": 253_402_214_400}, b"x")).header.created == 253_402_214_400.0

@@ -130,11 +130,13 @@ def test_a_process_that_is_ended_from_outside_blames_no_candidate(run_forked, tm
     assert done.stdout == "{'n': 2} [(1, 'ok'), (2, 'ok'), (3, 'failed')]\n"
 
 
-@pytest.mark.parametrize("way", some(["hang", "hang in parallel"], every=2))
-def test_a_hang_on_the_device_costs_one_attempt(run_forked, tmp_path, way):
+@pytest.mark.parametrize("way", some(["hang in parallel", "hang"], every=2))
+def test_a_hang_on_the_device_costs_one_attempt(run_python, run_forked, tmp_path, way):
     """A candidate that never ends is left running; the program is right and ends with its own status, at each start."""
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
-    first, second, third = (run_forked(PROGRAM, *arguments) for _ in range(3))
+    # The first process ends as the interpreter does: a thread that waits inside JAX would abort it just then.
+    first = run_python(PROGRAM, *arguments)
+    second, third = (run_forked(PROGRAM, *arguments) for _ in range(2))
     for done in (first, second, third):
         assert "result 4.0" in done.stdout
         assert "terminate" not in done.stderr

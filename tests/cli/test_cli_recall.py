@@ -15,12 +15,11 @@ pytestmark = pytest.mark.usefixtures("doctor_is_told")
 
 @pytest.fixture(params=["directory", "bucket"])
 def cache(request, tmp_path, bucket):
-    """A cache with two entries."""
-    fill(tmp_path / "cache", "jit_f", "jit_g")
-    if request.param == "directory":
-        return tmp_path / "cache"
-    assert ejcache("push", URL, "--dir", tmp_path / "cache").status == 0
-    return URL
+    """A cache with two entries, which were copied from another one."""
+    fill(tmp_path / "source", "jit_f", "jit_g")
+    target = tmp_path / "cache" if request.param == "directory" else URL
+    assert ejcache("push", target, "--dir", tmp_path / "source").status == 0
+    return target
 
 
 def write_policy(cache, data):
@@ -46,10 +45,10 @@ def test_a_key(cache, tmp_path):
     assert (checks["recalls"]["verdict"], checks["recalls"]["detail"]) == ("ok", "recalled: 1 entry")
     said = ejcache("recall", "jit_f", "--dir", cache)
     assert (said.status, "nothing in" in said.err) == (1, True)
+    done = ejcache("push", cache, "--dir", tmp_path / "source", "--json").json
+    assert (done["copied_entries"], done["recalled"], done["complete"]) == (0, 1, True)
+    assert names(cache) == ["jit_g"]
     if cache == URL:
-        done = ejcache("push", URL, "--dir", tmp_path / "cache", "--json").json
-        assert (done["copied_entries"], done["recalled"], done["complete"]) == (0, 1, True)
-        assert names(cache) == ["jit_g"]
         assert "recalled: 1 entry" in ejcache("config", "--dir", cache, columns=300).out
 
 
@@ -62,9 +61,8 @@ def test_rules(cache, tmp_path):
     assert sorted(done["removed"]) == sorted([key_text("jit_f"), key_text("jit_g")])
     recalled = ejcache("stats", "--dir", cache, "--json").json["recalled"]
     assert recalled.startswith(f"everything, by {user_and_host()}, 20")
-    if cache == URL:
-        done = ejcache("push", URL, "--dir", tmp_path / "cache", "--json").json
-        assert (done["copied_entries"], done["recalled"]) == (0, 2)
+    done = ejcache("push", cache, "--dir", tmp_path / "source", "--json").json
+    assert (done["copied_entries"], done["recalled"]) == (0, 2)
 
 
 def test_a_time(cache):

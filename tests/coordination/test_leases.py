@@ -170,6 +170,17 @@ def test_takeover(leases, steps):
     assert taken.renew() is True
 
 
+def test_a_lease_that_nobody_holds_any_more_is_lost(leases, steps):
+    """Who took it over has released it, so its former holder finds nothing at its next heartbeat."""
+    stopped = leases.acquire("k")
+    taken = leases.take_over("k", leases.look("k"))
+    taken.release()
+    steps.step()
+    assert leases.look("k") is None
+    assert stopped.renew() is False
+    assert stopped.lost is True
+
+
 def test_one_takeover(leases):
     """Of all who saw the same holder die one takes its lease."""
     leases.acquire("k")

@@ -429,12 +429,17 @@ def test_only_directories_of_killed_processes_are_removed(tmp_path):
 
 
 def test_what_is_taken_from_the_store_is_bounded(tmp_path):
-    """Of files that somebody else stored, those that are too large, and all beyond a total, are left there."""
+    """
+    A file that is too large is not stored.
+
+    Of files that somebody else stored, those that are too large, and all beyond a total, are left there.
+    """
     documents = local_documents(tmp_path / "store")
     files = XlaFiles(documents, "env", max_file=1000, max_total=2500)
     (tmp_path / "own" / AUTOTUNE).mkdir(parents=True)
     for name, size in (("a", 900), ("b", 1100), ("c", 900), ("d", 900)):
         (tmp_path / "own" / AUTOTUNE / name).write_bytes(os.urandom(size))
-    XlaFiles(documents, "env").push(tmp_path / "own", known=set())
+    assert files.push(tmp_path / "own", known=set()) == 3
+    assert XlaFiles(documents, "env").push(tmp_path / "own", known=set()) == 1
     assert files.pull(tmp_path / "other") == 2
     assert sorted(path.name for path in (tmp_path / "other" / AUTOTUNE).iterdir()) == ["a", "c"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ejcache.keys.key import PGLE, CacheKey, parse_key
@@ -51,6 +51,7 @@ def test_component_boundaries_count():
 
 
 @given(name=st.text(max_size=300), platform=st.text(max_size=20), value=st.text(max_size=20))
+@example(name="x" * 300, platform="cpu", value="")
 def test_every_key_can_be_stored_and_parsed(name, platform, value):
     """Whatever JAX calls a module or a platform, stores and listings can carry the key."""
     made = key(

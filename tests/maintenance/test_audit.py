@@ -11,7 +11,7 @@ from ejcache import entry
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import ENTRIES
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.maintenance.audit import Problem, audit, audit_structure
+from ejcache.maintenance.audit import Problem, audit, audit_structure, take_back
 from ejcache.maintenance.eviction import EvictionPass, ScannedStore, run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.stores.local.store import LocalStore
@@ -181,6 +181,17 @@ def test_an_entry_replaced_by_another_process_stays(tmp_path):
     seen = audit(store, list(store.entries()), fix=True)
     assert [f.repaired for f in seen.findings] == [True]
     assert audit(store, list(store.entries())).findings == []
+
+
+def test_only_what_is_intact_is_put_back(tmp_path):
+    """Quarantine gives back a whole entry; one with a good header and damage after it stays where it is."""
+    with LocalStore(tmp_path / "cache") as store:
+        good, damaged = put(store, "good"), flipped(put(store, "damaged"), -40)
+        store.replace("damaged", damaged)
+        assert store.quarantine("good", good)
+        assert store.quarantine("damaged", damaged)
+        assert take_back(store) == 1
+        assert [(e.key, store.peek(e.key)) for e in store.entries()] == [("good", good)]
 
 
 def test_lost_files_of_a_local_store(tmp_path):
