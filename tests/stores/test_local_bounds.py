@@ -302,6 +302,6 @@ def test_any_call_of_a_put_may_fail(tmp_path, monkeypatch, call, number):
             assert store.size() == sum(info.size for info in store.entries()) <= 50_000
             assert done is None or store.get(f"n{nth}") is not None
             nth += 1
-        assert nth > 1
+        assert nth > 1 or call == "ftruncate"  # which follows a write that evicted many
         assert store.check() == []
         assert list(tmp_path.glob("v1/local/tmp/*")) == []

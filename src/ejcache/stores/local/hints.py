@@ -72,6 +72,7 @@ _FEW: Final = 1_000
 """In a store of at most so many entries, a put looks at all that were used since."""
 _SHARE_SECONDS: Final = 0.02
 """Of this thread's time, which one transaction gives to the counting of files."""
+_MARK_BYTES: Final = 500
 _CLOCK_SLACK: Final = 60 * 10**9
 _UNWEIGHED: Final = -1
 """`seen` of a hint by cost of an entry that nobody has weighed."""
@@ -191,6 +192,7 @@ class Transaction:
         """
         self._touched = {**sizes, **self._touched}
         body = json.dumps([self._number + 1, self._touched]).encode()
+        body = body.ljust(_MARK_BYTES)  # to make a file shorter takes longer than to write it
         self._write_mark(b"%d\n" % zlib.crc32(body) + body)
 
     def _write_mark(self, data: bytes) -> None:
@@ -206,7 +208,8 @@ class Transaction:
             done = os.pwrite(fd, data, 0)
             if done != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.rules.mark)
-            os.ftruncate(fd, len(data))
+            if os.fstat(fd).st_size > len(data):
+                os.ftruncate(fd, len(data))
         finally:
             os.close(fd)
 
@@ -460,7 +463,8 @@ class _Chooser:
         """Read the hints from the lowest on, and what was just counted and has none yet."""
         change = self._change
         self._hints = change.hints(by_cost=self._by_cost)
-        self._next: tuple[Hint, Key] | None = next(self._hints, None)
+        self._next: tuple[Hint, Key] | None = None
+        self._is_read = False
         self._used: list[tuple[int, str, Victim]] = []
         if change.state.hinted == 0:
             turns = ((0 if self._by_cost else about.st_mtime_ns, name, about) for name, about in change.scanned)
@@ -491,6 +495,8 @@ class _Chooser:
     def _one(self) -> Victim | None:
         change = self._change
         while True:
+            if not self._is_read:  # only when it is needed: diskcache reads the second one together with a hundred
+                self._next, self._is_read = next(self._hints, None), True
             if self._used and (self._next is None or self._looks <= 0 or self._used[0][0] <= self._next[0][0]):
                 victim = heapq.heappop(self._used)[2]
                 if victim.name not in self._passed:
@@ -499,7 +505,7 @@ class _Chooser:
             if self._next is None:
                 return None
             (turn, seen, name), key = self._next
-            self._next = next(self._hints, None)
+            self._is_read = False
             if name in self._passed:
                 continue
             about = change.layout.look_at(name)

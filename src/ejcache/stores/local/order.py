@@ -105,6 +105,7 @@ class EvictionOrder:
         self.layout = rules.layout
         self._timeout = timeout
         self._lock = ThreadLock(str(self.layout.root))
+        self._file_lock = Path(self.layout.lock)
         self._cache: Cache | None = None
         self._id: tuple[int, int] | None = None
         self._is_inside = self._is_forked = self._is_held_for_fork = False
@@ -135,7 +136,7 @@ class EvictionOrder:
         deadline = time.monotonic() + (self._timeout if patience is None else patience)
         for _ in range(3):
             # Not in a generator of our own: one that an exception has left holds the locks until it is collected.
-            with self._lock.until(deadline), exclusive(Path(self.layout.lock), deadline=deadline, anew=True):
+            with self._lock.until(deadline), exclusive(self._file_lock, deadline=deadline, anew=True):
                 try:
                     done, is_stale, is_complete = self._run(action, deadline)
                 except (sqlite3.Error, Timeout, UnicodeError) as exc:
@@ -234,7 +235,7 @@ class EvictionOrder:
             StoreBusyError: others kept the store busy until the deadline.
         """
         deadline = time.monotonic() + self._timeout
-        with self._lock.until(deadline), exclusive(Path(self.layout.lock), deadline=deadline, anew=True):
+        with self._lock.until(deadline), exclusive(self._file_lock, deadline=deadline, anew=True):
             return action()
 
     def _discard(self) -> None:
@@ -313,14 +314,17 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _begun(cache: Cache, deadline: float) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(cache.transact())
-                break
-            except Timeout:  # which diskcache makes of every error
-                _begin_and_end(f"{cache.directory}/{_DATABASE}", deadline)
-        yield
+    while True:
+        has_begun = False
+        try:
+            with cache.transact():
+                has_begun = True
+                yield
+            return
+        except Timeout:  # which diskcache makes of every error
+            if has_begun:
+                raise
+            _begin_and_end(f"{cache.directory}/{_DATABASE}", deadline)
 
 
 def _probe(place: str, deadline: float) -> None:
