@@ -124,16 +124,24 @@ def test_operations_of_named_modules_are_tuned(operations, tmp_path):
 @pytest.mark.parametrize(("module", "tuned"), [("safe_operations", 0), ("safe_types", 1)])
 def test_types_are_those_of_named_modules(operations, tmp_path, module, tuned):
     """A type that only an annotation of the operation names is refused, and the sentence names `--module`."""
-    (tmp_path / "safe_types.py").write_text("import enum\n\nclass Mode(enum.Enum):\n    ONE = 1\n")
+    (tmp_path / "safe_types.py").write_text(OPERATION.partition("@autotuned")[0].replace("Options", "Mode"))
     (tmp_path / f"{operations}.py").write_text(
-        OPERATION.replace("option=None", "option: 'safe_types.Mode' = None") + "\nimport safe_types as _\n"
+        OPERATION.replace("option=None", "option: 'safe_types.Mode' = None") + "\nimport safe_types\n"
     )
-    array, mode = {"array": "float32", "shape": [4]}, {"enum": "safe_types:Mode", "name": "ONE"}
+    array, mode = {"array": "float32", "shape": [4]}, {"object": "safe_types:Mode", "fields": {"size": 2}}
     place = recorded(tmp_path / "place", {"kind": "autotuned", "object": "safe_operations:op"}, array, mode)
     said = ejcache("tuned", "tune", "--dir", place, "--module", operations, "--module", module, "--json")
     sys.modules.pop("safe_types", None)
-    assert said.json["tuned"] == tuned
+    assert said.json["tuned"] == tuned, said.json
     assert tuned or "no named module has it" in said.json["tuned_calls"][0]["problem"]
+
+
+def test_an_enumeration_of_a_library_is_used(operations, tmp_path):
+    """The precision of a product, as calls of kernels have it, needs no --module."""
+    array, option = {"array": "float32", "shape": [4]}, {"enum": "jax._src.lax.lax:Precision", "name": "HIGHEST"}
+    place = recorded(tmp_path / "place", {"kind": "autotuned", "object": "safe_operations:op"}, array, option)
+    said = ejcache("tuned", "tune", "--dir", place, "--module", operations, "--json")
+    assert said.json["tuned"] == 1, said.json
 
 
 CALL = '{"ejcache": "autotune call", "schema": 1, "operation": %s, "how": {}, "args": [%s], "kwargs": {}}'

@@ -198,10 +198,10 @@ def _decoded(value: Any, names: RecordedNames) -> Any:
         case "dtype":
             return _scalar_class(value["dtype"]) if value.get("class") else _dtype(value["dtype"])
         case "enum":
-            return _type_at(value["enum"], names)[value["name"]]
+            return _enumeration(value["enum"], names)[value["name"]]
         case "object":
             fields = {name: _decoded(item, names) for name, item in value["fields"].items()}
-            return _type_at(value["object"], names)(**fields)
+            return _made_of_fields(value["object"], names)(**fields)
         case "tuple":
             return tuple(_decoded(item, names) for item in value["tuple"])
         case "list":
@@ -211,16 +211,21 @@ def _decoded(value: Any, names: RecordedNames) -> Any:
     return names.find_trusted(value["import"])
 
 
-def _type_at(path: str, names: RecordedNames) -> Any:
-    """Return the dataclass, named tuple or enumeration at `path`; other classes may do anything when they are made."""
-    found = names.find_trusted(path)
-    if isinstance(found, type) and (
-        dataclasses.is_dataclass(found)
-        or issubclass(found, enum.Enum)
-        or (issubclass(found, tuple) and hasattr(found, "_fields"))
-    ):
+def _enumeration(path: str, names: RecordedNames) -> Any:
+    """Return the enumeration at `path`, of any loaded module: a member of one is looked up, and nothing is called."""
+    found = names.find(path)
+    if isinstance(found, type) and issubclass(found, enum.Enum):
         return found
-    raise UsageError(f"{path} is not a dataclass, a named tuple or an enumeration")
+    raise UsageError(f"{path} is not an enumeration")
+
+
+def _made_of_fields(path: str, names: RecordedNames) -> Any:
+    """Return the dataclass or named tuple at `path`; other classes may do anything when they are made."""
+    found = names.find_trusted(path)
+    is_named_tuple = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
+    if is_named_tuple or (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        return found
+    raise UsageError(f"{path} is not a dataclass or a named tuple")
 
 
 def _dtype(name: str) -> Any:
