@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _BY_USE, _BY_COST = "by last use", "by cost"
 _BARS: Final = {("loop", 1.1): 90, ("loop", 0.3): 70, ("team", 1.1): 85, ("team", 0.3): 78}
 """Per cent, by the trace and the spread of the seconds for each byte."""
-_SIZES: Final = {10_000: "in its row", 20_000: "in a file"}
-"""Bytes of an entry, and where a store keeps its value."""
+_BYTES: Final = 20_000
+"""Of an entry."""
 
 
 @case("evict-replay", title="a cache that is too small: seconds of compiling that it saves, by its order", order=21)
@@ -53,26 +53,25 @@ def put(context: Context, outcome: Outcome) -> None:
     """A put by cost notes one number more, and evicts from another place than where it writes."""
     rounds, repeats = context.pick((40, 50), (5, 10))
     for count in context.pick([10_000, 100_000], [1_000]):
-        for size, where in _SIZES.items():
-            putters = {}
-            with context.directory() as directory:
-                for order in (_BY_USE, _BY_COST):
-                    context.say(f"filling {count:,} of {size // 1000} kB, {order}")
-                    place = directory / order.replace(" ", "-")
-                    putters[order] = _Putter(place, order, count=count, size=size, more=rounds * repeats)
-                context.say(f"put beside {count:,}")
-                calls = {order: (putter, repeats) for order, putter in putters.items()}
-                found = take_turns(calls, rounds=rounds, between=os.sync)
-            outcome.line(
-                f"put {size // 1000} kB, {count:,} resident", {o: summarize(taken) for o, taken in found.items()}
-            )
-            processor = {order: putter.processor for order, putter in putters.items()}
-            for what, samples in (("", found), (", processor time", processor)):
-                means = [_means(samples[order], repeats) for order in (_BY_COST, _BY_USE)]
-                value, interval = paired_ratio(list(zip(*means, strict=True)))
-                name = f"put at {count:,}, {where}{what}: {_BY_COST} ÷ {_BY_USE}"
-                outcome.ratio(name, value, at_most(1.2), interval=interval)
-    outcome.note(f"Compared are the means of {repeats} puts: one put of about 40 moves the log into the index.")
+        putters = {}
+        with context.directory() as directory:
+            for order in (_BY_USE, _BY_COST):
+                context.say(f"filling {count:,} of {_BYTES // 1000} kB, {order}")
+                place = directory / order.replace(" ", "-")
+                putters[order] = _Putter(place, order, count=count, size=_BYTES, more=rounds * repeats)
+            context.say(f"put beside {count:,}")
+            calls = {order: (putter, repeats) for order, putter in putters.items()}
+            found = take_turns(calls, rounds=rounds, between=os.sync)
+        outcome.line(
+            f"put {_BYTES // 1000} kB, {count:,} resident", {o: summarize(taken) for o, taken in found.items()}
+        )
+        processor = {order: putter.processor for order, putter in putters.items()}
+        for what, samples in (("", found), (", processor time", processor)):
+            means = [_means(samples[order], repeats) for order in (_BY_COST, _BY_USE)]
+            value, interval = paired_ratio(list(zip(*means, strict=True)))
+            name = f"put at {count:,}{what}: {_BY_COST} ÷ {_BY_USE}"
+            outcome.ratio(name, value, at_most(1.2), interval=interval)
+    outcome.note(f"Compared are the means of {repeats} puts.")
 
 
 def _store(place: Path, limit: int, order: str) -> LocalStore:
