@@ -171,6 +171,8 @@ def test_why(tmp_path):
     assert len(both) == 2
     assert both[0].sentence == latest.sentence
     assert ejcache.why("scaled", dir=tmp_path / "other") == []
+    assert ejcache.why("scaled", since="1h") == [latest]
+    assert ejcache.why("scaled", since="0s") == []
     with pytest.raises(ejcache.UsageError):
         ejcache.why(last=0)
 

@@ -96,6 +96,31 @@ def test_unsure_verdicts_say_why(monkeypatch):
     assert "unsure" not in sure.measurement
 
 
+def test_what_no_round_has_measured_does_not_win(monkeypatch):
+    """Where the default fails and time ends in the first round, the winner is a candidate that was run in it."""
+
+    def seconds(n):
+        if n == 0:
+            raise RuntimeError("no such block")
+        return 13.0 - n
+
+    machine = Machine(seconds)
+    machine.install(monkeypatch)
+    ran = []
+    run = machine.run
+
+    def noted(configuration, count=1):
+        took = run(configuration, count)
+        ran.append(configuration)
+        return took
+
+    machine.run = noted
+    record = machine.tune([0, 1, 2], Tuner(budget=30.0))
+    assert "the budget of 30 s ended after 0 rounds" in record.measurement["unsure"]
+    assert ran[:2] == [1, 2]
+    assert record.configuration == ran[2]
+
+
 AXES = {"m": [16, 32, 64, 128, 256], "n": [16, 32, 64, 128, 256], "k": [16, 32, 64, 128, 256], "s": [1, 2], "w": [4, 8]}
 SPACE = [dict(zip(AXES, values, strict=True)) for values in itertools.product(*AXES.values())]
 

@@ -13,7 +13,7 @@ from store_processes import in_fork
 
 from ejcache.bucket.breaker import FAILED, CircuitBreaker, StorageNote, breaker_for, forget_breakers
 from ejcache.bucket.object_names import entry_name
-from ejcache.bucket.retry import RetryPolicy, TransientError
+from ejcache.bucket.retry import RetryPolicy, ThrottledError, TransientError
 from ejcache.errors import (
     NoPermissionError,
     StoreBusyError,
@@ -225,6 +225,15 @@ def test_one_object_that_fails_closes_no_bucket_that_failed_this_host(failed_lat
     assert failed_lately.probed.is_set()
     failed_lately.error = None
     assert failed_lately.read("b") is None
+
+
+def test_another_name_is_asked_for_at_once(failed_lately):
+    """Storage that asks to slow down for one object is asked for another name without the wait that it asks for."""
+    failed_lately.error = TransientError("slow down", throttled=True, retry_after=60.0)
+    with pytest.raises(ThrottledError, match="slow down"):
+        failed_lately.read("a")
+    assert failed_lately.probed.is_set()
+    assert not failed_lately.breaker.is_open
 
 
 @pytest.mark.parametrize("error", [StoreRefusedError("no bucket"), None], ids=["fails", "answers"])
