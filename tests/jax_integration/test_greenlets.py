@@ -51,6 +51,24 @@ def test_a_program_that_patches_late(tmp_path, library):
         assert (values, errors) == ([40.0, 21.0], 0)
 
 
+@pytest.mark.parametrize("library", sorted(PATCHES))
+def test_a_program_that_patches_after_it_compiled(tmp_path, library):
+    """Threads of ours run then, and would share locks with greenlets: the program goes on and ends without ejcache."""
+    program = f"""
+import warnings
+warnings.simplefilter("ignore")
+import jax, numpy as np
+print(jax.jit(lambda x: x * 2)(np.float32(20)))
+{PATCHES[library]}
+print(jax.jit(lambda x: x + 1)(np.float32(20)), jax.jit(lambda x: x + 2)(np.float32(20)))
+"""
+    env = {"HOME": str(tmp_path), "EJCACHE": f"{tmp_path}/cache/", "EJCACHE_MIN_COMPILE_SECONDS": "0"}
+    for _ in range(2):
+        finished = run_program([sys.executable, "-c", program], env=env, timeout=120)
+        assert finished.stdout == "40.0\n21.0 22.0\n"
+        assert finished.stderr.count("replaced Python's threads after ejcache had begun") == 1
+
+
 def test_a_patch_after_the_import():
     """A call with a timeout ends also where gevent comes after ejcache; eventlet asks to be the first import."""
     program = f"""

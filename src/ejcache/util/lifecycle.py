@@ -151,9 +151,32 @@ def run_exit_phases_first() -> None:
     atexit.register(run_exit_phases)
 
 
+_FOR_EVER: Final = threading.Lock()
+_FOR_EVER.acquire()
+_kinds: Final[set[object]] = set()
+"""`threading.get_ident`, as it was when we started a thread."""
+
+
+def is_patched_late() -> bool:
+    """True if gevent or eventlet has replaced the functions of `threading` since we have started a thread.
+
+    Then our threads are threads, and locks and events that are made from now on belong to greenlets: a process in which
+    the two meet hangs, or dies when it ends. So we do nothing any more.
+    """
+    return bool(_kinds) and threading.get_ident not in _kinds
+
+
+def wait_if_patched_late() -> None:
+    """Have this thread of ours do nothing any more, in a lock that nobody replaces, once `is_patched_late`."""
+    if is_patched_late():
+        _FOR_EVER.acquire()
+
+
 @atexit.register
 def run_exit_phases() -> None:
     """Run all phases, at the end of the process. Called by `atexit`, and by a process that ends without it."""
+    if is_patched_late():
+        return
     interrupt: BaseException | None = None
     while _callbacks:
         phase = min(phase for phase, _ in _callbacks)
@@ -192,6 +215,7 @@ _threads: Final[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
 def note_thread(thread: threading.Thread) -> None:
     """Have forks wait for what `thread` imports."""
     _threads.add(thread)
+    _kinds.add(threading.get_ident)
 
 
 def _wait_for_imports() -> None:

@@ -18,7 +18,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.lifecycle import members, note_thread, track_forks
+from ejcache.util.lifecycle import is_patched_late, members, note_thread, track_forks, wait_if_patched_late
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def start_daemon(target: Callable[..., object], *args: object, name: str) -> boo
 
     XLA ends the process if it cannot start its own threads, so the few are left to it.
     """
-    if _may_have_few_threads():
+    if _may_have_few_threads() or is_patched_late():
         return False
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     note_thread(thread)  # before it starts, as another thread may fork at once
@@ -300,6 +300,7 @@ class Scheduler:
 
 def _serve(reference: weakref.ref[Scheduler]) -> None:
     while True:
+        wait_if_patched_late()
         scheduler = reference()
         if scheduler is None or scheduler._ended():  # noqa: SLF001 (the other half of the class)
             return

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.errors import StoreUnavailableError
-from ejcache.util.lifecycle import track_forks
+from ejcache.util.lifecycle import track_forks, wait_if_patched_late
 from ejcache.util.scheduler import idle_threads, start_daemon
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class DaemonPool:
 
     def _take(self) -> _Task | None:
         while True:
+            wait_if_patched_late()
             with contextlib.suppress(IndexError):
                 return self.tasks.popleft()
             mine = threading.Event()

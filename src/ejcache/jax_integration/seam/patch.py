@@ -36,6 +36,8 @@ from ejcache.jax_integration import own_failures
 from ejcache.jax_integration.compilation import KeyRequest, Placement
 from ejcache.jax_integration.seam import watching
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
+from ejcache.util.lifecycle import is_patched_late
+from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -296,6 +298,13 @@ def _wrapper(hooks: CompileCache, own: Callable[..., Any]) -> Callable[..., Any]
 
     @functools.wraps(own)
     def compile_or_get_cached(*arguments: Any, **named: Any) -> Any:
+        if is_patched_late():
+            warn_once(
+                "patched late",
+                "ejcache: gevent or eventlet replaced Python's threads after ejcache had begun, so it goes on "
+                "without ejcache: call monkey.patch_all() before the first compilation",
+            )
+            return own(*arguments, **named)
         if named or len(arguments) < count:
             # JAX's own defaults and errors hold.
             bound = inspect.signature(own).bind(*arguments, **named)
