@@ -75,8 +75,8 @@ def put(context: Context, outcome: Outcome) -> None:
 
 
 def _store(place: Path, limit: int, order: str) -> LocalStore:
-    from ejcache.maintenance.worth import worth
     from ejcache.stores.local.store import LocalStore
+    from ejcache.stores.worth import worth
 
     return LocalStore(place, max_size=limit, worth=worth if order == _BY_COST else None)
 

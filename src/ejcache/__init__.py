@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from ejcache.journal.recorder import on_event
     from ejcache.notebook import load_ipython_extension, unload_ipython_extension
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import Store
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo, Store
     from ejcache.stores.opening import open_store
     from ejcache.values.code_files import code_digest
 
@@ -104,8 +103,7 @@ _MODULES: Final = {
     "notebook": ("load_ipython_extension", "unload_ipython_extension"),
     "values.code_files": ("code_digest",),
     "settings.table": ("Settings",),
-    "stores.base": ("Store",),
-    "stores.listing": ("EntryInfo",),
+    "stores.base": ("EntryInfo", "Store"),
     "stores.opening": ("open_store",),
 }
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}

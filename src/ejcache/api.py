@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from ejcache.maintenance.eviction import EvictionReport
     from ejcache.maintenance.eviction_plan import EvictionPolicy
     from ejcache.settings.table import Settings
-    from ejcache.stores.base import Store
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo, Store
 
     Url = str | os.PathLike[str]
 

@@ -15,8 +15,7 @@ from dead_ends import URLS, Trouble, any_request, leads_to
 from soak_turns import some
 
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.bucket.storage_causes import StorageCause
-from ejcache.errors import StoreError, StoreUnavailableError
+from ejcache.errors import StorageCause, StoreError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 
 MEGABYTE = 1 << 20

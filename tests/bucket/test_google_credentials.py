@@ -16,8 +16,7 @@ from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.gcsfs_bucket import GcsfsBucket
 from ejcache.bucket.google_credentials import Token, credentials_of, is_left_to_gcsfs
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.bucket.storage_causes import StorageCause
-from ejcache.errors import StoreRefusedError, StoreUnavailableError
+from ejcache.errors import StorageCause, StoreRefusedError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 
 PROGRAM = """

@@ -13,7 +13,7 @@ from cli_helpers import ejcache, files, fill
 from mounts import mount_nfs
 from soak_turns import some
 
-from ejcache.bucket.storage_causes import StorageCause
+from ejcache.errors import StorageCause
 from ejcache.maintenance import doctor as doctor_module
 from ejcache.maintenance.doctor import remedy
 from ejcache.stores import opening

@@ -396,7 +396,7 @@ def test_a_profile_is_as_recent_as_its_program():
     """Nobody reads it until it is needed, and it is to be there then."""
     from ejcache.keys.key import CacheKey, profile_key
     from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo
 
     used, unused = (CacheKey(name="jit_f", platform="cpu", components={"computation": text}) for text in "ab")
     entries = [

@@ -11,7 +11,7 @@ import pytest
 import ejcache.stores.local.store
 from ejcache.entry import decode
 from ejcache.jax_integration.preload.run_profile import decode_profile
-from ejcache.stores.abilities import TwoTiers
+from ejcache.stores.base import TwoTiers
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore

@@ -34,8 +34,8 @@ from ejcache.journal.objects import (
 )
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.maintenance.listed_entries import Listing
-from ejcache.maintenance.worth import order_by_cost
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.base import EntryInfo
+from ejcache.stores.worth import order_by_cost
 
 GOLDEN = Path(__file__).parents[1] / "data" / "journal"
 USES = {

@@ -11,7 +11,7 @@ import pytest
 from ejcache.errors import SettingError
 from ejcache.keys.key import parse_any_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy, Reason
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.base import EntryInfo
 
 NOW = 1_000_000.0
 DAY = 86_400.0

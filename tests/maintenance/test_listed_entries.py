@@ -11,7 +11,7 @@ from ejcache.journal.line import EntryUse
 from ejcache.journal.objects import decode_lines, encode_ordered
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.base import EntryInfo
 
 
 def long_key(number):

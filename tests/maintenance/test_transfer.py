@@ -6,7 +6,7 @@ from helpers import traced_memory
 
 from ejcache import entry
 from ejcache.maintenance.transfer import CopyPlan, Selection, transfer
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.base import EntryInfo
 from ejcache.stores.memory import MemoryStore
 
 EVERYTHING = Selection()

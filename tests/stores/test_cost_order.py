@@ -7,8 +7,8 @@ from cli_helpers import ejcache
 from eviction_traces import encoded, loop, saved, team, upgrade
 from soak_turns import some
 
-from ejcache.maintenance.worth import worth
 from ejcache.stores.local.store import LocalStore
+from ejcache.stores.worth import worth
 
 
 def stored(store, key, *, seconds, size=10_000):

@@ -15,8 +15,8 @@ from soak_turns import some
 from ejcache.errors import StoreError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.maintenance.worth import worth
 from ejcache.stores.local.store import LocalStore
+from ejcache.stores.worth import worth
 
 MB = 10**6
 DAY = 86_400

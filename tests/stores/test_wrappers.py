@@ -6,7 +6,7 @@ import pytest
 import store_invariants as invariants
 from store_faults import FaultStore, WrapperStore
 
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.base import EntryInfo
 from ejcache.stores.memory import MemoryStore
 
 

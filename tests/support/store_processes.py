@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo
 
 __all__ = ["Call", "Peer", "PeerStore", "in_fork", "peers"]
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.base import Bucket
 from ejcache.bucket.retry import TransientError, seconds_of
-from ejcache.bucket.storage_causes import StorageCause
 from ejcache.errors import (
     NoPermissionError,
+    StorageCause,
     StoreNotAskedError,
     StoreReadOnlyError,
     StoreRefusedError,

@@ -34,8 +34,7 @@ from ejcache.bucket.google_credentials import (
 from ejcache.bucket.https_client import HttpAnswer, HttpsClient
 from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, check_digest, content_md5, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
-from ejcache.bucket.storage_causes import StorageCause
-from ejcache.errors import MALFORMED, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
+from ejcache.errors import MALFORMED, StorageCause, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable
 from ejcache.util.units import plural
 

@@ -16,8 +16,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.bucket.storage_causes import StorageCause
-from ejcache.errors import StoreUnavailableError
+from ejcache.errors import StorageCause, StoreUnavailableError
 from ejcache.settings.environment import all_variables, environment_variable
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ejcache.bucket.storage_causes import StorageCause
-from ejcache.errors import StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
+from ejcache.errors import StorageCause, StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
 from ejcache.util.log import LONG_WAIT, say_waiting
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.time_budget import Budget, current_budget

@@ -22,8 +22,7 @@ from ejcache.bucket.loop_bucket import LoopBucket
 from ejcache.bucket.object_names import TEMPORARY, process_name
 from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError
-from ejcache.bucket.storage_causes import StorageCause
-from ejcache.errors import StoreError, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
+from ejcache.errors import StorageCause, StoreError, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ejcache.cache.policy import CachePolicy
     from ejcache.cache.stats import Stats
     from ejcache.settings.table import Settings
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo
 
 
 _HEADER_FIELDS: Final = (

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED, StoreBusyError, StoreError
-from ejcache.stores.abilities import Clearable
+from ejcache.stores.base import Clearable
 from ejcache.stores.epochs import spool_folder, tier_folder
 from ejcache.stores.tiered.pending_uploads import PendingUploads
 from ejcache.util.files import make_below, read_regular, write_atomically

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 from ejcache.cache.switch import MAX_BYTES, CacheSwitch, OpenedStore, Reading
 from ejcache.keys.key import evicted_before
-from ejcache.maintenance.worth import worth
 from ejcache.stores.location import Location
 from ejcache.stores.opening import detect_shared_storage, open_store, usable_location
-from ejcache.stores.tier_directory import find_local_tier
 from ejcache.util.directory_access import POLICY
 from ejcache.util.files import read_regular
 
@@ -61,6 +59,8 @@ def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:
     if settings.evict != "cost":
         return None
 
+    from ejcache.stores.worth import worth  # the door to eviction by cost
+
     return worth
 
 
@@ -78,6 +78,8 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
     from ejcache.coordination.single_flight import SingleFlight  # a room that no hit needs
 
     if detect_shared_storage(location):
+        from ejcache.stores.tier_directory import find_local_tier  # the door to shared storage
+
         place = find_local_tier(location, settings)
         scratch = None if place is None else place / "scratch"
         if scratch is None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.maintenance.recalls import Recalls
     from ejcache.settings.table import Settings
-    from ejcache.stores.abilities import TwoTiers
+    from ejcache.stores.base import TwoTiers
     from ejcache.util.time_budget import Budget
 
 _NAMED: Final = 10

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.entry import Header
     from ejcache.keys.key import KeyParts
-    from ejcache.stores.base import Store
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo, Store
 
 
 _HEADER_GUESS: Final = 8192

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from ejcache.cli import output
 from ejcache.cli.output import warn
-from ejcache.errors import SettingError
+from ejcache.errors import SettingError, UsageError
 from ejcache.settings.described import SETTINGS
 from ejcache.stores.location import Location
+from ejcache.util.log import printable
 from ejcache.util.threads import call_with_timeout
 from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number
 
@@ -173,3 +176,19 @@ def examples(*lines: str) -> str:
     """Return the foot of a command's help: command lines, without `ejcache`."""
     shown = "\n".join(f"  ejcache {line}" for line in lines)
     return f"\b\nExamples:\n{shown}"
+
+
+def confirm(question: str, *, yes: bool, as_json: bool) -> None:
+    """Ask before all or most entries are removed.
+
+    Raises:
+        UsageError: nobody can answer, and `--yes` was not given.
+        typer.Exit: the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty() or as_json:
+        raise UsageError("this asks before it removes everything: give --yes where nobody can answer")
+    if not typer.confirm(printable(question), err=True):
+        output.warn("nothing was removed")
+        raise typer.Exit(1)

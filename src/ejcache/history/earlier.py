@@ -28,9 +28,9 @@ from ejcache.history.environment import variant_of
 from ejcache.history.known_entries import KnownEntries, stored_text
 from ejcache.history.log import recall_programs
 from ejcache.history.program import argument_types, caller_of, defined_by_jax, digest_of, with_facts
-from ejcache.history.starts import in_starts
 from ejcache.history.text import read_text
 from ejcache.journal.line import HIT
+from ejcache.journal.start_records import in_starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

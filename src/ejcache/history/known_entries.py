@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from ejcache.stores.base import Store
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo, Store
 
 _HEADER_BYTES: Final = 64 * 1024
 NEWEST: Final = 2000

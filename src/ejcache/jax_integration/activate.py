@@ -20,7 +20,6 @@ from ejcache.jax_integration import in_charge, why_not_ours
 from ejcache.jax_integration.lowering.platform_toolchain import read_libraries_ahead
 from ejcache.jax_integration.seam.flags import FlagReader
 from ejcache.jax_integration.seam.pickling import patch_pickler
-from ejcache.settings.described import SETTINGS
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import (
     SettingsSource,
@@ -285,6 +284,8 @@ class _Signature(inspect.Signature):
         written.__kwdefaults__, written.__annotations__ = enable.__kwdefaults__, enable.__annotations__
         named = [each for each in inspect.signature(written).parameters.values() if each.kind is not each.VAR_KEYWORD]
         given = {each.name for each in named}
+        from ejcache.settings.described import SETTINGS  # the door to settings in words
+
         settings = [
             inspect.Parameter(
                 each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.annotation

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.keys.accelerators import IGNORED_VARIABLES, canonical_options, canonical_words, split_words
-from ejcache.keys.flags import canonical_flags, split_flags
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -52,18 +49,25 @@ def compile_variables(
     xla_flags = environ.get("XLA_FLAGS", "")
     if not xla_flags.lstrip(" \t\r\n").startswith("-") and flags_files:
         xla_flags = flags_files.get(xla_flags, xla_flags)
-    if tokens := canonical_flags(split_flags(xla_flags), content=content):
-        variables["XLA_FLAGS"] = "\n".join(tokens)
+    if xla_flags:
+        from ejcache.keys.flags import canonical_flags, split_flags  # the door to flags
+
+        tokens = canonical_flags(split_flags(xla_flags), content=content)
+        variables |= {"XLA_FLAGS": "\n".join(tokens)} if tokens else {}
     name = platform.lower()
     # Only libtpu reads it, but a plug-in of another name may contain libtpu.
-    libtpu_flags = "" if name in ("cpu", *_GPU_PLATFORMS) else environ.get("LIBTPU_INIT_ARGS", "")
-    if tokens := canonical_words(split_words(libtpu_flags), content=content):
-        variables["LIBTPU_INIT_ARGS"] = "\n".join(tokens)
+    if name not in ("cpu", *_GPU_PLATFORMS) and (libtpu_flags := environ.get("LIBTPU_INIT_ARGS", "")):
+        from ejcache.keys.accelerators import canonical_words, split_words  # the door to accelerators
+
+        tokens = canonical_words(split_words(libtpu_flags), content=content)
+        variables |= {"LIBTPU_INIT_ARGS": "\n".join(tokens)} if tokens else {}
     if name in _GPU_PLATFORMS:
         variables |= {known: environ[known] for known in _GPU_VARIABLES.split() if environ.get(known)}
         variables |= _beginning_with("TRITON_", environ, ignored=_TRITON_IGNORED)
     if name == "neuron":
         # Every variable that is not known to matter at run time only, because an unknown one may matter.
+
+        from ejcache.keys.accelerators import IGNORED_VARIABLES, canonical_options  # the door to accelerators
 
         variables |= _beginning_with("NEURON_", environ, ignored=IGNORED_VARIABLES)
         variables.pop("NEURON_CC_FLAGS", None)

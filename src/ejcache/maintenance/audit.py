@@ -16,8 +16,7 @@ from ejcache.util.threads import in_parallel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ejcache.stores.base import Store
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo, Store
 
 
 class Problem(StrEnum):

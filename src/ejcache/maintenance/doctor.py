@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.object_names import process_name
 from ejcache.bucket.retry import RetryPolicy, TransientError
-from ejcache.bucket.storage_causes import StorageCause
-from ejcache.errors import NoPermissionError, StoreError, StoreReadOnlyError
+from ejcache.errors import NoPermissionError, StorageCause, StoreError, StoreReadOnlyError
 from ejcache.stores.contents import is_of_plain_jax
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore

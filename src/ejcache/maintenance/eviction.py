@@ -33,9 +33,8 @@ from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.listed_entries import Listing
-from ejcache.stores.abilities import Clearable, DeletesMany
+from ejcache.stores.base import Clearable, DeletesMany, EntryInfo
 from ejcache.stores.epochs import split_name
-from ejcache.stores.listing import EntryInfo
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.store_keys import unescape_key
 

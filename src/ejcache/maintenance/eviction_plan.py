@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING
 from ejcache.errors import SettingError
 from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.listed_entries import EntryTable
-from ejcache.maintenance.worth import order_by_cost
+from ejcache.stores.worth import order_by_cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo
 
 
 class Reason(StrEnum):

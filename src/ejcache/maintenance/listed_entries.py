@@ -10,7 +10,7 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from ejcache.journal.line import EntryUse
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.base import EntryInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

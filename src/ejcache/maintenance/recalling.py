@@ -21,7 +21,7 @@ from ejcache.maintenance.eviction import storage_time
 from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.recalls import Recalls, Rule, Stamp, digests_of
 from ejcache.maintenance.stored_policy import begin_epoch, change_recalls
-from ejcache.stores.abilities import Clearable
+from ejcache.stores.base import Clearable
 from ejcache.stores.epochs import split_name
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.locks import living

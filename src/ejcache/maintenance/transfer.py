@@ -21,7 +21,7 @@ from ejcache.util.threads import THREADS, in_parallel
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo
 
 
 _PATIENCE: Final = 5

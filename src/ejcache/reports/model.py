@@ -16,9 +16,8 @@ from ejcache.history.causes import NEW, OF_TEXTS, OUTCOMES, Cause, cause, title_
 from ejcache.history.earlier import Earlier, Texts
 from ejcache.history.findings import SmallerFindings
 from ejcache.history.program import is_of_jax
-from ejcache.history.starts import in_starts
 from ejcache.journal.line import HIT, saved_seconds, seconds_to_get
-from ejcache.journal.start_records import beginning_of
+from ejcache.journal.start_records import beginning_of, in_starts
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.errors import ConfigFileError, SettingError
-from ejcache.settings.described import misspelt, refused, refused_by_jax, setting_in_file, setting_named
 from ejcache.settings.directories import configuration_files, default_directory, may_exist, or_temporary
 from ejcache.settings.environment import OTHER_VARIABLES, variables_to_compare
 from ejcache.settings.table import (
@@ -57,6 +56,8 @@ def name_of(name: str) -> str:
     """
     found = NAMES.get(name) or NAMES.get(f"jax_{name}")
     if found is None:
+        from ejcache.settings.described import setting_named  # the door to settings in words
+
         return setting_named(name).name
     return found
 
@@ -70,6 +71,8 @@ def parse(name: str, value: Any, *, source: str = "") -> Any:
     try:
         return read_value(name, value)
     except (TypeError, ValueError, OverflowError, AttributeError) as exc:  # a file may hold a table or a list
+        from ejcache.settings.described import refused  # the door to settings in words
+
         raise refused(name, value, source) from exc
 
 
@@ -167,6 +170,8 @@ def _filed_values(env: Mapping[str, str], problems: list[SettingError]) -> dict[
             continue
         for name, value in values.items():
             try:
+                from ejcache.settings.described import setting_in_file  # the door to settings in words
+
                 setting = setting_in_file(name).name
                 if setting not in found:
                     parsed = parse(setting, value, source=f"{name} in {path}")
@@ -183,6 +188,8 @@ def _misspelt(env: Mapping[str, str]) -> list[SettingError]:
     unknown = sorted(name for name in ours if name not in known and name not in OTHER_VARIABLES)
     if not unknown:
         return []
+
+    from ejcache.settings.described import misspelt  # the door to settings in words
 
     return misspelt(unknown)
 
@@ -230,6 +237,8 @@ def _parse_variable(name: str, variable: str, text: str) -> Any:
         try:
             jax_reading(KINDS[name], text)
         except ValueError as exc:
+            from ejcache.settings.described import refused_by_jax  # the door to settings in words
+
             raise refused_by_jax(name, text) from exc
     return parse(name, text, source=variable)
 

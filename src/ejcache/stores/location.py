@@ -1,4 +1,4 @@
-"""Where a cache is: one parsed `Location` for every spelling of a directory or a URL.
+"""Where a cache is: one parsed `Location` for every spelling of a directory or a URL, shown without credentials.
 
 Nothing is looked at, but for a scheme that is not known here: an installed package may have a file system for it.
 """
@@ -6,12 +6,139 @@ Nothing is looked at, but for a scheme that is not known here: an installed pack
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from ejcache.stores.urls import read_url, refuse, without_credentials
+from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
-    from ejcache.stores.urls import LocationKind
+    from typing import Literal
+
+    LocationKind = Literal["memory", "directory", "gcs", "s3", "azure", "fsspec"]
+    """Which kind of storage a location names."""
+
+ACCEPTED_URL: Final = (
+    "a directory such as /var/cache/ejcache or ~/cache, file:///directory, gs://bucket/prefix, s3://bucket/prefix, "
+    "az://container/prefix or abfs://container/prefix, each with ?anonymous behind it if the bucket is public, "
+    "memory://name, or with EJCACHE_UNTESTED_SCHEMES=1 a URL of another file system that fsspec "
+    "can write to, or that an installed package has for fsspec"
+)
+
+_SCHEME: Final = r"([A-Za-z][A-Za-z0-9+.-]*):(//)?"
+_USERINFO: Final = r"[^/@?]*:(?!\d*(?:/|$))"
+"""The beginning of `user:password@host`: a colon in the host part that no port number follows."""
+
+_BUCKETS: Final[dict[str, tuple[str, LocationKind]]] = {
+    "gs": ("gs", "gcs"),
+    "gcs": ("gs", "gcs"),
+    "s3": ("s3", "s3"),
+    "s3a": ("s3", "s3"),
+    "az": ("az", "azure"),
+    "abfs": ("abfs", "azure"),
+    "abfss": ("abfss", "azure"),
+}
+"""For each spelling of a scheme: the one that is used in messages and digests, and its kind."""
+_ANONYMOUS: Final = "?anonymous"
+_PUBLIC: Final = frozenset({"gcs", "s3", "azure"})
+"""Kinds of storage that may be public: `gs://bucket/prefix?anonymous` is read without credentials."""
+_NAMES_ACCOUNT: Final = frozenset(
+    {"abfs", "abfss", "adl", "az", "ftp", "hdfs", "oci", "ocilake", "sftp", "smb", "webhdfs"}
+)
+"""Protocols whose URLs name a container or a user before an `@`; for the others that part can only be a credential."""
+_OTHERS: Final = (_NAMES_ACCOUNT - _BUCKETS.keys() - {"sftp"}) | {
+    "arrow_hdfs", "dbfs", "gdrive", "hf", "lakefs", "oss", "tos", "webdav",
+}  # fmt: skip
+"""Protocols of fsspec's known implementations that can be written to. Asking fsspec would cost its import."""
+
+
+def read_url(text: str) -> tuple[LocationKind, str, str, str, bool] | None:
+    """Return the kind of a URL (`LocationKind`), its one spelling, bucket and prefix, and if it is anonymous.
+
+    Of a file, the second is the path. None if `text` is no URL but a path.
+
+    Raises:
+        UsageError: it names no store, or carries a credential. The message says what is accepted, and it never repeats
+            the credential.
+    """
+    scheme = re.match(_SCHEME, text)
+    if scheme is None:
+        return None
+    name = scheme[1].lower()
+    if name == "file":
+        parts = _split(text)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/") or parts.query or parts.fragment:
+            raise refuse(text, "a file URL is file:// and an absolute path")
+        return "directory", unquote(parts.path), "", "", False
+    if scheme[2] is None:
+        raise refuse(text, f"a URL cannot begin with {scheme[1]}: without //")
+    rest = text[scheme.end() :]
+    if name == "memory":
+        return "memory", f"memory://{rest}", rest, "", False
+    return _remote(name, rest, text)
+
+
+def without_credentials(text: str) -> str:
+    """Return `text` without a password, a token or a query, if it is a URL."""
+    scheme = re.match(_SCHEME, text)
+    if scheme is None or scheme[2] is None:
+        return text
+    rest, mark, query = text[scheme.end() :].partition("?")
+    name = scheme[1].lower()
+    if re.match(_USERINFO, rest):
+        rest = "***@" + rest.rpartition("@")[2] if "@" in rest else "***"
+    elif "@" in rest.partition("/")[0] and name not in _NAMES_ACCOUNT:
+        rest = "***@" + rest.partition("@")[2]
+    query = mark + query if mark + query in ("", _ANONYMOUS) else "?***"
+    return f"{text[: scheme.end()]}{rest}{query}"
+
+
+def _split(text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError as exc:
+        raise refuse(text, f"a URL cannot have this form: {exc}") from exc
+
+
+def _remote(scheme: str, rest: str, text: str) -> tuple[LocationKind, str, str, str, bool]:
+    if scheme == "sftp":
+        raise UsageError(
+            f"{without_credentials(text)} cannot be opened as a store: mount the directory with sshfs, and give its "
+            "path (`ejcache help shared` says with which options)"
+        )
+    if scheme not in _BUCKETS and scheme not in _OTHERS and not _is_installed(scheme):
+        raise refuse(text, "this version does not support that kind of storage")
+    meant, kind = _BUCKETS.get(scheme, (scheme, "fsspec"))
+    anonymous = kind in _PUBLIC and rest.endswith(_ANONYMOUS)
+    rest = rest.removesuffix(_ANONYMOUS) if anonymous else rest
+    host = rest.partition("/")[0]
+    if re.match(_USERINFO, rest) or "?" in rest or ("@" in host and scheme not in _NAMES_ACCOUNT):
+        raise UsageError(
+            f"{without_credentials(text)} carries a credential (a password, a token or a query), which would show up "
+            "in logs: remove it from the URL and put credentials in the variables or files that the storage's own "
+            "tools read"
+        )
+    bucket, _, prefix = rest.partition("/")
+    if not bucket or any(character in " #" for character in bucket):
+        is_bucket = kind in ("gcs", "s3")
+        raise refuse(text, "it names no bucket" if is_bucket else "it names no host")
+    url = f"{meant}://{rest.rstrip('/')}{_ANONYMOUS if anonymous else ''}"
+    return kind, url, bucket, prefix.strip("/"), anonymous
+
+
+def _is_installed(scheme: str) -> bool:
+    """True if an installed package has a file system for it, in the group of entry points that fsspec reads."""
+    from importlib.metadata import (
+        entry_points,
+    )  # for a scheme that is none of ours; `ejcache run --dir` would wait for it
+
+    return any(point.name == scheme for point in entry_points(group="fsspec.specs"))
+
+
+def refuse(url: object, why: str) -> UsageError:
+    """Return the error that says why a location is none."""
+    shown = repr(without_credentials(url)) if isinstance(url, str) else repr(url)
+    return UsageError(f"{shown} cannot be opened as a store: {why}; accepted is {ACCEPTED_URL}")
 
 
 class Location(NamedTuple):

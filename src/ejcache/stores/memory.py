@@ -7,9 +7,8 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.base import UNLIMITED, Store
-from ejcache.stores.entry_start import worth_of_bytes
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.base import UNLIMITED, EntryInfo, Store
+from ejcache.stores.worth import worth_of_bytes
 from ejcache.util.locks import ForkLock
 from ejcache.util.store_keys import check_key
 

@@ -14,12 +14,9 @@ from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.base import UNLIMITED
-from ejcache.stores.epochs import present_place
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import Location
-from ejcache.stores.memory import MemoryStore
-from ejcache.stores.network_filesystems import detect_sharing
 from ejcache.util.directory_access import Access, decide_access, refusal
 from ejcache.util.log import warn_once
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
@@ -83,12 +80,15 @@ def open_store(
     limit = UNLIMITED if given is None else given
     location = Location.parse(url)
     if detect_shared_storage(location):
+        from ejcache.stores.epochs import present_place  # the door to shared storage
         from ejcache.stores.shared.store import SharedStore  # the door to shared storage
 
         root = open_bucket(location, settings=settings)
         read_only = read_only or location.anonymous
         return SharedStore(present_place(root), root=root, max_size=limit, read_only=read_only)
     if location.kind == "memory":
+        from ejcache.stores.memory import MemoryStore  # the door to a cache in memory
+
         return MemoryStore(location.bucket, max_size=limit, read_only=read_only)
 
     trusted = (settings or settings_in_use()).trust_dir
@@ -199,6 +199,8 @@ def _detect_shared_directory(path: str) -> bool:
     table = list(mounts())
     if _is_on_disks_alone(path, table):
         return False
+
+    from ejcache.stores.network_filesystems import detect_sharing  # the door to shared storage
 
     return detect_sharing(path, table)
 

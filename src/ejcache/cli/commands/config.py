@@ -13,7 +13,6 @@ from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, command_settings, is_wrong_value, policy_of_directory
 from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
-from ejcache.maintenance.directory_sharing import share_directory
 from ejcache.maintenance.recalls import recalls_in_words
 from ejcache.maintenance.stored_policy import (
     LIMITS,
@@ -21,6 +20,7 @@ from ejcache.maintenance.stored_policy import (
     parse_limit,
     read_limits,
     recalls_of,
+    share_directory,
     switch_of,
     who_turned_off,
 )

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
-from ejcache.cli.confirmation import confirm
-from ejcache.cli.eviction_orders import compare_orders, print_orders
 from ejcache.cli.fields import ENTRY, print_rows
-from ejcache.cli.listing import ListedEntry, list_entries
-from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Yes, age, count, flag, option, size
+from ejcache.cli.listing import ListedEntry, list_entries, read_facts
+from ejcache.cli.options import Dir, DryRun, Json, Keys, Name, OlderThan, Yes, age, confirm, count, flag, option, size
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import NotAStoreError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.eviction import EvictionPass
-from ejcache.maintenance.eviction_plan import EvictionPolicy
+from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.stored_policy import policy_of
 from ejcache.settings.resolve import resolve
-from ejcache.util.units import plural
+from ejcache.stores.base import worth_of_use
+from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.maintenance.eviction import EvictionReport
-    from ejcache.maintenance.eviction_plan import EvictionPlan
     from ejcache.stores.base import Store
 
 _COPIES_STAY: Final = "Hosts go on using their own copies; `ejcache recall --all` takes those back, too."
@@ -233,3 +232,35 @@ def print_deleted(cache: OpenCache, report: EvictionReport) -> None:
         output.warn(f"and {report.failures - len(report.failed):,} more could not be removed")
     for problem in report.problems:
         output.warn(problem)
+
+
+def compare_orders(cache: OpenCache, policy: EvictionPolicy, *, quiet: bool) -> list[dict[str, Any]]:
+    """List what a limit would remove in each order: entries, bytes, and the seconds that compiling them again takes.
+
+    Entries are read of which the store does not know what they are worth.
+    """
+    if cache.store is None or (policy.max_size is None and policy.max_entries is None):
+        return []
+    rows = list(list_entries(cache))
+    seconds = {row.info.key: row.info.worth for row in rows}
+    unknown = [row for row in rows if row.info.worth is None]
+    with output.progress("reading", len(unknown), quiet=quiet) as advance:
+        for row, fact in zip(unknown, read_facts(unknown, cache, advance=advance), strict=True):
+            seconds[row.info.key] = fact["compile_seconds"] or 0.0
+    infos = [row.info._replace(worth=worth_of_use(seconds[row.info.key] or 0.0)) for row in rows]
+    answer = []
+    for name, by_cost in (("lru", False), ("cost", True)):
+        plan = EvictionPlan(infos, now=time.time(), policy=replace(policy, by_cost=by_cost))
+        again = sum(seconds.get(deletion.entry.key) or 0.0 for deletion in plan)
+        sizes = {"planned_entries": plan.entries, "planned_size": plan.size, "compile_seconds": again}
+        answer.append({"order": name, "chosen": by_cost is policy.by_cost, **sizes})
+    return answer
+
+
+def print_orders(orders: list[dict[str, Any]]) -> None:
+    """Print what a limit would remove in each order, a line each."""
+    for each in orders:
+        chosen = "" if each["chosen"] else f" (evict={each['order']})"
+        number = plural(each["planned_entries"], "entry", "entries")
+        again = f"{output.seconds(each['compile_seconds'])} s to compile again"
+        output.say(f"in the order {each['order']}{chosen}: {number}, {format_size(each['planned_size'])}, {again}")

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from ejcache.bucket.files import FileBucket
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
-from ejcache.cli.confirmation import confirm
 from ejcache.cli.listing import list_entries
-from ejcache.cli.options import Dir, Json, Keys, Replace, Yes, flag, option
+from ejcache.cli.options import Dir, Json, Keys, Replace, Yes, confirm, flag, option
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotAStoreError, SettingError, StoreUnavailableError, UsageError
 from ejcache.maintenance.recalling import Recaller

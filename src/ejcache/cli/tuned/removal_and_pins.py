@@ -21,8 +21,7 @@ from ejcache.autotune.records.record import (
 )
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
-from ejcache.cli.confirmation import confirm
-from ejcache.cli.options import age
+from ejcache.cli.options import age, confirm
 from ejcache.cli.selection import check_wanted
 from ejcache.cli.tuned.records import (
     choose_records,

@@ -21,15 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cpu_threads, native_libraries
-from ejcache.jax_integration.lowering.python_functions import check_functions, registered_components
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.topologies import topology_fingerprint
 from ejcache.jax_integration.seam.watching import registered
-from ejcache.keys.accelerators import canonical_gpu_topology
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
-from ejcache.keys.flags import canonical_flags, canonical_overrides
 from ejcache.keys.key import PGLE, PLAIN, PROFILING, CacheKey
-from ejcache.keys.libraries import content_digest
 from ejcache.keys.xla_messages import canonical_options, canonical_topology
 from ejcache.settings.environment import all_variables, variables_to_compare
 
@@ -132,6 +127,8 @@ def option_components(options: Any, *, profile_sentinel: bytes | None) -> Option
 def _content_digest(named: list[str], path: str) -> str | None:
     """Digest a file that a flag names, and add its path to those that are `named`."""
     named.append(path)
+    from ejcache.keys.libraries import content_digest  # the door to files that have to be read
+
     return content_digest(path)
 
 
@@ -149,6 +146,8 @@ def _read_options(
         variant, overrides = PROFILING, overrides[:-1]
     flags: tuple[str, ...] = ()
     if overrides:
+        from ejcache.keys.flags import canonical_overrides  # the door to flags
+
         flags = canonical_overrides(overrides, content=content)
     return OptionComponents(
         variant=variant,
@@ -231,8 +230,12 @@ def device_layout(devices: Sequence[Any], *, compiled_in: bool = True) -> str:
 
 def _machine(platform: str, devices: Sequence[Any], topology: bytes | None) -> str:
     if platform in _GPUS and topology is not None:
+        from ejcache.keys.accelerators import canonical_gpu_topology  # the door to accelerators
+
         return _digest(canonical_gpu_topology(topology))
     if platform != "cpu":
+        from ejcache.jax_integration.seam.topologies import topology_fingerprint  # the door to accelerators
+
         return topology_fingerprint(devices)
     # jaxlib 0.10 gives only a fingerprint, which differs from rank to rank; there the component `cpu` and the flags
     # tell machines apart.
@@ -253,6 +256,8 @@ def environment_components(platform: str) -> EnvironmentComponents:
     found = compile_variables(platform, all_variables(), flags_files=text, content=content)
     flags: tuple[str, ...] = ()
     if given := [arg for arg in seen[1] if arg.startswith(prefixes)]:
+        from ejcache.keys.flags import canonical_flags  # the door to flags
+
         flags = canonical_flags(given, content=content)
     pairs = tuple(f"{name}={value}" for name, value in found.items())
     components = EnvironmentComponents(pairs, "\n".join(pairs), "\n".join(flags))
@@ -303,11 +308,17 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
         ignore_custom_partitioning=settings.remove_custom_partitioning_ptr,
     )
     if computation.custom_partitionings or computation.inspections:
+        from ejcache.jax_integration.lowering.python_functions import check_functions  # the door to Python functions
+
         check_functions(computation, ignore_partitioning=settings.remove_custom_partitioning_ptr)
     chosen = option_components(request.options, profile_sentinel=request.profile_sentinel)
     participants = device_components(devices.ravel().tolist(), backend)
     readable = _readable(backend, settings, chosen, participants)
     if computation.custom_calls or registered().passes:
+        from ejcache.jax_integration.lowering.python_functions import (
+            registered_components,  # the door to Python functions
+        )
+
         readable |= registered_components(
             computation, devices=devices.size, ignore_functions=settings.remove_custom_partitioning_ptr
         )

@@ -30,7 +30,6 @@ import jaxlib.version
 
 from ejcache.errors import MALFORMED
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
-from ejcache.keys.libraries import content_digest, file_digests, write_memo
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
 from ejcache.util.distributions import distributions_in
@@ -239,6 +238,8 @@ class LibraryDigests:
         """Have the digests of those of these files that are not known; called with the lock held."""
         fresh: dict[str, str] = {}
         unknown = {path: identity for path, identity in identities.items() if identity not in self._known}
+        from ejcache.keys.libraries import file_digests, write_memo  # the door to files that have to be read
+
         for path, digest in file_digests(unknown, self._read):
             identity = unknown[path]
             self._known[identity] = digest
@@ -434,6 +435,8 @@ def has_cpu_alone() -> bool:
 def components_of_cpu() -> dict[str, str]:
     """Make the components of keys of programs that this host compiles for its CPU, but those of its devices."""
     variables = all_variables()
+    from ejcache.keys.libraries import content_digest  # the door to files that have to be read
+
     said = compile_variables("cpu", variables, flags_files=read_flags_file(variables), content=content_digest)
     found = {
         "jaxlib": str(jaxlib.version.__version__),

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jaxlib.mlir import ir
 
-from ejcache.jax_integration.lowering.kernels import KernelStripper
 from ejcache.jax_integration.lowering.walking import operations_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Protocol
+
+    from ejcache.jax_integration.lowering.kernels import KernelStripper
 
     class Clone(Protocol):
         """A clone of a module, of which `module_digest` makes the digest."""
@@ -222,6 +223,8 @@ class _Work:
             self.inspections += 1
         elif not self._metadata:
             if self._kernels is None:
+                from ejcache.jax_integration.lowering.kernels import KernelStripper  # the door to kernels
+
                 self._kernels = KernelStripper()
             self._kernels.strip(operation, target)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.base import UNLIMITED, Store
+from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.stores.local.counters import add_line, read_sums, reset
 from ejcache.stores.local.layout import MAX_ENTRY_BYTES, Layout, explain_error, explain_failure
 from ejcache.util.store_keys import check_key, key_digest, key_of_place, place_of_key
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import TypeVar
 
-    from ejcache.stores.listing import EntryInfo
     from ejcache.stores.local.hints import Transaction
     from ejcache.stores.local.order import EvictionOrder
 
@@ -213,8 +212,7 @@ class LocalStore(Store):
 
     def entries(self) -> Iterator[EntryInfo]:
         """List every entry, directory by directory; no lock is held. Other files are left out."""
-        from ejcache.stores.entry_start import created_of, worth_of_bytes  # a hit lists nothing: a millisecond
-        from ejcache.stores.listing import EntryInfo
+        from ejcache.stores.worth import created_of, worth_of_bytes  # the door to a listing
 
         now = time.time()
         for name, about in self._layout.walk():

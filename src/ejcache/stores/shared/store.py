@@ -14,9 +14,8 @@ from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import StoreReadOnlyError
 from ejcache.journal.shared_journal import SharedJournal
-from ejcache.stores.base import UNLIMITED, Store
-from ejcache.stores.entry_start import worth_of_bytes
-from ejcache.stores.listing import EntryInfo
+from ejcache.stores.base import UNLIMITED, EntryInfo, Store
+from ejcache.stores.worth import worth_of_bytes
 from ejcache.util.store_keys import check_key, key_digest
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from ejcache.stores.listing import EntryInfo
+    from ejcache.stores.base import EntryInfo
     from ejcache.util.time_budget import Budget
 
 SLOW_SECONDS: Final = 0.5
