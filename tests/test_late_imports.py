@@ -28,7 +28,7 @@ DOORS: dict[str, set[str]] = {
     "XLA's caches": {"jax_integration/pipeline.py", "jax_integration/xla_options.py"},
     "Python functions": {"jax_integration/lowering/key.py"},
     "a cache in memory": {"stores/opening.py"},
-    "a command": {"api.py", "cli/entry.py", "cli/interrupt.py", "cli/main.py"},
+    "a command": {"api.py", "cli/entry.py", "cli/interrupt.py", "cli/main.py", "stores/local/store.py"},
     "a comparison": {"jax_integration/pipeline.py"},
     "a listing": {"stores/local/store.py"},
     "a miss": {"cache/compilation_cache.py", "jax_integration/pipeline.py"},

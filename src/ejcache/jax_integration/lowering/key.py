@@ -315,8 +315,8 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
     participants = device_components(devices.ravel().tolist(), backend)
     readable = _readable(backend, settings, chosen, participants)
     if computation.custom_calls or registered().passes:
-        from ejcache.jax_integration.lowering.python_functions import (
-            registered_components,  # the door to Python functions
+        from ejcache.jax_integration.lowering.python_functions import (  # the door to Python functions
+            registered_components,
         )
 
         readable |= registered_components(

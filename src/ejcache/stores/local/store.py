@@ -399,7 +399,7 @@ class LocalStore(Store):
 
     def overhead(self, number: int) -> int:
         """Return at most how many bytes of the disk are taken beyond those of so many entries."""
-        from ejcache.stores.local.overhead import overhead_of  # by who asks
+        from ejcache.stores.local.overhead import overhead_of  # the door to a command
 
         try:
             return overhead_of(self._layout, number)
