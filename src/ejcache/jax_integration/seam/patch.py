@@ -301,7 +301,7 @@ def _wrapper(hooks: CompileCache, own: Callable[..., Any]) -> Callable[..., Any]
         if is_patched_late():
             warn_once(
                 "patched late",
-                "ejcache: gevent or eventlet replaced Python's threads after ejcache had begun, so it goes on "
+                "ejcache: gevent or eventlet replaced Python's threads after ejcache had begun, so the program goes on "
                 "without ejcache: call monkey.patch_all() before the first compilation",
             )
             return own(*arguments, **named)
