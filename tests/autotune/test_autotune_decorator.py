@@ -42,6 +42,7 @@ from ejcache.autotune.choice import current_policy
 from ejcache.autotune.chooser import chooser_for
 from ejcache.autotune.operation import BoundCall
 from ejcache.autotune.recording import note
+from ejcache.autotune.records.record import Record, encode_record, pinned
 from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.stores.documents import Documents
@@ -533,8 +534,6 @@ def test_when_every_candidate_fails_the_program_runs(store, caplog):
 
 def test_pinned_configurations_stay(store, tmp_path):
     """What a person pins is used, also if it is no candidate, and no measurement replaces it."""
-    from ejcache.autotune.records.record import encode_record, pinned
-
     walk = slow_or_quick(store)
     record = walk.tune(X)
     store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, {"steps": 7}, now=1.0)))
@@ -548,8 +547,6 @@ def test_pinned_configurations_stay(store, tmp_path):
 @pytest.mark.parametrize("plain", [{"steps": 7, "x": 1}, None])
 def test_a_pin_that_the_function_cannot_take_is_passed_over(store, plain, caplog):
     """What a person pinned under another name fails no call: what is next in the chain is used, with one warning."""
-    from ejcache.autotune.records.record import encode_record, pinned
-
     walk = slow_or_quick(store)
     record = walk.tune(X)
     store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, plain, now=1.0)))
@@ -562,16 +559,24 @@ def test_a_pin_that_the_function_cannot_take_is_passed_over(store, plain, caplog
 
 def test_reload_reaches_the_next_call(store):
     """After the store's `reload()` calls run with what the store says then, choices and guesses that are held too."""
-    from ejcache.autotune.records.record import encode_record, pinned
 
-    walk = slow_or_quick(store)
-    walk(X)
-    record = store.find(walk.key(X)).record
-    store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, {"steps": 1}, now=1.0)))
-    assert walk.choose(X).configuration == {"steps": 4}
+    @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="numbered", store=store, tuner=QUICK)
+    def numbered(x, *, n):
+        return jnp.full_like(x, n)
+
+    def pin(n, record):
+        store.layers[0].documents.replace(record.key.path, encode_record(pinned(record, {"n": n}, now=1.0)))
+
+    with policy_override(on_miss="heuristics"):
+        assert numbered(X)[0, 0] == 1
+    pin(2, Record(numbered.key(X), {"n": 1}))
     store.reload()
-    np.testing.assert_allclose(walk(X), walk.function(X, steps=1), rtol=1e-6)
-    assert walk.choose(X).source is Source.PINNED
+    assert numbered(X)[0, 0] == 2
+    pin(3, store.find(numbered.key(X)).record)
+    assert numbered(X)[0, 0] == 2
+    store.reload()
+    assert numbered(X)[0, 0] == 3
+    assert numbered.choose(X).source is Source.PINNED
 
 
 def test_gradient_is_measured_where_asked(store):

@@ -91,6 +91,21 @@ def test_other_processes_entries_are_seen(place, clock, monkeypatch):
     assert cache.get(DEVICE, OP, CALL) == Config(4)
 
 
+@pytest.mark.parametrize("rest", [None, {}], ids=["deleted", "empty"])
+def test_a_file_that_is_gone_answers_no_more(rest, place, clock, monkeypatch):
+    """A cache that has read it misses what it does not have any more."""
+    monkeypatch.setattr("ejcache.autotune.ejkernel.cache.time", clock)
+    write(place / "op.json", {TEXT: {"block": 4}})
+    cache = PersistentCache("op", cfg_type=Config)
+    assert cache.get(DEVICE, OP, CALL) == Config(4)
+    if rest is None:
+        (place / "op.json").unlink()
+    else:
+        write(place / "op.json", rest)
+    clock.now += 1.0
+    assert cache.get(DEVICE, OP, CALL) is None
+
+
 def test_a_record_survives_a_rewritten_file(place):
     """A process with ejkernel's own class rewrites the whole file from memory; the record beside it is still there."""
     PersistentCache("op").put(DEVICE, OP, CALL, Config(8))

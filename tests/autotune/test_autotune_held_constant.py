@@ -166,6 +166,17 @@ def test_a_candidate_that_is_right_for_these_values_only_fails(kind):
     assert tried(right, wrong, args).status is Status.FAILED
 
 
+def test_values_of_a_range_are_varied_within_it():
+    """An operation that is not a number for values of any other kind gets those of the call in another order."""
+
+    def default(x):
+        found = jnp.arcsin(x)
+        return found + 0 * found.sum()
+
+    found = tried(default, lambda x: jnp.sort(default(x)), made((np.linspace(-0.9, 0.9, N, dtype=np.float32),)))
+    assert (found.status, found.reason) == (Status.FAILED, "wrong result")
+
+
 def blocks_of_rows(x, y):
     return jax.lax.map(lambda part: part @ y, x.reshape(4, -1, x.shape[1])).reshape(x.shape[0], -1)
 
