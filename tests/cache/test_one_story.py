@@ -130,18 +130,12 @@ def tell_alike(events, counted, *, processes=1):
     return sorted((program.outcome, program.reason) for program in programs)
 
 
-def entries_of_step(tmp_path):
-    """The stored executables of `step` by their keys."""
-    with LocalStore(tmp_path / "cache") as store:
-        keys = [info.key for info in store.entries() if not is_side_key(info.key)]
-        return {key: store.peek(key) for key in keys if key.startswith("jit_step-")}
-
-
 def change(tmp_path, make):
     """Replace the stored executable of `step`."""
-    ((key, data),) = entries_of_step(tmp_path).items()
     with LocalStore(tmp_path / "cache") as store:
-        store.replace(key, make(data))
+        keys = [info.key for info in store.entries() if not is_side_key(info.key)]
+        (key,) = [key for key in keys if key.startswith("jit_step-")]
+        store.replace(key, make(store.peek(key)))
 
 
 def test_a_miss_that_is_stored_and_a_hit(start):
@@ -156,20 +150,10 @@ def test_below_the_floor(start):
 
 
 def test_what_xla_rejects(start, tmp_path):
-    """
-    An intact entry that is no executable is a miss with that reason.
-
-    It stays for hosts that can load it. What this host stores lies beside it, and is a hit from then on.
-    """
+    """An intact entry that is no executable is a miss with that reason, and is stored anew."""
     start()
     change(tmp_path, lambda data: entry.encode(entry.decode(data).header, b"no executable"))
-    before = entries_of_step(tmp_path)
     assert tell_alike(*start()) == [(STORED, "rejected")]
-    after = entries_of_step(tmp_path)
-    assert len(after) == 2
-    assert before.items() <= after.items()
-    assert tell_alike(*start()) == [(HIT, "")]
-    assert entries_of_step(tmp_path) == after
 
 
 def test_what_is_quarantined(start, tmp_path):

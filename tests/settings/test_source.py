@@ -9,7 +9,7 @@ import pytest
 
 from ejcache.errors import SettingError
 from ejcache.settings import resolve as source_module
-from ejcache.settings.environment import child_environment, settings_environment
+from ejcache.settings.environment import child_environment
 from ejcache.settings.resolve import SettingsSource, resolve_if_changed, set_command_line
 from ejcache.settings.table import Origin, Value
 
@@ -154,10 +154,3 @@ def test_environment_of_a_child(monkeypatch):
     assert child["EJCACHE_NAMESPACE"] == "p"
     assert child["XLA_FLAGS"] == "--x"
     assert "XLA_FLAGS" not in os.environ
-
-
-def test_environment_of_a_child_has_what_jax_reads_itself(monkeypatch):
-    """A child imports JAX, which refuses what this process has in its own variable, although a setting overrules it."""
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "soon")
-    child = child_environment(settings_environment({"min_compile_seconds": 2.5}))
-    assert child["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "2.5"
