@@ -40,7 +40,8 @@ LEVELS_OF: dict[str, set[str]] = {
     "multiprocessing.Process": set(),
     "os.register_at_fork": {"util"},
     "signal.signal": {"cli"},  # in a process of our own, which waits for the program
-    "threading.Lock": {"cli"},  # elsewhere locks are reentrant: a signal handler may compile a program
+    # Elsewhere locks are reentrant: a signal handler may compile a program. In util a thread waits for ever in one.
+    "threading.Lock": {"cli", "util"},
     "threading.Thread": {"util", "autotune"},  # a measurement of autotune has one with a large stack
     "threading.Timer": set(),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import random
 import sqlite3
@@ -272,11 +274,25 @@ CALLS = ("open", "write", "utime", "rename", "unlink", "pwrite", "ftruncate", "s
 NUMBERS = ("EIO", "ENOSPC", "EDQUOT", "EACCES", "EROFS", "ENOENT", "EMFILE")
 
 
+def test_the_second_mark_of_a_transaction_is_no_shorter(tmp_path, monkeypatch):
+    """A put that has evicted and ends while it says what it makes: the next one knows what is gone."""
+    for number in range(60):  # the digits of a checksum are ten or fewer by chance
+        with LocalStore(tmp_path / str(number), max_size=50_000) as store:
+            for n in range(5):
+                store.put(f"k{n}", bytes(10_000))
+
+            def fails(_fd, _length):
+                raise OSError(errno.EIO, "it ends here")
+
+            with monkeypatch.context() as patch, contextlib.suppress(StoreError):
+                patch.setattr(os, "ftruncate", fails)
+                store.put("new", bytes(12_000))
+            assert store.size() == sum(info.size for info in store.entries())
+
+
 @pytest.mark.parametrize(("call", "number"), some([(call, number) for call in CALLS for number in NUMBERS], every=6))
 def test_any_call_of_a_put_may_fail(tmp_path, monkeypatch, call, number):
     """A put of which any call fails with any error raises ours or is done, and the sum is exact after it."""
-    import errno
-
     code = getattr(errno, number)
     with LocalStore(tmp_path, max_size=50_000) as store:
         for n in range(5):

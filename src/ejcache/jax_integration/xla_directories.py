@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.cache.shared_switch import noted_epoch
 from ejcache.stores.epochs import FIRST, tier_folder
 from ejcache.stores.location import Location
 from ejcache.stores.opening import detect_shared_storage, usable_location
@@ -130,6 +129,8 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
         return None
     if not shared:
         return XlaCacheLocation(location, shared, place, "xla")
+
+    from ejcache.cache.shared_switch import noted_epoch  # the door to shared storage
 
     note = place / "scratch" / "policy"
     epoch = noted_epoch(note)

@@ -193,7 +193,9 @@ class Transaction:
         self._touched = {**sizes, **self._touched}
         body = json.dumps([self._number + 1, self._touched]).encode()
         body = body.ljust(_MARK_BYTES)  # to make a file shorter takes longer than to write it
-        self._write_mark(b"%d\n" % zlib.crc32(body) + body)
+        # Of one width: the second mark of a transaction must be no shorter than the first, whose last bytes would
+        # follow it until the file is made shorter, and nobody could read what was changed already.
+        self._write_mark(b"%010d\n" % zlib.crc32(body) + body)
 
     def _write_mark(self, data: bytes) -> None:
         how = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
