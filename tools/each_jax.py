@@ -29,7 +29,7 @@ import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from interpreters import interpreter
 
@@ -272,7 +272,8 @@ def begin(python: Path, home: str, case: str, place: str, *words: str) -> subpro
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": home}
     command = [str(python), str(CASES), case, place, *words]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def said_by(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -332,6 +333,8 @@ def check_cases(python: Path, scratch: str) -> int:
     one("edited", "1")
     equal("why", [text.partition(" changed: ")[2].partition(",")[0] for text in one("edited", "2")["why"]], ["1 -> 2"])
     several = [begin(python, home, "together", f"{scratch}/together") for _ in range(3)]
+    for each in several:
+        cast("IO[str]", each.stdout).readline()  # until it has all that it needs
     together = [said_by(each) for each in several]
     equal(
         "processes at once",
