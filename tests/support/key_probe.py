@@ -109,6 +109,8 @@ def watch(process: dict) -> None:
     compiler = compiler_in_use()
     assert compiler is not None
     jax_cache.is_cache_used = lambda backend: True
+    # JAX's own cache has XLA's caches below its directory, and ejcache keeps JAX from that.
+    jax_cache.is_persistent_cache_enabled = seam.original(jax_cache, "is_persistent_cache_enabled")
     own_key = seam.original(jax_cache, "get_cache_key")
 
     def key_of_jax(options, backend, computation, devices, sentinel):
