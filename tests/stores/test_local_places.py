@@ -310,15 +310,15 @@ COPIES = {
 }
 
 
-@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=needs("rsync") if how.startswith("rsync") else ()) for how in COPIES]
+)
 def test_a_copy_is_a_cache(tmp_path, how):
     """A copied directory has every entry, in the order of their use where times are copied, and its own order."""
     with LocalStore(tmp_path / "one", max_size=50_000) as store:
         for number in range(5):
             store.put(f"k{number}", bytes(10_000))
         store.note_used("k0")
-    if shutil.which(how.split()[0]) is None:
-        pytest.skip(f"{how} is not installed")
     subprocess.run(COPIES[how], shell=True, cwd=tmp_path, check=True)
     (theirs,) = (tmp_path / "one").glob("v1/local/order-*")
     with LocalStore(tmp_path / "two", max_size=50_000) as store:

@@ -81,6 +81,7 @@ CAPABILITIES: Final[dict[str, Callable[[], str]]] = {
     "linux": _why_no_linux,
     "mount": _why_no_mount,
     "setpriv": _command("setpriv"),
+    "rsync": _command("rsync"),
     "chromium": _command("chromium"),
     "C compiler": _command("cc"),
     "azure": _why_no_azure,

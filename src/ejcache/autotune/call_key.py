@@ -64,7 +64,7 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         is_differentiated,
         mapped_axes,
         trace_fingerprint,
-    )  # JAX itself
+    )
 
     leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
     parts: list[Any] = [treedef]

@@ -151,9 +151,7 @@ class GcsBucket(ClientBucket):
         data: tuple[bytes, ...],
         most: int,
     ) -> HttpAnswer:
-        google = self._prepare()
-        if google.token.is_stale:
-            self._renew(google.token.renew, timeout)
+        google = self._signed_in(timeout)
         shown = {"User-Agent": f"ejcache/{__version__}"}
         google.token.apply(shown)
         answer: HttpAnswer = google.https.send(
@@ -168,8 +166,15 @@ class GcsBucket(ClientBucket):
         )
         return answer
 
+    def _signed_in(self, timeout: float) -> Any:
+        """Return the client, with a token that is good for the next request; raises StoreRefusedError without one."""
+        client = self._prepare()
+        if client.token.is_stale:
+            self._renew(client.token.renew, timeout)
+        return client
+
     def _renew(self, renew: Callable[[], object], timeout: float) -> None:
-        """Get another token, for which libraries wait without an end; raises StoreRefusedError without one."""
+        """Get another token, for which libraries wait without an end."""
         from google.auth.exceptions import GoogleAuthError
 
         try:

@@ -115,9 +115,7 @@ class GcsfsBucket(LoopBucket, GcsBucket):
         data: tuple[bytes, ...],
         most: int,
     ) -> HttpAnswer:
-        made = self._prepare()
-        if made.token.is_stale:
-            self._renew(made.token.renew, timeout)
+        self._signed_in(timeout)
 
         async def call(made: _Gcsfs) -> HttpAnswer:
             url = f"{made.system.base.removesuffix('storage/v1/')}{path}"

@@ -169,7 +169,7 @@ def check_digest(body: bytes, expected: str) -> None:
     Raises:
         TransientError: the body was damaged on its way: the object itself is not to blame.
     """
-    if expected and base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode() != expected:
+    if expected and content_md5(body) != expected:
         said = "the answer was damaged on its way: its bytes have another digest than the storage says"
         raise TransientError(said, ambiguous=True)
 

@@ -177,7 +177,7 @@ class CacheSwitch:
             epochs_of,
             recalls_of,
             who_turned_off,
-        )  # the door to a stored policy
+        )
 
         try:
             policy = decode_policy(data)

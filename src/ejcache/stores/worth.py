@@ -20,6 +20,8 @@ from ejcache.stores.base import weight_of_uses, worth_of_use
 if TYPE_CHECKING:
     from ejcache.stores.base import EntryInfo
 
+FORGETTING_SECONDS: Final = 86_400.0
+"""An entry that was not used for so long counts half."""
 _SECONDS: Final = re.compile(rb'"compile_seconds":([0-9]{1,9}(?:\.[0-9]{1,20})?)[,}]')
 _CREATED: Final = re.compile(rb'"created":([0-9]{1,11}(?:\.[0-9]{1,20})?)[,}]')
 """In the header of an entry, which is canonical JSON, so that within a text the quotation marks are escaped. To decode
@@ -42,10 +44,6 @@ def created_of(start: bytes, *, otherwise: float) -> float:
 
 def _end_of_header(start: bytes) -> int:
     return _BEFORE_HEADER + int.from_bytes(start[4:_BEFORE_HEADER], "big")
-
-
-FORGETTING_SECONDS: Final = 86_400.0
-"""An entry that was not used for so long counts half."""
 
 
 def worth(start: bytes, size: int) -> float:

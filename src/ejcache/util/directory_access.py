@@ -24,6 +24,9 @@ this user or root wrote that file and nobody else can; or because hosts share th
 bucket. Nothing of a directory that is refused is read or written. `docs/trust.md` has the table of all cases.
 """
 
+# pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
+# ruff: noqa: PTH116, PTH118, PTH120
+
 from __future__ import annotations
 
 import contextlib
@@ -46,6 +49,17 @@ from ejcache.util.files import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+PRIVATE: Final = 0o700
+SHARED: Final = {"none": PRIVATE, "readers": 0o755, "group": 0o2770, "everybody": 0o777}
+"""With whom a cache can be shared, and the permissions of its directories then."""
+OURS: Final = ("v1", "autotune", "autotune-recorded", "targets")
+"""What a cache has at its root. Other files there are the user's."""
+POLICY: Final = "v1/policy.json"
+_CACHE: Final = "EJCACHE_DIR"
+
+_LOOK: Final = os.R_OK | os.X_OK
+_CHANGE: Final = os.W_OK | os.X_OK
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 TRUST: Final = "or set EJCACHE_TRUST_DIR=1 if you trust them"
 _POLICY_BYTES: Final = 64 << 10
 _CONTAINER_MARKS: Final = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
@@ -188,26 +202,9 @@ def refusal(why: str, mend: str) -> str:
 
 
 def audience_of(mode: int) -> str:
-    """Return the key of `directory_access.SHARED` that says with whom a directory of this mode is shared."""
+    """Return the key of `SHARED` that says with whom a directory of this mode is shared."""
     by_mode = ((stat.S_IWOTH, "everybody"), (stat.S_IWGRP, "group"), (stat.S_IROTH | stat.S_IRGRP, "readers"))
     return next((how for bits, how in by_mode if mode & bits), "none")
-
-
-# pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
-# ruff: noqa: PTH116, PTH118, PTH120
-
-
-PRIVATE: Final = 0o700
-SHARED: Final = {"none": PRIVATE, "readers": 0o755, "group": 0o2770, "everybody": 0o777}
-"""With whom a cache can be shared, and the permissions of its directories then."""
-OURS: Final = ("v1", "autotune", "autotune-recorded", "targets")
-"""What a cache has at its root. Other files there are the user's."""
-POLICY: Final = "v1/policy.json"
-_CACHE: Final = "EJCACHE_DIR"
-
-_LOOK: Final = os.R_OK | os.X_OK
-_CHANGE: Final = os.W_OK | os.X_OK
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Access(NamedTuple):

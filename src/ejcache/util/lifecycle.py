@@ -153,8 +153,8 @@ def run_exit_phases_first() -> None:
 
 _FOR_EVER: Final = threading.Lock()
 _FOR_EVER.acquire()
-_kinds: Final[set[object]] = set()
-"""`threading.get_ident`, as it was when we started a thread."""
+_get_idents: Final[set[object]] = set()
+"""What `threading.get_ident` was when we started threads."""
 
 
 def is_patched_late() -> bool:
@@ -163,7 +163,7 @@ def is_patched_late() -> bool:
     Then our threads are threads, and locks and events that are made from now on belong to greenlets: a process in which
     the two meet hangs, or dies when it ends. So we do nothing any more.
     """
-    return bool(_kinds) and threading.get_ident not in _kinds
+    return bool(_get_idents) and threading.get_ident not in _get_idents
 
 
 def wait_if_patched_late() -> None:
@@ -215,7 +215,7 @@ _threads: Final[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
 def note_thread(thread: threading.Thread) -> None:
     """Have forks wait for what `thread` imports."""
     _threads.add(thread)
-    _kinds.add(threading.get_ident)
+    _get_idents.add(threading.get_ident)
 
 
 def _wait_for_imports() -> None:

@@ -6,6 +6,9 @@ version (jax#18750). A warm cache then gave code that crashed, or code of anothe
 Nothing here imports JAX, which takes seconds: a command asks, too, what this host can load.
 """
 
+# pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
+# ruff: noqa: PTH113, PTH116
+
 from __future__ import annotations
 
 import hashlib
@@ -70,6 +73,10 @@ _NVIDIA_DEVICES: Final = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")
 _PCI_DEVICES: Final = "/sys/bus/pci/devices"
 _PCI_GOOGLE: Final = "0x1ae0"
 """The vendor of the chips of a TPU, which are on the PCI bus of a host that has them."""
+_SUFFIXES: Final = (".so", ".dylib", ".dll", ".pyd", ".bc")
+_VERSIONED: Final = r"\.so(\.\d+)+$"
+_RACY_SECONDS: Final = 3.0
+"""A file changed this recently may change again without a new time stamp."""
 
 
 def plugin_directories(platform: str, *, usable: bool = False) -> list[str]:
@@ -158,16 +165,6 @@ def _is_of_google(vendor: Path) -> bool:
         return vendor.read_text().strip() == _PCI_GOOGLE
     except OSError:
         return True  # it cannot be known: JAX has to say
-
-
-# pathlib's methods cost as much as the calls that they make, and these are on the path of every hit.
-# ruff: noqa: PTH113, PTH116
-
-
-_SUFFIXES: Final = (".so", ".dylib", ".dll", ".pyd", ".bc")
-_VERSIONED: Final = r"\.so(\.\d+)+$"
-_RACY_SECONDS: Final = 3.0
-"""A file changed this recently may change again without a new time stamp."""
 
 
 def native_files(*given: str | os.PathLike[str]) -> list[str]:
