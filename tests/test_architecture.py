@@ -74,7 +74,7 @@ INNER_LEVELS = {
         "compare_starts": 3,
         "html": 3,
         "trace": 3,
-        "commands": 4,
+        "command": 4,
     },
     "reuse": {
         "log": 0,
@@ -96,7 +96,6 @@ INNER_LEVELS = {
     "history": {
         "log": 0,
         "definitions": 0,
-        "places": 2,
         "known_entries": 0,
         "text": 1,
         "environment": 1,

@@ -29,8 +29,7 @@ from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.coordination.shared_leases import LeaseFields, decode_lease
 from ejcache.errors import EntryError
 from ejcache.jax_integration.preload.run_profile import ProgramUse, RunProfile, decode_profile, encode_profile
-from ejcache.journal.line import EntryUse
-from ejcache.journal.objects import (
+from ejcache.journal.format import (
     JOURNALS,
     decode_folded,
     decode_lines,
@@ -38,6 +37,7 @@ from ejcache.journal.objects import (
     encode_journal,
     encode_ordered,
 )
+from ejcache.journal.line import EntryUse
 from ejcache.maintenance.archive import read_archive
 from ejcache.maintenance.stored_policy import decode_policy, encode_policy, policy_of
 from ejcache.stores.host_notes import decode_notes, encode_note

@@ -35,7 +35,7 @@ DOORS: dict[str, set[str]] = {
     "a put": {"stores/local/store.py"},
     "a report": {"jax_integration/activate.py"},
     "a run": {"cli/entry.py"},
-    "a stored policy": {"cache/policy.py", "cache/switch.py"},
+    "a stored policy": {"cache/policy.py", "cache/policy_watch.py"},
     "accelerators": {"jax_integration/lowering/key.py", "keys/environment_variables.py"},
     "completion": {"cli/options.py"},
     "configuration files": {"settings/resolve.py"},

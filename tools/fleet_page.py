@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from gcs_server import GcsServerProcess
 
-from ejcache.cache.switch import FRESH_SECONDS
+from ejcache.cache.policy_watch import FRESH_SECONDS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DATA: Final = ROOT / "bench" / "data" / "fleet.json"

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 
 from bench.context import ROOT
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
+from ejcache.journal.format import JOURNALS, SNAPSHOT, encode_journal
 from ejcache.journal.line import EntryUse
-from ejcache.journal.objects import JOURNALS, SNAPSHOT, encode_journal
 
 sys.path.append(str(ROOT / "tools"))
 

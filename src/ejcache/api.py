@@ -12,14 +12,14 @@ import contextlib
 import functools
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ejcache.cache.compilation_cache import cache_in_use
 from ejcache.cache.stats import Stats
 from ejcache.errors import NotAStoreError, SettingError, StoreError, UsageError
 from ejcache.keys.key import is_side_key
 from ejcache.settings.resolve import settings_in_use
-from ejcache.stores.location import Location
+from ejcache.stores.location import one_spelling
 from ejcache.util.threads import THREADS
 from ejcache.util.units import parse_age, parse_limit
 
@@ -114,10 +114,10 @@ def why(
         raise SettingError("last", last, "a whole number, 1 or more")
     age = _seconds(since, "since")
     after = 0.0 if age is None else time.time() - age
-    wanted = _same_place(dir) if dir is not None else None
+    wanted = one_spelling(dir) if dir is not None else None
 
     def is_within(place: str, moment: float) -> bool:
-        return moment >= after and (wanted is None or _same_place(place) == wanted)
+        return moment >= after and (wanted is None or one_spelling(place) == wanted)
 
     with contextlib.ExitStack() as stack:
         known = functools.cache(functools.partial(_open_entries, stack=stack))
@@ -300,11 +300,3 @@ def _url(settings: Settings) -> str:
 
 def _named(records: Iterable[ProgramRecord], what: str) -> list[ProgramRecord]:
     return [each for each in records if each.name in (what, f"jit_{what}") or each.key.startswith(what)]
-
-
-def _same_place(url: Url) -> Any:
-    """Return what is equal for all URLs of one place; for a text that is not a URL, the text."""
-    try:
-        return Location.parse(url)
-    except UsageError:
-        return str(url)

@@ -20,8 +20,8 @@ from cli_helpers import PYTHON
 from helpers import variables_to_clear
 
 from ejcache import entry
-from ejcache.cache.shared_switch import LOOK_SECONDS
-from ejcache.cache.switch import FRESH_SECONDS
+from ejcache.cache.policy_watch import FRESH_SECONDS
+from ejcache.cache.shared_policy_watch import LOOK_SECONDS
 from ejcache.stores.opening import open_store
 
 URL = "gs://bucket/fleet"

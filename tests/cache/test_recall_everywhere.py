@@ -20,7 +20,7 @@ from ejcache import entry
 from ejcache.bucket.breaker import forget_breakers
 from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.object_names import entry_name
-from ejcache.cache import shared_switch
+from ejcache.cache import shared_policy_watch
 from ejcache.cache.opening import open_cache
 from ejcache.cache.policy import CachePolicy, Miss
 from ejcache.cache.writing import EntryWriter
@@ -56,17 +56,17 @@ class Fleet:
         self.monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(self.path / host))
         settings = resolve(calls={"dir": self.url, "min_compile_seconds": 0.0})
         policy = CachePolicy(self.url, open_store=lambda: open_cache(self.url, settings))
-        assert policy.opened(settings, awaits_switch=False) is not None
+        assert policy.opened(settings, awaits_policy=False) is not None
         policy.is_off()  # waits for the answer, as a first lookup does
         self.opened.append(policy)
         return policy, settings
 
     def minute_passes(self):
         with self.monkeypatch.context() as later:
-            later.setattr(shared_switch, "FRESH_SECONDS", -1.0)
+            later.setattr(shared_policy_watch, "FRESH_SECONDS", -1.0)
             for policy in self.opened:
-                if policy.switch is not None:
-                    policy.switch.look()
+                if policy.stored_policy is not None:
+                    policy.stored_policy.look()
 
     def put(self, process, key, raw):
         policy, settings = process

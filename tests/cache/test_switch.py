@@ -10,13 +10,13 @@ import pytest
 from cli_helpers import ejcache
 
 from ejcache import entry
-from ejcache.cache import shared_switch, switch
+from ejcache.cache import policy_watch, shared_policy_watch
 from ejcache.cache.former_copies import FormerCopies
 from ejcache.cache.opening import open_cache
 from ejcache.cache.policy import CachePolicy, Miss
-from ejcache.cache.shared_switch import SharedSwitch
+from ejcache.cache.policy_watch import FRESH_SECONDS, PolicyWatch, Reading
+from ejcache.cache.shared_policy_watch import SharedPolicyWatch
 from ejcache.cache.stats import Skip
-from ejcache.cache.switch import FRESH_SECONDS, CacheSwitch, Reading
 from ejcache.cache.writing import EntryWriter
 from ejcache.errors import NoPermissionError, StoreUnavailableError
 from ejcache.maintenance.stored_policy import MAX_BYTES, encode_policy, switch_of
@@ -63,7 +63,7 @@ def host(tmp_path):
     clock, stored = Time(), Stored()
 
     def make():
-        return SharedSwitch("gs://b/x", stored, note=tmp_path / "scratch" / "policy", clock=clock)
+        return SharedPolicyWatch("gs://b/x", stored, note=tmp_path / "scratch" / "policy", clock=clock)
 
     return make, clock, stored
 
@@ -214,13 +214,13 @@ def test_a_cache_of_one_host_is_asked_by_the_monotonic_clock():
     """What is there is looked at once a minute, whatever the clock on the wall says; what is gone or damaged changes
     nothing."""
     clock, stored = Time(), Stored(OFF)
-    switch = CacheSwitch("/cache", stored, clock=clock)
+    switch = PolicyWatch("/cache", stored, clock=clock)
     for data in (OFF, b"", b"{", ON, b"", b"{"):
         stored.data = data
         clock.now += FRESH_SECONDS + 1
         assert switch.is_off() is (stored.asked <= 3)
     assert stored.asked == 6
-    damaged = CacheSwitch("/cache", Stored(b"{"), clock=clock)
+    damaged = PolicyWatch("/cache", Stored(b"{"), clock=clock)
     assert damaged.is_off() is True  # it may have been turned off
 
 
@@ -343,11 +343,11 @@ class Processes:
     def minute_passes(self):
         """What was read before is old now; each process that looks reads it again."""
         with self._monkeypatch.context() as later:
-            for module in (shared_switch, switch):
+            for module in (shared_policy_watch, policy_watch):
                 later.setattr(module, "FRESH_SECONDS", -1.0)
             for policy in self.opened:
-                if isinstance(policy.switch, SharedSwitch):
-                    policy.switch.look()
+                if isinstance(policy.stored_policy, SharedPolicyWatch):
+                    policy.stored_policy.look()
                 policy.is_off()
 
     def recall(self, *arguments):
@@ -467,14 +467,14 @@ def test_copies_of_a_former_place_go(tmp_path, bucket, monkeypatch):
     store(first, raw=b"y")
     (tier,) = (tmp_path / "one").iterdir()
     (place,) = tier.glob("in-*")
-    assert place.name == f"in-{first[0].switch.epoch}"
+    assert place.name == f"in-{first[0].stored_policy.epoch}"
 
     def open_local(epoch):
         return LocalStore(tier / tier_folder(epoch))
 
     for _ in range(2):
         FormerCopies(tier, lambda: [""], open_local).clear()
-    with open_local("") as former, open_local(first[0].switch.epoch) as present:
+    with open_local("") as former, open_local(first[0].stored_policy.epoch) as present:
         assert ([info.key for info in former.entries()], [info.key for info in present.entries()]) == ([], [KEY])
     first[0].close()
 

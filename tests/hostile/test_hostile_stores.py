@@ -31,8 +31,8 @@ from ejcache import entry
 from ejcache.autotune.records.record import encode_record
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.object_names import entry_name
+from ejcache.journal.format import encode_journal
 from ejcache.journal.line import EntryUse
-from ejcache.journal.objects import encode_journal
 from ejcache.keys.key import module_text_key
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.opening import open_store

@@ -19,8 +19,7 @@ from store_suite import ODD_KEYS
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreUnavailableError
 from ejcache.journal.fold import compact
-from ejcache.journal.line import EntryUse
-from ejcache.journal.objects import (
+from ejcache.journal.format import (
     JOURNALS,
     SNAPSHOT,
     Folded,
@@ -32,6 +31,7 @@ from ejcache.journal.objects import (
     encode_journal,
     encode_ordered,
 )
+from ejcache.journal.line import EntryUse
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.base import EntryInfo

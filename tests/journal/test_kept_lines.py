@@ -9,8 +9,8 @@ import pytest
 from memory_bucket import MemoryBucket
 
 from ejcache.errors import StoreError
+from ejcache.journal.format import JOURNALS, encode_journal, is_records_name
 from ejcache.journal.line import ProgramRecord, encode_line
-from ejcache.journal.objects import JOURNALS, encode_journal, is_records_name
 from ejcache.journal.recorder import Recorder
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.journal.start_records import read_starts

@@ -17,8 +17,8 @@ from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import entry_name, process_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.fold import JournalListing, compact
+from ejcache.journal.format import JOURNALS, SNAPSHOT, decode_lines, decode_record_lines, decode_sums, encode_journal
 from ejcache.journal.line import ProgramRecord, encode_line
-from ejcache.journal.objects import JOURNALS, SNAPSHOT, decode_lines, decode_record_lines, decode_sums, encode_journal
 from ejcache.journal.recorder import Recorder
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.journal.unsent import UnsentUses

@@ -15,8 +15,8 @@ from capabilities import needs
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.journal.fold import compact
+from ejcache.journal.format import SNAPSHOT, decode_lines
 from ejcache.journal.line import EntryUse
-from ejcache.journal.objects import SNAPSHOT, decode_lines
 from ejcache.journal.shared_journal import SharedJournal
 from ejcache.maintenance.listed_entries import Listing
 

@@ -18,7 +18,7 @@ from ejcache.bucket.object_names import ENTRIES, TEMPORARY, entry_name, key_of_n
 from ejcache.coordination.leases import MISSED_BEATS
 from ejcache.coordination.shared_leases import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
-from ejcache.journal.objects import JOURNALS, SNAPSHOT, encode_journal
+from ejcache.journal.format import JOURNALS, SNAPSHOT, encode_journal
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.scheduler import MaintenanceScheduler, attach

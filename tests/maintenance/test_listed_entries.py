@@ -7,8 +7,8 @@ from helpers import traced_memory, uses
 from store_suite import ODD_KEYS
 
 from ejcache.errors import EntryCorruptError
+from ejcache.journal.format import decode_lines, encode_ordered
 from ejcache.journal.line import EntryUse
-from ejcache.journal.objects import decode_lines, encode_ordered
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.base import EntryInfo

@@ -8,7 +8,7 @@ import time
 import pytest
 from helpers import line_of
 
-from ejcache.journal.objects import JOURNALS, SNAPSHOT, decode_lines
+from ejcache.journal.format import JOURNALS, SNAPSHOT, decode_lines
 from ejcache.journal.start_records import decode_line
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.shared.store import SharedStore

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ejcache.cache.switch import MAX_BYTES, CacheSwitch, OpenedStore, Reading
+from ejcache.cache.policy import OpenedStore
+from ejcache.cache.policy_watch import MAX_BYTES, PolicyWatch, Reading
 from ejcache.keys.key import evicted_before
 from ejcache.stores.location import Location
 from ejcache.stores.opening import detect_shared_storage, open_store, usable_location
@@ -91,7 +92,7 @@ def open_single_flight(url: str | Location, store: Store, settings: Settings) ->
 def open_cache(url: str | Location, settings: Settings) -> OpenedStore:
     """Open the store at `url`, as `open_cache_store` does, and what knows whether it is turned off and where it is.
 
-    What hosts share is opened at the place of which this host knows; `CacheSwitch.store_in` says where it is since.
+    What hosts share is opened at the place of which this host knows; `PolicyWatch.store_in` says where it is since.
 
     Raises:
         UsageError: `url` names no store.
@@ -115,4 +116,4 @@ def open_cache(url: str | Location, settings: Settings) -> OpenedStore:
         except FileNotFoundError:
             return Reading(b"")
 
-    return OpenedStore(store, CacheSwitch(location.url, read_file))
+    return OpenedStore(store, PolicyWatch(location.url, read_file))

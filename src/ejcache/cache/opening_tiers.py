@@ -1,4 +1,4 @@
-"""Opens the store of a cache on storage that hosts share, behind a local tier on this host, and its switch.
+"""Opens the store of a cache on storage that hosts share, behind a local tier on this host, and watches its policy.
 
 Both tiers are opened at the place that the policy of the cache names (`stores.epochs`). Until this host has read the
 policy, its copies are the whole cache: nothing is asked of shared storage but that.
@@ -15,8 +15,9 @@ from ejcache.bucket.breaker import FAILED, StorageNote
 from ejcache.bucket.folder import BucketFolder
 from ejcache.cache.former_copies import FormerCopies
 from ejcache.cache.kept_here import KeptHere
-from ejcache.cache.shared_switch import LOOK_SECONDS, SharedSwitch, noted_epoch
-from ejcache.cache.switch import OpenedStore, Reading
+from ejcache.cache.policy import OpenedStore
+from ejcache.cache.policy_watch import Reading
+from ejcache.cache.shared_policy_watch import LOOK_SECONDS, SharedPolicyWatch, noted_epoch
 from ejcache.errors import EntryRecalledError, StoreError, StoreNotAskedError
 from ejcache.journal.unsent import UnsentUses
 from ejcache.keys.key import evicted_before
@@ -138,21 +139,21 @@ class TierOpener:
     def open(self) -> OpenedStore:
         """Open the store at the place that this host knows, and what knows about the cache, which begins to ask."""
         note = None if self.scratch is None else self.scratch / "policy"
-        self._switch = switch = SharedSwitch(
+        self._watch = watch = SharedPolicyWatch(
             self._location.url, self.read_policy, note=note, open_at=self._moved, storage_url=self._root.url
         )
         is_dead = self.scratch is not None and StorageNote(self.scratch / "storage").said == FAILED
-        switch.begin(ask=not is_dead)
+        watch.begin(ask=not is_dead)
         if self.epoch is None:
-            switch.watch()
+            watch.keep_looking()
             may_send = self._tier is not None and not self._location.anonymous
             spool = self._tier / spool_folder(FIRST) if self._tier is not None and may_send else None
-            return OpenedStore(self.local_at(FIRST), switch, None, KeptHere(spool))
-        return OpenedStore(self._watching(self.at(self.epoch), self.epoch), switch, self.epoch)
+            return OpenedStore(self.local_at(FIRST), watch, None, KeptHere(spool))
+        return OpenedStore(self._watching(self.at(self.epoch), self.epoch), watch, self.epoch)
 
     def _moved(self, epoch: str, opened: Store) -> Store:
         """Return the store of another epoch, after `opened`, whose uploads are dropped."""
-        self._switch.stop()
+        self._watch.stop()
         if isinstance(opened, TieredStore):
             opened.verify = opened.verify_upload = _refuse
             submit(partial(_leave, opened))
@@ -160,31 +161,31 @@ class TierOpener:
         return self._watching(self.at(epoch, None if epoch else opened), epoch)
 
     def _watching(self, tiered: TieredStore, epoch: str) -> TieredStore:
-        """Have the store verify by the switch what it copies and uploads, and look at it again once a minute."""
-        switch = self._switch
+        """Have the store verify by the stored policy what it copies and uploads, and look at that once a minute."""
+        watch = self._watch
 
         def verify(key: str, data: bytes) -> object:
             header = entry.verify(data, key=key)
-            if switch.epoch != epoch or switch.is_recalled(header, data):
+            if watch.epoch != epoch or watch.is_recalled(header, data):
                 raise EntryRecalledError(f"{key} was recalled")
             return header
 
         def verify_upload(key: str, data: bytes) -> object:
-            switch.ask()
-            if switch.is_off():
+            watch.ask()
+            if watch.is_off():
                 raise StoreNotAskedError(f"{self._location} is turned off")
             return verify(key, data)
 
         tiered.verify, tiered.verify_upload = verify, verify_upload
-        tiered.worker.every(LOOK_SECONDS, switch.look)
+        tiered.worker.every(LOOK_SECONDS, watch.look)
         if self._tier is not None and epoch:
-            former = FormerCopies(self._tier, lambda: (each.epoch for each in switch.former), self._local)
+            former = FormerCopies(self._tier, lambda: (each.epoch for each in watch.former), self._local)
             tiered.worker.every(LOOK_SECONDS, former.clear)
         return tiered
 
 
 def open_tiered(location: Location, settings: Settings, *, worth: Callable[[bytes, int], float] | None) -> TieredStore:
-    """Return the store at the place of which this host knows, without a switch: whatever the policy says by now."""
+    """Return the store at the place of which this host knows, whatever the policy says by now."""
     opener = TierOpener(location, settings, worth=worth)
     return opener.at(opener.epoch or FIRST)
 

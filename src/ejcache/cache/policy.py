@@ -1,4 +1,4 @@
-"""How entries are read: what is looked up, what is counted, and what happens to failures; `writing` has the other half.
+"""`CachePolicy`: one cache, opened, read and counted as the settings say; `writing` has what stores its entries.
 
 Nothing in here fails a program. A failure of the storage is counted, logged once for each kind of operation, and
 becomes a miss; only `jax_raise_persistent_cache_errors` lets the error through.
@@ -11,7 +11,7 @@ import time
 import weakref
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache import entry
 from ejcache.cache.compile_time import compile_time
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ejcache.bucket.breaker import CircuitBreaker
     from ejcache.cache.kept_here import KeptHere
-    from ejcache.cache.switch import CacheSwitch, OpenedStore
+    from ejcache.cache.policy_watch import PolicyWatch
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.maintenance.recalls import Recalls
     from ejcache.settings.table import Settings
@@ -86,6 +86,22 @@ class Miss(StrEnum):
     """An operator has recalled the entry."""
 
 
+class OpenedStore(NamedTuple):
+    """What opening a cache gives, where something is known of the policy that is stored with it.
+
+    Attributes:
+        store: the store.
+        stored_policy: what is known of that policy; None if nobody can say anything of it.
+        epoch: at which the store is open; None if that is not known yet, and the store is what this host has of it.
+        kept_here: then notes what to upload.
+    """
+
+    store: Store
+    stored_policy: PolicyWatch | None = None
+    epoch: str | None = ""
+    kept_here: KeptHere | None = None
+
+
 class CachePolicy:
     """Reads and writes the entries of one store as the settings say, and counts. Safe for threads and forks.
 
@@ -102,7 +118,8 @@ class CachePolicy:
 
     Attributes:
         tiers: the store, once it is open, if it has two tiers.
-        switch: knows whether the cache is turned off; None before the store is open, and where nobody can turn it off.
+        stored_policy: what this process knows of the policy that is stored with the cache; None before the store is
+            open, and where nobody can turn it off.
         epoch: at which the store is open; None while this host does not know where the cache is.
         used: the keys of the programs that this process runs.
         kept_here: notes what this process stores on this host while that is not known; None once it is.
@@ -120,7 +137,7 @@ class CachePolicy:
         self.tally = Tally()
         self._open_store = open_store
         self._open_single_flight = open_single_flight
-        self.switch: CacheSwitch | None = None
+        self.stored_policy: PolicyWatch | None = None
         self.epoch: str | None = ""
         self._known: dict[str, tuple[float, str, bytes]] = {}
         self.used: set[str] = set()
@@ -163,14 +180,14 @@ class CachePolicy:
         store = self._store or self._opened(settings)
         if store is None:
             return Miss.ERROR
-        switch = self.switch
-        if switch is not None:
-            if switch.is_off():
+        watch = self.stored_policy
+        if watch is not None:
+            if watch.is_off():
                 return Miss.DISABLED
-            if switch.epoch != self.epoch:
+            if watch.epoch != self.epoch:
                 store = self._moved() or store
-            if switch.trouble is not None:
-                trouble, switch.trouble = switch.trouble, None
+            if watch.trouble is not None:
+                trouble, watch.trouble = watch.trouble, None
                 self.report_failure("read the policy of the cache", trouble, settings)
         damaged: list[bytes] = []
         found = self._read(store, key, kind, settings, damaged, local_only=local_only, budget=budget, beside=beside)
@@ -209,7 +226,7 @@ class CachePolicy:
             if self.epoch is None:
                 return Miss.ERROR  # what others have stored could not be asked for
             return Miss.QUICK if local_only else Miss.ABSENT
-        if self.switch is not None and self.switch.epoch != self.epoch:
+        if self.stored_policy is not None and self.stored_policy.epoch != self.epoch:
             return Miss.RECALLED  # while it was read
         try:
             header = verified if isinstance(verified, entry.Header) else None
@@ -231,9 +248,9 @@ class CachePolicy:
 
     def admits(self, header: entry.Header, data: bytes) -> bool:
         """True if the entry is not recalled. Then it is remembered, because it may be recalled later."""
-        switch = self.switch
-        if switch is not None:
-            if switch.is_recalled(header, data):
+        watch = self.stored_policy
+        if watch is not None:
+            if watch.is_recalled(header, data):
                 return False
             self._known[header.key] = header.created, header.writer, entry.checksum_of(data)
         return True
@@ -242,7 +259,7 @@ class CachePolicy:
         """Note and say which programs of this process are recalled now."""
         from ejcache.maintenance.recalls import Stamp  # the door to a stored policy
 
-        if self.switch is not None and self.epoch not in (None, self.switch.epoch):
+        if self.stored_policy is not None and self.epoch not in (None, self.stored_policy.epoch):
             self._take_back(set(self._known.copy()))  # everything was
             return
         # A cache of one host has no other place: what a recall of everything has removed is known by its date.
@@ -309,7 +326,7 @@ class CachePolicy:
             StoreError: the storage failed.
         """
         store = self._store or self._opened(settings)
-        if store is None or (self.switch is not None and self.switch.off):
+        if store is None or (self.stored_policy is not None and self.stored_policy.off):
             return None
         if self.epoch is None:
             store = self.opened(settings) or store
@@ -322,7 +339,7 @@ class CachePolicy:
             return None
         try:
             header = entry.verify(data, key=key, kind=kind)
-            if self.switch is not None and self.switch.is_recalled(header, data):
+            if self.stored_policy is not None and self.stored_policy.is_recalled(header, data):
                 return None
             store.note_used(key)
             return entry.decode(data, verified=header).raw if header.raw_size <= max_size else None
@@ -397,8 +414,8 @@ class CachePolicy:
         store = self._store
         if store is None:
             return
-        if self.switch is not None:
-            self.switch.stop()  # another one is made with the store
+        if self.stored_policy is not None:
+            self.stored_policy.stop()  # another one is made with the store
         # Not under the lock: closing may wait for uploads, and other threads compile meanwhile.
         store.close()
         with self._lock:
@@ -433,33 +450,33 @@ class CachePolicy:
 
     # -- the store -----------------------------------------------------------------------------------------------------
 
-    def opened(self, settings: Settings, *, awaits_switch: bool = True) -> Store | None:
+    def opened(self, settings: Settings, *, awaits_policy: bool = True) -> Store | None:
         """Return the store, opened if it was not; None if it cannot be opened, or is turned off.
 
         Args:
             settings: which store.
-            awaits_switch: False for a caller that loads nothing before it has asked again.
+            awaits_policy: False for a caller that loads nothing before it has asked again.
 
         Raises:
             Exception: why it cannot be opened, if the setting `raise_errors` asks for that; also if another thread,
                 such as that of preload, has found that out.
         """
         store = self._store or self._opened(settings)
-        if not awaits_switch or store is None:
+        if not awaits_policy or store is None:
             return store
         return None if self.is_off() else self._moved() or self._store or store
 
     def _moved(self) -> Store | None:
         """Return the store at the place where the cache is now; None if that is where the store is open."""
-        switch = self.switch
-        if switch is None or switch.epoch == self.epoch:
+        watch = self.stored_policy
+        if watch is None or watch.epoch == self.epoch:
             return None
         with self._lock:
-            opened, epoch = self._store, switch.epoch
+            opened, epoch = self._store, watch.epoch
             if opened is None or epoch == self.epoch:
                 return self._store
             kept = self.kept_here
-            store = switch.store_in(opened)
+            store = watch.store_in(opened)
             self._use(store, epoch)
         if kept is None:
             self._take_back(set(self._known.copy()))
@@ -478,11 +495,11 @@ class CachePolicy:
     @property
     def is_shared(self) -> bool:
         """True if hosts share the cache, as is known once its store is open."""
-        return self.switch is not None and self.switch.is_shared
+        return self.stored_policy is not None and self.stored_policy.is_shared
 
     def is_off(self) -> bool:
         """True if the cache is turned off for all."""
-        return self.switch is not None and self.switch.is_off()
+        return self.stored_policy is not None and self.stored_policy.is_off()
 
     def _opened(self, settings: Settings) -> Store | None:
         store = self._store
@@ -497,13 +514,13 @@ class CachePolicy:
                 return None
             try:
                 found = self._open_store()
-                store, switch, epoch, kept_here = (found, None, "", None) if isinstance(found, Store) else found
+                store, watch, epoch, kept_here = (found, None, "", None) if isinstance(found, Store) else found
                 place = store.url.removeprefix("file://")
-                if place.startswith("/") and not (switch is not None and switch.is_shared):
+                if place.startswith("/") and not (watch is not None and watch.is_shared):
                     self.url = place  # the directory that is used, if it is not the one that was asked for
-                self.switch = switch
-                if switch is not None:
-                    switch.when_recalled = self._note_recalls
+                self.stored_policy = watch
+                if watch is not None:
+                    watch.when_recalled = self._note_recalls
                 self._use(store, epoch, kept_here)
                 self._opening = self._failed_opening = None
             except (StoreError, UsageError) as exc:
@@ -552,8 +569,8 @@ class CachePolicy:
 
     def _storage_url(self) -> str | None:
         """Return the URL of the storage that hosts share; None if they share none."""
-        if self.switch is not None and self.switch.is_shared:
-            return self.switch.storage_url
+        if self.stored_policy is not None and self.stored_policy.is_shared:
+            return self.stored_policy.storage_url
         return self._store.url if self._store is not None and two_tiers(self._store) is not None else None
 
     def warn(self, kind: str, message: str) -> None:

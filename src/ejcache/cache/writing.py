@@ -131,7 +131,7 @@ class EntryWriter:
 
         A process that knows a recall stores after it, whatever its clock says.
         """
-        since = 0.0 if self._policy.switch is None else self._policy.switch.since
+        since = 0.0 if self._policy.stored_policy is None else self._policy.stored_policy.since
         return header._replace(created=max(time.time(), since), writer=this_writer())
 
     def why_not_stored(self, compile_seconds: float, settings: Settings) -> Skip | None:

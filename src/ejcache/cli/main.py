@@ -151,7 +151,7 @@ COMMANDS: Final = {
         ("bench train.py --steps 2", "bench --rounds 9 -m my_project.train"),
     ),
     "report": Command(
-        "ejcache.reports.commands:report",
+        "ejcache.reports.command:report",
         "Show where the time of the starts went, what still compiles, and why.",
         (
             "report --since 7d",

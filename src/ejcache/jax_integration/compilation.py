@@ -105,7 +105,7 @@ class LoadedExecutable(NamedTuple):
         raw: the serialised executable; empty if it was loaded ahead.
         seconds: what reading and loading took, or waiting for it if it was loaded ahead.
         ahead: what to remember of it for the next run, if it was loaded ahead.
-        candidate: the number of the candidate that it is (`substitutes.candidates`).
+        candidate: the number of the candidate that it is (`candidates.candidates`).
     """
 
     executable: Any

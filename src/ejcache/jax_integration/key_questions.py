@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ejcache.jax_integration.activate import active, enable_by_default
+from ejcache.jax_integration.candidates import own_keys
 from ejcache.jax_integration.no_compile_blocks import AskedError, asking
 from ejcache.jax_integration.seam.compiling import ask_for_keys
-from ejcache.jax_integration.substitutes import own_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

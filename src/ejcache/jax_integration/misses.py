@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.policy import Miss
 from ejcache.cache.stats import Skip, count_miss, count_skip
 from ejcache.history.log import last_compile_seconds
+from ejcache.jax_integration.candidates import OWN
 from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others
 from ejcache.jax_integration.executable_comparison import check
@@ -31,7 +32,6 @@ from ejcache.jax_integration.ranks.share_binary import receive, send
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import coordination_client
-from ejcache.jax_integration.substitutes import OWN
 from ejcache.keys.key import PGLE, parse_any_key
 
 if TYPE_CHECKING:

@@ -218,7 +218,7 @@ class Compiler:
         if isinstance(found, LoadedExecutable):
             return found
         compilation.miss = found
-        from ejcache.jax_integration.substitutes import OWN, candidates  # the door to a miss
+        from ejcache.jax_integration.candidates import OWN, candidates  # the door to a miss
 
         for number, text in enumerate(candidates(compilation)):
             if number != OWN:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.folder import BucketFolder
-from ejcache.cache.shared_switch import noted_epoch
+from ejcache.cache.shared_policy_watch import noted_epoch
 from ejcache.errors import EntryError, InvalidKeyError, StoreError, StoreNotAskedError
 from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, PRESENT
 from ejcache.keys.xla_messages import BYTES, join, split

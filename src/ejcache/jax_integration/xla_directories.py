@@ -130,7 +130,7 @@ def find_xla_caches(url: str | Location, settings: Settings) -> XlaCacheLocation
     if not shared:
         return XlaCacheLocation(location, shared, place, "xla")
 
-    from ejcache.cache.shared_switch import noted_epoch  # the door to shared storage
+    from ejcache.cache.shared_policy_watch import noted_epoch  # the door to shared storage
 
     note = place / "scratch" / "policy"
     epoch = noted_epoch(note)

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
-from ejcache.journal.line import MOST_RECORDED, EntryUse
-from ejcache.journal.objects import (
+from ejcache.journal.format import (
     JOURNALS,
     MAX_JOURNAL,
     MAX_SNAPSHOT,
@@ -39,6 +38,7 @@ from ejcache.journal.objects import (
     is_journal,
     is_journal_name,
 )
+from ejcache.journal.line import MOST_RECORDED, EntryUse
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:

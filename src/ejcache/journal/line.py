@@ -23,7 +23,7 @@
 
 A process appends a line after each miss, each minute, and when it ends, in the background; a killed one loses what came
 after the last. A line that is damaged, or of another version, is skipped. On shared storage these lines are in usage
-journals (`journal/objects.py`). Nothing but reports and explanations reads any of this (`start_records`).
+journals (`journal/format.py`). Nothing but reports and explanations reads any of this (`start_records`).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class EntryUse(NamedTuple):
     Attributes:
         when: the last one, in seconds since the epoch; 0 if it only says what the entry is worth.
         times: how many there were.
-        worth: the seconds of compiling that one use saves (`stores.base.worth_of_use`), which who stores the entry
+        worth: the seconds of compiling that one use saves (`stores.worth.worth_of_use`), which who stores the entry
             says once: it is in the entry's header, and a pass over a bucket reads no entry. None if nobody has said it.
     """
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.bucket.base import ABSENT
 from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
-from ejcache.journal.line import MOST_RECORDED, EntryUse, joined_uses
-from ejcache.journal.objects import (
+from ejcache.journal.format import (
     JOURNALS,
     Folded,
     decode_record_lines,
@@ -28,6 +27,7 @@ from ejcache.journal.objects import (
     is_journal_name,
     is_records_name,
 )
+from ejcache.journal.line import MOST_RECORDED, EntryUse, joined_uses
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.threads import in_parallel

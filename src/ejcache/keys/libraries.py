@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.distributions import distributions_in
+from ejcache.util.dist_info import distributions_in
 from ejcache.util.files import make_private, write_atomically
 from ejcache.util.store_keys import is_hex
 from ejcache.util.threads import in_parallel

@@ -28,7 +28,7 @@ from ejcache.bucket.object_names import (
 from ejcache.coordination.shared_leases import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreRefusedError
 from ejcache.journal.fold import JournalListing, compact, merge_start_records
-from ejcache.journal.objects import JOURNALS, Folded, is_records_name
+from ejcache.journal.format import JOURNALS, Folded, is_records_name
 from ejcache.keys.key import is_side_key
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.former_places import FormerPlaces

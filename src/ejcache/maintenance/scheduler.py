@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.coordination.leases import LivenessDetector
 from ejcache.coordination.shared_leases import StoreLeases
 from ejcache.errors import StoreError
-from ejcache.journal.objects import SNAPSHOT
+from ejcache.journal.format import SNAPSHOT
 from ejcache.journal.recorder import recorder
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy

@@ -127,18 +127,6 @@ class TwoTiers(Protocol):
 
 
 UNLIMITED: Final = -1
-LEAST_WORTH: Final = 0.01
-"""What a use of a text or a profile counts for, which saves no compilation by itself; no entry counts for less."""
-
-
-def worth_of_use(compile_seconds: float) -> float:
-    """Weigh one use of an entry: the seconds of compiling that it saves."""
-    return max(LEAST_WORTH, compile_seconds)
-
-
-def weight_of_uses(uses: int) -> float:
-    """Weigh the uses of an entry after it was put: from 1 to 3."""
-    return 3.0 * (1 + uses) / (3 + uses)
 
 
 class Store(Closing):

@@ -186,6 +186,14 @@ class Location(NamedTuple):
         return cls(where, kind, bucket=bucket, prefix=prefix, anonymous=anonymous)
 
 
+def one_spelling(url: object) -> str:
+    """Return the one spelling of all URLs and paths of a place; of what names no place, its text."""
+    try:
+        return Location.parse(url).url
+    except UsageError:
+        return str(url)
+
+
 def display_url(text: str | os.PathLike[str]) -> str:
     """Return `text` without a password, a token or a query, for messages, logs and reports.
 

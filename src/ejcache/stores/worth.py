@@ -15,11 +15,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from ejcache.stores.base import weight_of_uses, worth_of_use
-
 if TYPE_CHECKING:
     from ejcache.stores.base import EntryInfo
 
+_LEAST: Final = 0.01
+"""What a use of a text or a profile counts for, which saves no compilation by itself; no entry counts for less."""
 FORGETTING_SECONDS: Final = 86_400.0
 """An entry that was not used for so long counts half."""
 _SECONDS: Final = re.compile(rb'"compile_seconds":([0-9]{1,9}(?:\.[0-9]{1,20})?)[,}]')
@@ -28,6 +28,16 @@ _CREATED: Final = re.compile(rb'"created":([0-9]{1,11}(?:\.[0-9]{1,20})?)[,}]')
 the header takes as long as a tenth of a put."""
 _BEFORE_HEADER: Final = 8
 """Bytes of an entry before its header: the name of the format, and the header's length."""
+
+
+def worth_of_use(compile_seconds: float) -> float:
+    """Weigh one use of an entry: the seconds of compiling that it saves."""
+    return max(_LEAST, compile_seconds)
+
+
+def weight_of_uses(uses: int) -> float:
+    """Weigh the uses of an entry after it was put: from 1 to 3."""
+    return 3.0 * (1 + uses) / (3 + uses)
 
 
 def worth_of_bytes(start: bytes) -> float:

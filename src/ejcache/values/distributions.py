@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from typing import Final
 
-from ejcache.util.distributions import InstalledDistribution, distributions_in, normalised_name
+from ejcache.util.dist_info import InstalledDistribution, distributions_in, normalised_name
 from ejcache.values.code_files import is_younger_than_process
 
 _RECORD: Final = "RECORD"

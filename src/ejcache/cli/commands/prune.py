@@ -20,7 +20,7 @@ from ejcache.maintenance.eviction import EvictionPass
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.stored_policy import policy_of
 from ejcache.settings.resolve import resolve
-from ejcache.stores.base import worth_of_use
+from ejcache.stores.worth import worth_of_use
 from ejcache.util.units import format_size, plural
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ejcache.history.why import causes_of
 from ejcache.journal.line import STORED
 from ejcache.keys.key import is_key_behind_jax, listed_name
 from ejcache.reuse.log import changed_parts, latest_notes
-from ejcache.stores.location import Location
+from ejcache.stores.location import one_spelling
 from ejcache.util.log import printable
 from ejcache.util.units import parse_age, plural
 
@@ -127,13 +127,13 @@ class _Caches:
     def of(self, record: ProgramRecord) -> KnownEntries | StoreError | UsageError | None:
         """Return the cache of that miss, or the error for which it cannot be opened any more."""
         try:
-            return self.chosen() if self.directory is not None else self._open(location_of(record.url), record.url)
+            return self.chosen() if self.directory is not None else self._open(one_spelling(record.url), record.url)
         except (StoreError, UsageError) as exc:
             return exc
 
     def hold(self, url: str) -> bool:
         """True if that is the cache that `--dir` names; True without `--dir`."""
-        return self.directory is None or location_of(url) == location_of(self.directory)
+        return self.directory is None or one_spelling(url) == one_spelling(self.directory)
 
     def _open(self, location: str, url: str | None) -> KnownEntries | None:
         if location not in self._opened:
@@ -166,14 +166,6 @@ def _answers(
         named=lambda records, name: match(records, name, _identify_miss)[0],
         stored=lambda name: _newest_entry(name, caches) if after is None else [],
     )
-
-
-def location_of(url: str) -> str:
-    """Return one spelling for all URLs of a location; any other text as it is."""
-    try:
-        return Location.parse(url).url
-    except UsageError:
-        return url
 
 
 def _identify_miss(record: ProgramRecord) -> Identifiers:

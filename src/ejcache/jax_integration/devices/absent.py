@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.policy import Miss
 from ejcache.errors import EjcacheError
+from ejcache.jax_integration.candidates import own_keys
 from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, stores_only
 from ejcache.jax_integration.seam.compiling import autotune_directory, with_overrides
 from ejcache.jax_integration.seam.topologies import peak_memory
-from ejcache.jax_integration.substitutes import own_keys
 from ejcache.keys.key import CROSS, untuned_key
 from ejcache.util.log import log
 

@@ -35,7 +35,7 @@ from ejcache.errors import MALFORMED
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
-from ejcache.util.distributions import distributions_in
+from ejcache.util.dist_info import distributions_in
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
 from ejcache.util.processes import cores

@@ -381,7 +381,7 @@ class Preloader:
         if policy is None or self._policy not in {None, policy}:
             return
         self._policy = policy
-        store = policy.opened(settings, awaits_switch=False)
+        store = policy.opened(settings, awaits_policy=False)
         if at_once and policy.is_shared:
             # A directory on a file system that hosts share, whose server may be slow.
             self._scheduler.submit(lambda: self._try_plan(run, at_once=False))

@@ -1,7 +1,7 @@
 """Which candidate all ranks of a program load, or that all of them compile.
 
 A first exchange tells what each rank has: its key, where its entries are, whether it forbids compilations, and the
-number of the first candidate that it has loaded (`substitutes.candidates`). If that is one number everywhere, each rank
+number of the first candidate that it has loaded (`candidates.candidates`). If that is one number everywhere, each rank
 uses what it has. If the numbers differ, each rank tries the last one of them, which is the best one that all may have,
 and a second exchange tells whether all have it. Otherwise all compile: if a rank has none or does not answer, or if the
 keys differ.
@@ -15,13 +15,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.cache.policy import Miss
+from ejcache.jax_integration.candidates import OWN, candidates
 from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.no_compile_blocks import is_forbidden
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.ranks.drift import log_difference
 from ejcache.jax_integration.seam.backends import processes_of_job
-from ejcache.jax_integration.substitutes import OWN, candidates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

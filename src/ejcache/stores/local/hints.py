@@ -42,8 +42,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.stores.base import weight_of_uses
 from ejcache.stores.local.layout import PAIRS
+from ejcache.stores.worth import weight_of_uses
 from ejcache.util.files import UnsafeFileError, open_like_directory, read_regular
 from ejcache.util.store_keys import key_of_place, place_of_key
 

@@ -1,4 +1,4 @@
-"""The directory of a local store: its layout, and whether it can be trusted.
+"""The directory of a local store: where its files are, how they are found and removed, and what is wrong with it.
 
     <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
       CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)

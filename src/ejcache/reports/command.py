@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.commands.advise import findings as findings_of
-from ejcache.cli.commands.why import location_of
 from ejcache.cli.listing import list_entries
 from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
@@ -28,6 +27,7 @@ from ejcache.reports.model import DiskUse, build
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
 from ejcache.stores.base import UNLIMITED
+from ejcache.stores.location import one_spelling
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.files import write_atomically
 from ejcache.util.log import log
@@ -147,18 +147,18 @@ def _limits(records: Iterable[StartRecord], url: str, limit: int) -> dict[str, i
     if limit == UNLIMITED:
         return {}
     urls = {program.url for record in records for program in record.programs}
-    return {each: limit for each in urls if location_of(each) == location_of(url)}
+    return {each: limit for each in urls if one_spelling(each) == one_spelling(url)}
 
 
 def _records(directory: str | None, since: str | None, starts: Iterable[StartRecord]) -> list[StartRecord]:
     """Return the records of one cache and from some time on, if that is asked for."""
     after = None if since is None else time.time() - (age(since, option="--since") or 0.0)
-    wanted = None if directory is None else location_of(directory)
+    wanted = None if directory is None else one_spelling(directory)
     places: dict[str, bool] = {}
 
     def is_wanted(program: ProgramRecord) -> bool:
         if program.url not in places:
-            places[program.url] = wanted is None or location_of(program.url) == wanted
+            places[program.url] = wanted is None or one_spelling(program.url) == wanted
         return places[program.url] and (after is None or program.time >= after)
 
     found = (each._replace(programs=tuple(filter(is_wanted, each.programs))) for each in starts)

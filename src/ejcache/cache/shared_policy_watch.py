@@ -1,4 +1,4 @@
-"""The switch of a cache on shared storage, which the processes of a host ask once a minute together.
+"""What a process knows of the policy of a cache on shared storage, for which a host asks once a minute.
 
 A host keeps what it has read beside its copies, so that a process that gets no answer knows what held last:
 
@@ -21,7 +21,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.cache.switch import FRESH_SECONDS, MAX_BYTES, CacheSwitch, Reading
+from ejcache.cache.policy_watch import FRESH_SECONDS, MAX_BYTES, PolicyWatch, Reading
 from ejcache.errors import (
     MALFORMED,
     EntryError,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ejcache.cache.switch import Said
+    from ejcache.cache.policy_watch import Said
     from ejcache.stores.base import Store
 
 LOOK_SECONDS: Final = 5.0
@@ -72,14 +72,14 @@ class _Note(NamedTuple):
         return not 0 <= now - self.asked <= max(pause, FRESH_SECONDS)
 
 
-class SharedSwitch(CacheSwitch):
+class SharedPolicyWatch(PolicyWatch):
     """What the stored policy of a cache on shared storage says.
 
     Args:
         url: of the cache, for messages.
         read: reads the stored policy.
         note: the file in which this host keeps what it has read; None to keep it in this process.
-        open_at: opens the store of an epoch, of the store that was opened before; None for a switch without a store.
+        open_at: opens the store of an epoch, of the store that was opened before; None without a store.
         storage_url: of the storage, as its client names it; `url` by default.
         clock: seconds since the epoch.
     """
@@ -120,7 +120,7 @@ class SharedSwitch(CacheSwitch):
             self._wait_until = time.monotonic() + (_FIRST_SECONDS if is_new else WAIT_SECONDS)
             submit(partial(self._look_and_tell, self._answered, is_new=is_new))
 
-    def watch(self) -> None:
+    def keep_looking(self) -> None:
         """Look from time to time, in a thread of its own, until `stop`: no store of two tiers does it yet."""
         self._worker.every(LOOK_SECONDS, self.look)
         self._worker.submit(_nothing)  # recurring tasks run from then on
@@ -241,7 +241,7 @@ class SharedSwitch(CacheSwitch):
 
     def _say_unknown(self, why: Exception) -> None:
         warn_once(
-            ("switch", self._url),
+            ("policy", self._url),
             "ejcache: %s is not used until its policy, v1/policy.json, can be read, which says whether it is turned "
             "off and where its entries are; what programs compile stays on this host meanwhile. Reading it failed: %s",
             self._url,

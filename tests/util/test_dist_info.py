@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ejcache.util.distributions import distributions_in
+from ejcache.util.dist_info import distributions_in
 
 
 def test_names_and_versions(tmp_path):

@@ -1,8 +1,8 @@
-"""What operators say of a cache: whether it is used at all, and which of its entries nobody loads any more.
+"""What a process knows of the policy that is stored with a cache: is it used, what is recalled, where are its entries.
 
-`ejcache config set --dir CACHE enabled=false` turns a cache off, and `ejcache recall` takes entries back. What is
-stored with the cache says both (`maintenance.stored_policy`). A cache on a local disk is asked directly;
-`shared_switch` asks one on shared storage. A process of a cache that is off says so once, and goes on without it.
+`ejcache config set --dir CACHE enabled=false` turns a cache off, and `ejcache recall` takes entries back. The policy
+says both (`maintenance.stored_policy`). On a local disk it is read directly; `shared_policy_watch` reads that of shared
+storage. A process of a cache that is off says so once, and goes on without it.
 
 What cannot be read, or is gone, changes nothing: who knew what it said goes on by that.
 """
@@ -19,7 +19,6 @@ from ejcache.util.log import log, warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.cache.kept_here import KeptHere
     from ejcache.entry import Header
     from ejcache.maintenance.recalls import Recalls
     from ejcache.stores.base import Store
@@ -45,18 +44,7 @@ class Said(NamedTuple):
     epochs: Epochs
 
 
-class OpenedStore(NamedTuple):
-    """A store, what knows about its cache (None if nobody can say anything of it), and the epoch at which it is open;
-    None if that is not known yet, and the store is what this host has of it; `kept_here` then notes what to upload.
-    """
-
-    store: Store
-    switch: CacheSwitch | None = None
-    epoch: str | None = ""
-    kept_here: KeptHere | None = None
-
-
-class CacheSwitch:
+class PolicyWatch:
     """What the stored policy of a cache says of its use and its entries, at most a minute old. Safe for threads, forks.
 
     Args:
@@ -191,7 +179,7 @@ class CacheSwitch:
             "this process goes on by what it knew" if self._taken is not None else "the cache is not used meanwhile"
         )
         warn_once(
-            ("switch", self._url),
+            ("policy", self._url),
             "ejcache: %s/v1/policy.json cannot be read (%s): %s. `ejcache config set --replace` with --dir %s stores "
             "another one",
             self._url,
