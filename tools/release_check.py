@@ -2,7 +2,7 @@
 
     python tools/release_check.py [--into dist] [--seconds 600] [PYTHON[:JAX] …]
 
-Without interpreters: Python 3.11 with the oldest JAX of the full form, 3.12, 3.13 and 3.14, of which those that exist
+Without interpreters: Python 3.11 with JAX 0.10.2, 3.12, 3.13 and 3.14, of which those that exist
 are used, from PATH or pyenv. A version of JAX behind the colon is installed, and otherwise the newest that the wheel
 allows; an interpreter for which JAX has no wheel is left out. Nothing is published.
 

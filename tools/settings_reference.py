@@ -36,8 +36,9 @@ others. `ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_second
 program itself sets one of these three settings.
 
 A value that a setting cannot have, such as `EJCACHE_READ_ONLY=maybe`, does not fail a job. The job uses the value of
-the next place in the list above and logs a warning once, and `ejcache config` exits with status 1. If a call or the
-command line passes a value that a setting cannot have, ejcache raises `ejcache.SettingError`.
+the next place in the list above and logs a warning once. A command that works on a cache exits with status 2 instead,
+and `ejcache config` first shows all settings. If a call in the program passes a value that a setting cannot have,
+ejcache raises `ejcache.SettingError`.
 
 ## Configuration files
 

@@ -199,7 +199,7 @@ class StoreError(EjcacheError, OSError):
 
 
 class StoreReadOnlyError(StoreError):
-    """A write to a read-only store."""
+    """The program tried to write to a store that it may only read."""
 
 
 class StoreTooSmallError(StoreError):

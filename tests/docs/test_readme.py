@@ -105,6 +105,17 @@ def test_commands_on_a_local_cache(run, tmp_path):
     assert {path.name for path in set(ROOT.iterdir()) - before if path.suffix == ".html"} == set()
 
 
+def test_what_removes_ejcache_leaves_nothing(run, clean_environment):
+    """All but the package, which this test needs."""
+    (block,) = [text for text in SHELL if "pip uninstall" in text]
+    run("ejcache run train.py")
+    run("ejcache config set max_size=1GB")
+    for command in commands(block)[:-1]:
+        done = run(f"sh -c {shlex.quote(command.replace('ejcache prune', f'{sys.executable} -m ejcache prune'))}")
+        assert done.returncode == 0, (command, done)
+    assert [path for path in clean_environment.rglob("*") if "ejcache" in path.name] == []
+
+
 @pytest.mark.soak
 @pytest.mark.usefixtures("bucket")
 def test_commands_on_a_bucket(run):

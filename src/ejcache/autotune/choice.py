@@ -156,12 +156,12 @@ def _shown(value: Any) -> Any:
 
 
 class ConfigurationMissingError(EjcacheError, LookupError):
-    """The policy requires a tuned configuration, and none was found.
+    """A call has no tuned configuration, and its tuning policy `error` forbids the default configuration.
 
     Attributes:
         key: the tuning key of the call.
         nearest: the most similar tuning key that has a record, or None.
-        reason: why nothing was measured instead.
+        reason: why ejcache did not measure the call, or an empty text.
         differences: the parts in which the two keys differ, by name; the value of the call, then that of `nearest`.
     """
 

@@ -1,1 +1,1 @@
-"""The command line: arguments, tables, progress and exit codes. Nothing in here imports JAX, but the demo's program."""
+"""The command line: arguments, tables, progress and exit codes. Nothing in here imports JAX."""

@@ -206,9 +206,8 @@ class Settings:
     enabled: bool = setting(True, "if false, nothing is cached", flag="jax_enable_compilation_cache")
     max_size: int = setting(
         -1,
-        "largest total size of the entries; if it is exceeded, the least recently used entries are deleted (unset: a"
-        " local cache"
-        " that this version made has a tenth of its disk, at most 20 GB)",
+        "largest total size of the entries; if it is exceeded, the least recently used entries are deleted (unset:"
+        " for a cache on a local disk, a tenth of that disk and at most 20 GB)",
         flag="jax_compilation_cache_max_size",
         kind="limit",
         accepted=f"{ACCEPTED_SIZE}, 0 for no caching, or -1 for no limit",

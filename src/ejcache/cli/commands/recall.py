@@ -37,7 +37,7 @@ _BEFORE: Final = option(
     "--before", "TIME", "What was stored before, by the clock of its writer: 2026-11-27T18:30 or 2h."
 )
 _BY: Final = option(
-    "--by", "WRITER", "What a writer has stored: HOST, USER@, USER@HOST, or a whole one as `show` says it."
+    "--by", "WRITER", "What a writer has stored: HOST, USER@, USER@HOST, or a whole one as `ls KEY` shows it."
 )
 
 
