@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import math
 import random
 import sys
 import threading
@@ -15,6 +17,8 @@ import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import Terminal
 from helpers import traced_memory
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ejcache
 from ejcache.autotune import Tuner, autotuned
@@ -233,11 +237,26 @@ def test_the_tolerance_is_that_of_the_result(inputs, result, error, refused):
     assert differs((right * (1 + error * signs)).astype(result), right, inputs=[x]) is refused
 
 
-def test_what_is_compared_exactly_and_what_is_not():
-    """Integers are equal; where the default computes NaN, others may compute anything."""
+VALUES = st.sampled_from([0.0, -0.0, 1.0, 1.2, -1.0, 1e30, math.inf, -math.inf, math.nan])
+
+
+@given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=4), st.sampled_from([0.05, 0.5, False]))
+def test_a_value_is_right_within_the_tolerance_of_its_own_size_and_of_all_values(pairs, check):
+    """An infinity equals itself alone; where the default computes NaN, others may compute anything."""
+    found, right = (np.array(values, np.float32) for values in zip(*pairs, strict=True))
+    finite = right[np.isfinite(right)].astype(float)
+    scale = math.sqrt(sum(finite * finite) / finite.size) if finite.size else 0.0
+
+    def is_wrong(ours, theirs):
+        if math.isnan(theirs) or ours == theirs or not check:
+            return math.isnan(ours) and not math.isnan(theirs) and (bool(check) or not np.isnan(right).any())
+        return math.isinf(theirs) or not abs(ours - theirs) <= check * (abs(theirs) + scale)
+
+    assert differs(found, right, check=check) is any(itertools.starmap(is_wrong, zip(found, right, strict=True)))
+
+
+def test_integers_are_compared_exactly():
     assert differs(jnp.arange(8) + 1, jnp.arange(8))
-    assert not differs(jnp.ones(8), jnp.ones(8) * jnp.nan)
-    assert differs(jnp.ones(8) * jnp.nan, jnp.ones(8), check=False)
 
 
 def test_check_changes_the_comparison():

@@ -24,6 +24,7 @@ from ejcache.autotune.measure.trial import (
 from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import Status
 from ejcache.errors import UsageError
+from ejcache.util.processes import cores
 
 if TYPE_CHECKING:
     import threading
@@ -149,7 +150,7 @@ class TuningRun:
     def workers(self) -> int:
         """The number of candidates that may compile at the same time."""
         # If a process ended while several candidates compiled, each is now compiled alone, so that one can be named.
-        return 1 if self.journal.suspicious else int(self.tuner.workers)
+        return 1 if self.journal.suspicious else min(int(self.tuner.workers), cores())
 
     def compile_and_warm(
         self, trials: Sequence[Trial], build: Callable[[Any], Callable[..., Any]], reference: Trial | None = None

@@ -36,7 +36,7 @@ class Style(Enum):
     """Ten thousand times as far from zero as the values differ; integers and masks in another order."""
 
 
-_PERIOD: Final = 1_048_583
+_PERIOD: Final = 65_521
 """Of more values, this many are random and repeat. It is a prime, so that rows of an array differ."""
 
 _LARGE: Final = (200.0, 40.0, 16.0)
@@ -142,10 +142,11 @@ def _with_errors(array: Any, generator: Any, *, exact: bool, alike: bool) -> Any
         if alike:
             # A different multiple of the values, rounded, is as good as random.
             whole = np.round(1e3 * np.abs(values).astype(np.float64)).astype(np.int64)
-            signs = whole * 2_654_435_761 % 1_009 % 3 - 1
+            factors = (1 + step * (whole * 2_654_435_761 % 1_009 % 3 - 1)).astype(values.real.dtype)
         else:
-            signs = _repeated(generator.integers(-1, 2, min(values.size, _PERIOD)), values.shape)
-        return jax.device_put((values * (1 + step * signs)).astype(array.dtype), place)
+            made = 1 + step * generator.integers(-1, 2, min(values.size, _PERIOD))
+            factors = _repeated(made.astype(values.real.dtype), values.shape)
+        return jax.device_put((values * factors).astype(array.dtype), place)
 
 
 def _float_ways(values: Any, style: Style, step: float) -> list[_Way]:
