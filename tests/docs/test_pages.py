@@ -43,6 +43,7 @@ SHOWN = (
     "ejcache pull cache.tar",
     *("pip install .\nejcache run", "ejcache: saved 3.8", "%load_ext", "ejcache.autotune.ejkernel.install()"),
     *("envFrom:", "env:\n  - {name: EJCACHE, value", "env:\n  - {name: EJCACHE_DIR"),
+    *("volumes: # of the pod\n  - {name: copies", "volumes: # of the pod\n  - {name: cache"),
     *("EJCACHE=gs://bucket/ci", "pytest --ejcache\n", "ejcache: saved 41", "ENV EJCACHE"),
     "ejcache tuned push my_kernels",
     "ejcache advise ",
