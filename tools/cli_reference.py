@@ -81,7 +81,8 @@ the newest entry of the same platform. An entry with another environment counts 
 environments share a cache, `--old-versions` therefore removes the entries of all environments except that of the
 newest entry.
 
-`--all` removes every entry, or with KEY those that are named, and takes no other rule.
+`--all` removes every entry. With KEY, it removes the entries that KEY names. `--all` cannot be combined with another
+option that names entries.
 
 Entries whose names match `--keep` are not removed, but they count for `--max-entries` and `--max-size`. `prune` without
 options removes nothing. `prune` never removes entries of JAX's own cache in the same directory.

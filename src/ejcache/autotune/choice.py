@@ -162,7 +162,7 @@ class ConfigurationMissingError(EjcacheError, LookupError):
         key: the tuning key of the call.
         nearest: the most similar tuning key that has a record, or None.
         reason: why ejcache did not measure the call, or an empty text.
-        differences: the parts in which the two keys differ, by name; the value of the call, then that of `nearest`.
+        differences: the parts in which `key` and `nearest` differ: the name of each part, with both values.
     """
 
     def __init__(self, key: RecordKey, nearest: RecordKey | None, reason: str = "") -> None:
