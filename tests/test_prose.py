@@ -183,7 +183,8 @@ SAID_BESIDE = {
 }
 """Words of ours, and one of the words that says beside them, in the same paragraph, what they mean."""
 UNSAID = re.compile(
-    r"\b(keyed|net|is told|are told|whoever|as ever|host's log|this one|a word of ours|what it is about)\b",
+    r"\b(keyed|net|is told|are told|whoever|as ever|host's log|this one|a word of ours|what it is about|goe?s? by"
+    r"|by what|withdraws?|surroundings|what became of)\b",
     re.IGNORECASE,
 )
 """What a reader who knows JAX alone stumbles over, whatever stands beside it."""

@@ -135,7 +135,7 @@ UNREADABLE = [
 
 @pytest.mark.parametrize("data", UNREADABLE)
 def test_what_cannot_be_read_changes_nothing(host, data, caplog):
-    """A host that knew that the cache is off goes on by that, and says so once; one that never knew keeps away."""
+    """A host that knew that the cache is off keeps to that, and says so once; one that never knew keeps away."""
     make, clock, stored = host
     stored.data = OFF
     make().look()
@@ -147,7 +147,7 @@ def test_what_cannot_be_read_changes_nothing(host, data, caplog):
             switch.begin()
             assert (switch.is_off(), switch.epoch) == (True, "")
             clock.now += FRESH_SECONDS + 1
-    assert caplog.text.count("goes on by what it knew") == 1
+    assert caplog.text.count("keeps to the one that it knows") == 1
 
 
 @pytest.mark.parametrize("data", [*UNREADABLE, StoreUnavailableError("down"), NoPermissionError("403")])

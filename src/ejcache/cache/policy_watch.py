@@ -152,7 +152,7 @@ class PolicyWatch:
     def _say_gone(self) -> None:
         warn_once(
             ("gone", self._url),
-            "ejcache: %s/v1/policy.json is gone; this process goes on by what it said. `ejcache config set` or "
+            "ejcache: %s/v1/policy.json is gone; this process keeps to what it said. `ejcache config set` or "
             "`ejcache recall` with --dir %s stores another one",
             self._url,
             self._url,
@@ -176,7 +176,9 @@ class PolicyWatch:
 
     def _say_unreadable(self, exc: Exception) -> None:
         goes_on = (
-            "this process goes on by what it knew" if self._taken is not None else "the cache is not used meanwhile"
+            "this process keeps to the one that it knows"
+            if self._taken is not None
+            else "the cache is not used meanwhile"
         )
         warn_once(
             ("policy", self._url),

@@ -68,7 +68,7 @@ class CauseKind(NamedTuple):
     reason: str = ""
 
 
-_SURROUNDINGS: Final = "nothing: what was compiled for other surroundings could give other results here"
+_OF_THE_OTHER: Final = "nothing: what the other one compiled could give other results here"
 _SAME: Final = "nothing: it is stored once"
 
 CAUSES: Final[Mapping[str, CauseKind]] = {
@@ -115,11 +115,11 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
         "another version of JAX",
         "nothing: entries of another version are not used; `ejcache prune --old-versions` removes them",
     ),
-    "native_libraries": CauseKind("other native libraries", _SURROUNDINGS),
+    "native_libraries": CauseKind("other native libraries", _OF_THE_OTHER),
     "format": CauseKind("another format of keys", "nothing: this version of ejcache makes other keys"),
-    "platform_version": CauseKind("another version of the platform", _SURROUNDINGS),
+    "platform_version": CauseKind("another version of the platform", _OF_THE_OTHER),
     "devices": CauseKind("other devices", "nothing: `ejcache warm --target` compiles ahead for other devices"),
-    "machine": CauseKind("another machine", _SURROUNDINGS),
+    "machine": CauseKind("another machine", _OF_THE_OTHER),
     "cpu": CauseKind("another kind of CPU", "nothing: compiled code for one kind of CPU may crash on another"),
     "threads": CauseKind("another number of threads", "give each process the same number of cores"),
     "variables": CauseKind("environment variables", "set {name} to the same value everywhere"),

@@ -94,7 +94,9 @@ def _policy(read: Callable[[], Mapping[str, Any] | None], url: str) -> Iterator[
             f"`ejcache recall --all --replace --dir {url}` stores another one, and begins anew; else use one version "
             "of ejcache"
         )
-        yield checkup.failed("policy", f"{POLICY} cannot be read, and hosts go by what they knew: {exc}", advice)
+        yield checkup.failed(
+            "policy", f"{POLICY} cannot be read, and hosts keep to the one that they know: {exc}", advice
+        )
         return
     if off := who_turned_off(policy):
         advice = f"`ejcache config set --dir {url} enabled=true` turns it on"

@@ -56,13 +56,13 @@ def recall(
     Every process knows of it within a minute. A process that has loaded an entry logs one line, and keeps the program
     until the process ends. A program that is compiled later is stored again.
 
-    --all of a cache that hosts share begins a new place under a random name, and every host that knows of it looks and
-    stores there alone. So nothing that anybody has written or will write to the old place comes back. This is the one
-    recall that holds against a writer who lies. --all of a cache of one host empties it.
+    --all of a cache that hosts share begins a new place with a random name, and every host that knows of the recall
+    uses this place alone. So nothing comes back that somebody has written to the old place, or writes there later. Only
+    --all helps against a writer who puts a false name or time into an entry. --all of a cache of one host empties it.
 
-    --by and --before go by what the entries say of themselves: by whom they were stored, and when; --before also by the
-    storage's own clock. They remove what the cache has now, and go on keeping out what says so. An entry of a KEY is
-    recalled by the digest of its bytes.
+    Each entry names its writer and the time at which it was stored. --by recalls by the writer, and --before by the
+    time, and also by the time that the storage itself has noted. Both delete the entries that the cache has now, and
+    every process refuses later ones that they describe. An entry of a KEY is recalled by the digest of its bytes.
 
     A recall that was interrupted is in force; the same command removes the rest. --all asks, unless --yes is given.
     A policy that is damaged is not changed, unless --replace is given. Tuned records stay.
