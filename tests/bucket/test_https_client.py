@@ -274,6 +274,8 @@ def test_a_connection_is_not_kept_for_ever(monkeypatch):
 
 def test_an_interrupt_leaves_no_half_answer():
     """Ctrl-C during a request closes its connection; the next request gets its own answer."""
+    # A shell starts what runs in the background with the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     begun, other = threading.Event(), threading.Event()
 
     def reply(request):
@@ -286,12 +288,15 @@ def test_an_interrupt_leaves_no_half_answer():
         begun.wait(60)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    with serving(reply) as server, client_of(server) as client:
-        threading.Thread(target=interrupt).start()
-        with pytest.raises(KeyboardInterrupt):
-            send(client, headers={"X-Own": "first"})
-        other.set()
-        assert send(client, headers={"X-Own": "second"}).body == b"second"
+    try:
+        with serving(reply) as server, client_of(server) as client:
+            threading.Thread(target=interrupt).start()
+            with pytest.raises(KeyboardInterrupt):
+                send(client, headers={"X-Own": "first"})
+            other.set()
+            assert send(client, headers={"X-Own": "second"}).body == b"second"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_opens_late_is_for_the_next_request(monkeypatch):

@@ -161,7 +161,7 @@ LOCAL = {
     "format: giant": ("v1/local/format", Sparse(3 << 30)),
     "tmp: link": ("v1/local/tmp", OUTSIDE),
     "counters: giant": ("v1/local/counters", Sparse(3 << 30)),
-    "touched: giant": ("v1/local/touched", Sparse(3 << 30)),
+    "changes: giant": ("v1/local/changes", Sparse(3 << 30)),
     "entries: link": (f"v1/local/{ENTRY.split('/')[2]}", OUTSIDE),
     "v1/quarantine: link": ("v1/quarantine", OUTSIDE),
     "v1/leases: link": ("v1/leases", OUTSIDE),

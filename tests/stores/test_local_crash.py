@@ -17,7 +17,7 @@ from test_local_bounds import disk_usage
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.store import LocalStore
 
-POINTS = ["file-begun", "file-written", "evicted", "touched", "renamed", "before-commit", "committed"]
+POINTS = ["file-begun", "file-written", "evicted", "noted", "renamed", "done", "before-commit", "committed"]
 LIMIT = 200_000
 
 WRITER = """
@@ -40,6 +40,8 @@ if sys.argv[4] == "replace":
     store.replace("k0", b"n" * 60_000)
 else:
     store.put("new", b"n" * 60_000)
+for _ in range(200 * (point in ("before-commit", "committed"))):  # many puts are one commit
+    store.replace("new", b"n" * 60_000)
 armed = False
 print(store.get("new") == b"n" * 60_000, flush=True)
 """.replace("SUPPORT", repr(str(SUPPORT)))
@@ -108,7 +110,7 @@ def test_sweep_spares_a_living_writer(tmp_path, start_python, point):
 def test_open_while_a_writer_is_inside(tmp_path, start_python):
     """A process that stands still inside its transaction delays nobody who reads, and writers until their deadline."""
     path = fill(tmp_path / "store")
-    writer = start_python(WRITER, path, "touched", "wait", "put")
+    writer = start_python(WRITER, path, "noted", "wait", "put")
     assert writer.stdout.readline() == "reached\n"
     with LocalStore(path, max_size=LIMIT, timeout=0.3) as store:
         assert store.get("k9") == b"\x09" * 20_000

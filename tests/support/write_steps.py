@@ -18,11 +18,12 @@ __all__ = ["STEPS", "seeing_steps", "tell_steps"]
 STEPS = {
     "file-begun": ("writing.py", "        done = os.write(fd, data)"),
     "file-written": ("writing.py", "pending = _Pending(path, os.fstat(fd), worth)\n        yield pending"),
-    "evicted": ("writing.py", "change.touch({name: None if there is None else before})"),
-    "touched": ("writing.py", "        os.rename(pending.path, last, dst_dir_fd=directory)"),
+    "evicted": ("writing.py", "change.note({name: Change(before, size, seen, seen)}, worth=pending.worth)"),
+    "noted": ("writing.py", "        os.rename(pending.path, last, dst_dir_fd=directory)"),
     "renamed": ("writing.py", "pending.is_placed = True"),
-    "before-commit": ("hints.py", "self._cache.set(_STATE, now)\n        return done"),
-    "committed": ("order.py", "self._is_inside = False\n        if threading.current_thread()"),
+    "before-commit": ("hints.py", "cache.set(_STATE, self.state.encode())"),
+    "committed": ("hints.py", "        self._file.begin(self.state.number)\n        known.read"),
+    "done": ("order.py", "self._is_inside = False\n        if threading.current_thread()"),
     "order-made": ("order.py", "cache = Cache(own[0], timeout=0, disk=_TextsOnly, **_SETTINGS)"),
 }
 """Each step is told before the last line of its text is executed; a text is found once in its file, or a test fails."""

@@ -20,9 +20,9 @@ In the published algorithm the age becomes the turn of what was evicted, and the
 start of a program that is a little larger than the cache makes everything look old, and after an upgrade of JAX the
 old entries, which have many uses, stay for long.
 
-Before the first change to a file, the names and sizes of all of them are written into `touched`, with the number that
-the transaction will have. A number there that the state does not have is that of a transaction which did not end: only
-the files that it names may differ from the sum, and the next transaction looks at them.
+A transaction writes what it does into a file of changes (`changes`), and keeps in memory what that means for hints and
+sum. So does each other process that reads the file. `Transaction.fold` writes that to diskcache, many changes at once;
+a process that dies before loses nothing but what it knew of the uses of entries.
 
 Files that nobody has counted are counted in the order of their directories, some in each transaction, so that nobody
 waits. A file in a directory that is not counted yet changes no sum.
@@ -30,29 +30,29 @@ waits. A file in a directory that is not counted yet changes no sum.
 
 from __future__ import annotations
 
-import errno
 import heapq
+import itertools
 import json
-import os
 import secrets
-import sqlite3
 import time
 import zlib
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ejcache.stores.local.changes import Change, DamageError, decode, decode_base, encode
 from ejcache.stores.local.layout import PAIRS
 from ejcache.stores.worth import weight_of_uses
-from ejcache.util.files import UnsafeFileError, open_like_directory, read_regular
 from ejcache.util.store_keys import key_of_place, place_of_key
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from typing import TypeVar
 
     from diskcache import Cache
 
+    from ejcache.stores.local.changes import ChangeFile
     from ejcache.stores.local.layout import Layout
 
     T = TypeVar("T")
@@ -72,19 +72,18 @@ _FEW: Final = 1_000
 """In a store of at most so many entries, a put looks at all that were used since."""
 _SHARE_SECONDS: Final = 0.02
 """Of this thread's time, which one transaction gives to the counting of files."""
-_MARK_BYTES: Final = 500
+_LINES: Final = 128
+"""Changes that are written to diskcache at once."""
+_READ_AT_ONCE: Final = 101
+"""Hints: what diskcache reads by two statements."""
+_HINTS: Final = 512
+"""Hints that are written to diskcache at once, because entries were used."""
 _CLOCK_SLACK: Final = 60 * 10**9
 _UNWEIGHED: Final = -1
 """`seen` of a hint by cost of an entry that nobody has weighed."""
 _HIGHEST: Final = 10**40
 _COST_SCALE: Final = 10**18
 _STATE: Final = "state"
-
-
-class DamageError(sqlite3.DatabaseError):
-    """The order is damaged, or was not made by this."""
-
-    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 @dataclass(slots=True)
@@ -155,89 +154,175 @@ class EvictionRules:
     worth: Callable[[bytes, int], float] | None = None
 
     @property
-    def mark(self) -> str:
-        """The file that says which files the last transaction changes."""
-        return f"{self.layout.local}/touched"
+    def changes(self) -> str:
+        """The file of the changes that the order does not have yet."""
+        return f"{self.layout.local}/changes"
 
     def weigh(self, name: str, size: int) -> float:
         """Return what a use of an entry saves for each byte, by its header."""
         return 0.0 if self.worth is None else self.worth(self.layout.start_of(name), size)
 
 
-class Transaction:
-    """What may be done to the files of a store, and to the order, while nobody else changes them."""
+@dataclass(slots=True)
+class Known:
+    """What a process knows of the order: what diskcache had, and the changes since.
 
-    def __init__(self, rules: EvictionRules, cache: Cache) -> None:
-        self._kept = kept = cache.get(_STATE)
-        self.state = state = State(secrets.randbits(40)) if kept is None else State.decode(kept)
-        self.scanned: list[tuple[str, os.stat_result]] = []
-        self.is_stale = False
-        self.undo: Callable[[], object] | None = None
+    Attributes:
+        state: with all changes that were read.
+        read: bytes of the file of changes that were read.
+        base: how that file begins.
+        written: hints that diskcache does not have yet.
+        dropped: hints that it still has, and that are void.
+        waiting: entries by their turns, whose hints are in `written`.
+        lowest: hints that diskcache has, of what is to be evicted first; the first of them is the last here.
+        is_read_through: it has no others.
+    """
+
+    state: State
+    read: int
+    base: bytes
+    written: dict[Key, int | str] = field(default_factory=dict)
+    dropped: set[Key] = field(default_factory=set)
+    waiting: list[tuple[int, str, int, Key]] = field(default_factory=list)
+    lowest: list[tuple[Hint, Key]] = field(default_factory=list)
+    is_read_through: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        """True if so much is known that diskcache has to have it."""
+        return self.state.number - int(self.base) >= _LINES or self.hints >= _HINTS
+
+    @property
+    def hints(self) -> int:
+        """Number of hints that diskcache does not have, or has too many."""
+        return len(self.written) + len(self.dropped)
+
+
+class Transaction:
+    """What may be done to the files of a store, and to the order, while nobody else changes them.
+
+    Args:
+        rules: of the store.
+        known: what is known of the order; None if it has to be read.
+        cache: of diskcache.
+        file: of changes.
+        begun: begins a transaction of diskcache.
+    """
+
+    def __init__(
+        self,
+        rules: EvictionRules,
+        known: Known | None,
+        cache: Cache,
+        file: ChangeFile,
+        begun: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.rules = rules
         self.layout = rules.layout
+        self.scanned: list[tuple[str, os.stat_result]] = []
+        self.is_stale = self.is_void = False
+        self._by_cost = rules.worth is not None
         self._cache = cache
-        self._number = state.number
-        self._touched: dict[str, int | None] = {}
+        self._file = file
+        self._begun = begun
+        if known is None or not file.data.startswith(known.base) or len(file.data) < known.read:
+            known = self._read_all()
+        self.known = known
+        self.state = known.state
+        self._read_on()
+
+    def _read_all(self) -> Known:
+        with self._begun():
+            kept = self._cache.get(_STATE)
+            if kept is None:
+                state = State(secrets.randbits(40))
+                self._file.begin(state.number)
+                self._cache.set(_STATE, state.encode())
+            else:
+                state = State.decode(kept)
+        data, number = self._file.data, decode_base(self._file.data)
+        base = data[: data.index(b"\n") + 1]
+        missing = state.number - number
+        lines = data[len(base) :].splitlines(keepends=True)
+        if not 0 <= missing <= len(lines):
+            raise DamageError("it is older than the last change to a file, or newer")
+        return Known(state, len(base) + sum(len(line) for line in lines[:missing]), base)
+
+    def _read_on(self) -> None:
+        """Learn what other processes have changed, and look whether the last of them did what it said."""
+        known = self.known
+        if known.read == len(self._file.data):
+            return
+        found = decode(self._file.data[known.read :], after=self.state.number)
+        for age, changes in found:
+            self.state.age = max(self.state.age, age)
+            self._apply(changes)
+        known.read = len(self._file.data)
+        wrong = {}
+        for name, (_, after, _, _) in found[-1][1].items():
+            about = self.layout.look_at(name)
+            size = None if about is None else about.st_size
+            if size != after:
+                seen = 0 if about is None else about.st_mtime_ns
+                wrong[name] = Change(after, size, seen, seen)
+        if wrong:
+            self._append(wrong)
 
     # -- files -----------------------------------------------------------------------------------------------------
 
-    def touch(self, sizes: Mapping[str, int | None]) -> None:
-        """Say which files may be made, replaced or removed, before the first of them is.
+    def note(self, changes: Mapping[str, Change], *, worth: float | None = None) -> None:
+        """Note which files are made, replaced or removed, before the first of them is.
 
         Args:
-            sizes: of each name, the bytes of the file that is there now; None if there is none.
+            changes: of each name.
+            worth: what one use of the entry that is made saves for each byte, if it is known.
 
         Raises:
             OSError: that cannot be written; nothing may be changed.
         """
-        self._touched = {**sizes, **self._touched}
-        body = json.dumps([self._number + 1, self._touched]).encode()
-        body = body.ljust(_MARK_BYTES)  # to make a file shorter takes longer than to write it
-        # Of one width: the second mark of a transaction must be no shorter than the first, whose last bytes would
-        # follow it until the file is made shorter, and nobody could read what was changed already.
-        self._write_mark(b"%010d\n" % zlib.crc32(body) + body)
+        self._append(changes, worth=worth)
 
-    def _write_mark(self, data: bytes) -> None:
-        how = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    def _append(self, changes: Mapping[str, Change], *, worth: float | None = None) -> None:
+        line = encode(self.state.number + 1, self.state.age, changes)
         try:
-            fd = open_like_directory(self.rules.mark, how)
-        except OSError as exc:
-            if exc.errno not in (errno.ELOOP, errno.ENXIO):
-                raise
-            Path(self.rules.mark).unlink()  # a link or a pipe that somebody has put there
-            fd = open_like_directory(self.rules.mark, how)
-        try:
-            done = os.pwrite(fd, data, 0)
-            if done != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.rules.mark)
-            if os.fstat(fd).st_size > len(data):
-                os.ftruncate(fd, len(data))
-        finally:
-            os.close(fd)
+            self._file.append(line)
+        except OSError:
+            self.fold()  # the disk may be full: the next line is where the first was
+            line = encode(self.state.number + 1, self.state.age, changes)
+            self._file.append(line)
+        self._apply(changes, worth=worth)
+        self.known.read += len(line)
+
+    def _apply(self, changes: Mapping[str, Change], *, worth: float | None = None) -> None:
+        self.state.number += 1
+        for name, (before, after, seen, turn) in changes.items():
+            self.count(name, (after or 0) - (before or 0), (after is not None) - (before is not None))
+            if after is None:
+                self.drop(self._hint_key((turn, seen, name)))
+            else:
+                self._hint(name, seen, turn=turn, worth=worth)
 
     def remove(self, victim: Victim) -> bool:
-        """Remove a file that was touched; False if that is not possible: then others have their turn before it."""
+        """Remove a file that was noted; False if that is not possible: then others have their turn before it."""
+        if victim.key:
+            self.drop(victim.key)
         try:
-            self.delete(victim.name, victim.about)
+            self.delete(victim.name, victim.about, turn=time.time_ns())
         except OSError:
-            if isinstance(victim.key, str):
-                self.drop(victim.key)
-                self._cache.set(self._hint_key((time.time_ns(), victim.about.st_mtime_ns, victim.name)), 0)
             return False
-        self.drop(victim.key)
         return True
 
-    def delete(self, name: str, about: os.stat_result) -> bool:
-        """Remove a file that was touched, and the hint that it has if it was not used; False if it is gone.
+    def delete(self, name: str, about: os.stat_result, *, turn: int) -> bool:
+        """Remove a file that was noted; False if it is gone.
 
         Raises:
-            OSError: it cannot be removed.
+            OSError: it cannot be removed; that is noted, too, with this turn.
         """
-        gone = self.layout.remove(name)
-        if gone:
-            self.count(name, -about.st_size, -1)
-        self._cache.delete(self._hint_key((about.st_mtime_ns, about.st_mtime_ns, name)))
-        return gone
+        try:
+            return self.layout.remove(name)
+        except OSError:
+            self.note({name: Change(None, about.st_size, about.st_mtime_ns, turn)})
+            raise
 
     def count(self, name: str, size: int, number: int) -> None:
         """Add to the sum, if the directory of the file is counted."""
@@ -245,78 +330,68 @@ class Transaction:
             self.state.total += size
             self.state.count += number
 
-    def recover(self) -> bool:
-        """Look at the files that a transaction touched which did not end; False if there is none."""
-        try:
-            said, _, body = read_regular(self.rules.mark, max_size=1 << 30).partition(b"\n")
-            number, touched = json.loads(body) if int(said) == zlib.crc32(body) else (self._number, {})
-        except (FileNotFoundError, UnsafeFileError, ValueError):
-            return False  # nothing was changed before all of it was written
-        if number == self._number:
-            return False
-        if number != self._number + 1:
-            raise DamageError("it is older than the last change to a file")
-        for name, before in touched.items():
-            about = self.layout.look_at(name)
-            size = None if about is None else about.st_size
-            self.count(name, (size or 0) - (before or 0), (size is not None) - (before is not None))
-            if about is not None:
-                self.hint(name, about)
-        self.state.number = number
-        self._cache.set(_STATE, self.state.encode())
-        return True
-
     def do(self, action: Callable[[Transaction], T]) -> T:
-        """Count what is left to count, call `action`, and write the state if that has changed it."""
+        """Count what is left to count, call `action`, and write the order where that is due."""
         if self.state.latest > time.time_ns() + _CLOCK_SLACK:
             raise DamageError("the clock was ahead when it was written")
-        if self.rules.worth is not None and self.state.weighed is None:
+        if self._by_cost and self.state.weighed is None:
             self.state.weighed = 0
         if not self.state.is_complete:
             self.count_files(_SHARE_SECONDS)
-        done = action(self)
-        if self._touched:
-            self.state.number = self._number + 1
-        if (now := self.state.encode()) != self._kept:
-            self._cache.set(_STATE, now)
-        return done
+            self.fold()
+        elif self.known.is_due:
+            self.fold()
+        return action(self)
+
+    def fold(self) -> None:
+        """Write what is known to diskcache, and begin the file of changes anew."""
+        known, cache = self.known, self._cache
+        with self._begun():
+            for key in known.dropped:
+                cache.delete(key)
+            for key, value in known.written.items():
+                cache.set(key, value)
+            cache.set(_STATE, self.state.encode())
+        self._file.begin(self.state.number)
+        known.read, known.base = len(self._file.data), self._file.data
+        known.written, known.dropped, known.waiting = {}, set(), []
+        known.lowest, known.is_read_through = [], False
 
     # -- hints -----------------------------------------------------------------------------------------------------
 
-    def hint(self, name: str, about: os.stat_result, *, worth: float | None = None) -> None:
+    def _hint(self, name: str, seen: int, *, turn: int, worth: float | None) -> None:
         """Note the place of an entry by its last use, and by what it saves, too, where anybody asks for that.
 
         Args:
             name: of the entry.
-            about: the status of its file.
+            seen: the time of its file.
+            turn: that time, or a later one.
             worth: what one use saves for each byte; None if it is not known.
         """
-        self._hint_by_use(name, about.st_mtime_ns)
-        if self.state.weighed is not None:
-            self._hint_by_cost(name, about.st_mtime_ns, worth)
+        by_use = self._hint_by_use(name, seen, turn)
+        by_cost = by_use if self.state.weighed is None else self._hint_by_cost(name, seen, worth)
+        self.wait(by_cost if self._by_cost else by_use)
         self._hint_useless(name)
 
-    def _hint_by_use(self, name: str, seen: int) -> tuple[int, Key]:
-        turn = max(0, min(seen, time.time_ns()))
+    def _hint_by_use(self, name: str, seen: int, turn: int) -> Key:
+        turn = max(0, min(turn, time.time_ns()))
         self.state.latest = max(self.state.latest, turn)
-        key = self._hint_key((turn, seen, name))
-        self._cache.set(key, 0)
-        return turn, key
+        return self._write(self._hint_key((turn, seen, name)), 0)
 
-    def _hint_by_cost(self, name: str, seen: int, worth: float | None, *, uses: int = 0) -> tuple[int, Key]:
+    def _hint_by_cost(self, name: str, seen: int, worth: float | None, *, uses: int = 0) -> Key:
         if worth is None:
             seen, worth, uses = _UNWEIGHED, 0.0, -1
         turn = int((self.state.age + worth * weight_of_uses(max(uses, 0))) * _COST_SCALE)
-        key = self._hint_key((turn, seen, name), by_cost=True)
-        self._cache.set(key, uses)
-        return turn, key
+        return self._write(self._hint_key((turn, seen, name), by_cost=True), uses)
 
     def _hint_useless(self, name: str) -> None:
         """Have what is of no use while this entry exists evicted before any other."""
         for other in self.useless_beside(name):
             if self.layout.look_at(other) is not None:
                 for by_cost in (False, True)[: 1 + (self.state.weighed is not None)]:
-                    self._cache.set(self._hint_key((0, USELESS, other), by_cost=by_cost), name)
+                    key = self._write(self._hint_key((0, USELESS, other), by_cost=by_cost), name)
+                    if by_cost is self._by_cost:
+                        self.wait(key)
 
     def useless_beside(self, name: str) -> list[str]:
         if self.rules.evict_before is None:
@@ -330,19 +405,53 @@ class Transaction:
             return f"{turn:020d} {seen} {name}"
         return f"{max(0, _HIGHEST - turn):041d} {seen} {name}".encode("utf-8", "surrogateescape")
 
-    def hints(self, *, by_cost: bool = False) -> Iterator[tuple[Hint, Key]]:
-        """Yield the hints, and their keys, what is to be evicted first at first."""
-        for key in self._cache.iterkeys(reverse=by_cost):
-            if by_cost is not isinstance(key, bytes) or key == _STATE:
+    def _hint_of(self, key: Key) -> Hint:
+        text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
+        try:
+            turn, seen, name = text.split(" ", 2)
+            number = int(turn)
+            int(name[:2], 16)
+            return _HIGHEST - number if isinstance(key, bytes) else number, int(seen), name
+        except ValueError as exc:
+            raise DamageError(f"a hint that ejcache does not write: {exc}") from exc
+
+    def _write(self, key: Key, value: int | str) -> Key:
+        self.known.written[key] = value
+        self.known.dropped.discard(key)
+        return key
+
+    def wait(self, key: Key) -> None:
+        """Have an eviction look at the entry of a hint that diskcache does not have yet."""
+        turn, seen, name = self._hint_of(key)
+        heapq.heappush(self.known.waiting, (turn, name, seen, key))
+
+    def drop(self, key: Key) -> None:
+        """Forget a hint."""
+        self.known.written.pop(key, None)
+        self.known.dropped.add(key)
+
+    def _value(self, key: Key) -> object:
+        value = self.known.written.get(key)
+        return self._cache.get(key) if value is None else value
+
+    def hints(self) -> Iterator[tuple[Hint, Key]]:
+        """Yield the hints that diskcache has, and their keys, what is to be evicted first at first."""
+        for key in self._cache.iterkeys(reverse=self._by_cost):
+            if self._by_cost is not isinstance(key, bytes) or key == _STATE:
                 return
-            text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
-            try:
-                turn, seen, name = text.split(" ", 2)
-                number = int(turn)
-                int(name[:2], 16)
-                yield (_HIGHEST - number if by_cost else number, int(seen), name), key
-            except ValueError as exc:
-                raise DamageError(f"a hint that ejcache does not write: {exc}") from exc
+            if key not in self.known.dropped:
+                yield self._hint_of(key), key
+
+    def lowest(self) -> tuple[Hint, Key] | None:
+        """Return the first hint that diskcache has, which is not void; None if it has none."""
+        known = self.known
+        while True:
+            while known.lowest and known.lowest[-1][1] in known.dropped:
+                known.lowest.pop()
+            if known.lowest or known.is_read_through:
+                return known.lowest[-1] if known.lowest else None
+            known.lowest = list(itertools.islice(self.hints(), _READ_AT_ONCE))[::-1]
+            known.is_read_through = len(known.lowest) < _READ_AT_ONCE
 
     # -- eviction --------------------------------------------------------------------------------------------------
 
@@ -358,6 +467,7 @@ class Transaction:
             if state.sized < len(PAIRS):
                 excess = max(excess, size - freed)  # it may be full
             if excess <= 0:
+                chooser.end()
                 return True
             got = self._evict(chooser, excess, 1)
             freed += got
@@ -368,6 +478,7 @@ class Transaction:
                     self.recount()
                     is_counted, chooser = True, _Chooser(self, kept=kept)
                 self.count_files(0.0)
+                self.fold()
                 chooser.begin()
 
     def free(self, size: int, number: int) -> int:
@@ -377,12 +488,18 @@ class Transaction:
             gone += got
             if gone >= size:
                 break
+        chooser.end()
         return gone
 
     def _evict(self, chooser: _Chooser, excess: int, least: int) -> int:
         """Remove the next entries; returns their bytes, at least 1 if there was any."""
         while chosen := chooser.choose(excess, least):
-            self.touch({victim.name: victim.about.st_size for victim in chosen})
+            self.note(
+                {
+                    name: Change(about.st_size, None, about.st_mtime_ns, about.st_mtime_ns)
+                    for name, about, _, _ in chosen
+                }
+            )
             gone = [victim for victim in chosen if self.remove(victim)]
             for victim in gone:
                 chooser.note_removed(victim)
@@ -390,24 +507,28 @@ class Transaction:
                 return max(1, sum(victim.about.st_size for victim in gone))
         return 0
 
-    def use_since(self, hint: Hint, key: Key, about: os.stat_result, *, by_cost: bool) -> tuple[int, Key]:
-        """Replace the hint at an entry that was used since it was written; returns the turn and the new key."""
-        seen, name = about.st_mtime_ns, hint[2]
-        uses = self._cache.get(key) if by_cost else None
+    def use_since(self, name: str, key: Key, about: os.stat_result) -> Key:
+        """Replace the hint at an entry that was used since it was written; returns the new one's key."""
+        uses = self._value(key) if self._by_cost else None
         self.drop(key)
-        if not by_cost:
-            return self._hint_by_use(name, seen)
+        if not self._by_cost:
+            return self._hint_by_use(name, about.st_mtime_ns, about.st_mtime_ns)
         uses = uses + 1 if isinstance(uses, int) else 0
-        return self._hint_by_cost(name, seen, self.rules.weigh(name, about.st_size), uses=uses)
+        return self._hint_by_cost(name, about.st_mtime_ns, self.rules.weigh(name, about.st_size), uses=uses)
+
+    @property
+    def is_long(self) -> bool:
+        """True if who comes next should not have to write what this has changed."""
+        return self.known.hints >= 4 * _HINTS
+
+    def turn_of(self, key: Key) -> int:
+        """Return the turn in a hint."""
+        return self._hint_of(key)[0]
 
     def is_useless(self, key: Key) -> bool:
         """True if the entry still exists for which the entry of this hint is of no use."""
-        better = self._cache.get(key)
+        better = self._value(key)
         return isinstance(better, str) and self.layout.look_at(better) is not None
-
-    def drop(self, key: Key) -> None:
-        """Forget a hint."""
-        self._cache.delete(key)
 
     # -- counting --------------------------------------------------------------------------------------------------
 
@@ -424,7 +545,7 @@ class Transaction:
                 state.sized += 1
             elif state.hinted < len(PAIRS):
                 for name, about in self.layout.walk([PAIRS[state.hinted]]):
-                    self._hint_by_use(name, about.st_mtime_ns)
+                    self._hint_by_use(name, about.st_mtime_ns, about.st_mtime_ns)
                     self._hint_useless(name)
                 state.hinted += 1
             elif state.weighed is not None:
@@ -462,16 +583,19 @@ class _Chooser:
         self.begin()
 
     def begin(self) -> None:
-        """Read the hints from the lowest on, and what was just counted and has none yet."""
+        """Begin at the lowest hint, and with what was just counted and has none yet."""
         change = self._change
-        self._hints = change.hints(by_cost=self._by_cost)
-        self._next: tuple[Hint, Key] | None = None
-        self._is_read = False
         self._used: list[tuple[int, str, Victim]] = []
         if change.state.hinted == 0:
             turns = ((0 if self._by_cost else about.st_mtime_ns, name, about) for name, about in change.scanned)
             self._used = [(turn, name, Victim(name, about, turn, "")) for turn, name, about in turns]
             heapq.heapify(self._used)
+
+    def end(self) -> None:
+        """Leave what was looked at, and not removed, to the next transaction."""
+        for _, name, victim in self._used:
+            if victim.key and name not in self._passed:
+                self._change.wait(victim.key)
 
     def choose(self, excess: int, least: int) -> list[Victim]:
         """Return the next entries to remove, as many as it takes; none if there are none."""
@@ -481,11 +605,15 @@ class _Chooser:
             if found is None:
                 break
             for victim in (*self._useless_beside(found), found):
-                if victim.name not in self._passed and (excess > 0 or least > 0):
+                if victim.name in self._passed:
+                    continue
+                if excess > 0 or least > 0:
                     self._passed.add(victim.name)
                     chosen.append(victim)
                     excess -= victim.about.st_size
                     least -= 1
+                else:
+                    heapq.heappush(self._used, (victim.turn, victim.name, victim))
         return chosen
 
     def _useless_beside(self, found: Victim) -> Iterator[Victim]:
@@ -495,20 +623,27 @@ class _Chooser:
                 yield Victim(name, about, found.turn, "")
 
     def _one(self) -> Victim | None:
-        change = self._change
+        change, waiting = self._change, self._change.known.waiting
         while True:
-            if not self._is_read:  # only when it is needed: diskcache reads the second one together with a hundred
-                self._next, self._is_read = next(self._hints, None), True
-            if self._used and (self._next is None or self._looks <= 0 or self._used[0][0] <= self._next[0][0]):
+            lowest = change.lowest()
+            is_waiting = bool(waiting) and (lowest is None or waiting[0][0] <= lowest[0][0])
+            first = waiting[0][0] if is_waiting else None if lowest is None else lowest[0][0]
+            if self._used and (self._looks <= 0 or first is None or self._used[0][0] <= first):
                 victim = heapq.heappop(self._used)[2]
                 if victim.name not in self._passed:
                     return victim
                 continue
-            if self._next is None:
+            if is_waiting:
+                turn, name, seen, key = heapq.heappop(waiting)
+                if key in change.known.dropped:
+                    continue
+            elif lowest is not None:
+                (turn, seen, name), key = lowest
+                change.known.lowest.pop()
+            else:
                 return None
-            (turn, seen, name), key = self._next
-            self._is_read = False
             if name in self._passed:
+                change.drop(key)
                 continue
             about = change.layout.look_at(name)
             if about is None or (seen == USELESS and not change.is_useless(key)):
@@ -518,8 +653,9 @@ class _Chooser:
             else:
                 self._looks -= 1
                 change.is_stale = change.is_stale or self._looks <= 0
-                now, key = change.use_since((turn, seen, name), key, about, by_cost=self._by_cost)
-                heapq.heappush(self._used, (now, name, Victim(name, about, now, key)))
+                key = change.use_since(name, key, about)
+                turn = change.turn_of(key)
+                heapq.heappush(self._used, (turn, name, Victim(name, about, turn, key)))
 
     def note_removed(self, victim: Victim) -> None:
         """Note that an entry was removed: by cost, that makes the others older."""

@@ -11,7 +11,7 @@
           lock                     held while files change
           counters                 lines that processes append
           order-<inode>-<random>/  diskcache's: the sum of sizes, and hints at what may be evicted next (`order`)
-          touched                  the files that the last transaction changes (`order`)
+          changes                  the changes to files that the order does not have yet (`changes`)
           layer                    on an overlay: when this mount of it was first used
           dead-<random>/           what is being deleted
         quarantine/                a bounded number of damaged entries (`quarantine`)
@@ -254,20 +254,33 @@ class Layout:
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
+            return self.look_below(directory, last)
+        finally:
+            os.close(directory)
+
+    def look_below(self, directory: int, last: str) -> os.stat_result | None:
+        """Return the status of a file in an open directory; None if there is none."""
+        try:
             about = os.stat(last, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        finally:
-            os.close(directory)
         return about if stat.S_ISREG(about.st_mode) else None
 
-    def make_parent(self, name: str) -> None:
-        """Make the directory of an entry."""
-        above = f"{self.local}/{name.rpartition('/')[0]}"
-        if os.path.islink(above):
-            raise StoreUnavailableError(f"{above} is a symbolic link, so nothing is stored there")
-        if not os.path.isdir(above):
+    def make_parent(self, name: str) -> tuple[int, str]:
+        """Open the directory of an entry as `open_parent` does, and make it if it is not there.
+
+        Raises:
+            StoreUnavailableError: a link is in its place.
+            OSError: it can be neither made nor opened.
+        """
+        try:
+            return self.open_parent(name)
+        except (FileNotFoundError, NotADirectoryError):
+            above = f"{self.local}/{name.rpartition('/')[0]}"
+            if os.path.islink(above):
+                raise StoreUnavailableError(f"{above} is a symbolic link, so nothing is stored there") from None
             make_below(Path(above))
+            return self.open_parent(name)
 
     def remove(self, name: str) -> bool:
         """Remove the file of an entry; False if there is none.

@@ -1,7 +1,8 @@
 """The order of a local store: the bytes of all entries, and hints at what may be evicted next (`hints`).
 
 The files are the store, and this is what can be made from them again. diskcache keeps it in SQLite, and is used by its
-public methods alone. Whoever changes files does so in a transaction of diskcache under the lock of the store.
+public methods alone. Whoever changes files does so under the lock of the store, and notes that in a file (`changes`),
+from which diskcache gets many changes in one transaction.
 
 It is made anew where it is no database, a damaged one, not of diskcache, older than the last change, or of another
 directory; never because it is locked, or cannot be read or written now.
@@ -26,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 from diskcache import DEFAULT_SETTINGS, Cache, Disk, Timeout
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.stores.local.hints import AT_ONCE, LOOKS, USELESS, DamageError, EvictionRules, Transaction
+from ejcache.stores.local.changes import ChangeFile, DamageError
+from ejcache.stores.local.hints import AT_ONCE, LOOKS, USELESS, EvictionRules, Transaction
 from ejcache.stores.local.layout import PAIRS, explain_error, file_size_limit, sweep
 from ejcache.util.files import make_below, open_like_directory
 from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, track_forks
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from ejcache.stores.local.hints import Hint, Key
+    from ejcache.stores.local.hints import Hint, Key, Known
 
     T = TypeVar("T")
 
@@ -107,6 +109,7 @@ class EvictionOrder:
         self._lock = ThreadLock(str(self.layout.root))
         self._file_lock = Path(self.layout.lock)
         self._cache: Cache | None = None
+        self._known: Known | None = None
         self._id: tuple[int, int] | None = None
         self._is_inside = self._is_forked = self._is_held_for_fork = False
         self.is_counting = False
@@ -118,8 +121,8 @@ class EvictionOrder:
     def change(self, action: Callable[[Transaction], T], *, patience: float | None = None) -> T:
         """Call `action` while nobody else changes the store, and return what it does.
 
-        What it raises undoes the order, and not what it did to files: the next transaction looks at those that it
-        touched. An order that is damaged is made anew, and then `action` is called again.
+        What it raises undoes nothing that it did to files: the next transaction looks at those that it noted last. An
+        order that is damaged is made anew, and then `action` is called again.
 
         Args:
             action: called by one thread and one process at a time.
@@ -165,22 +168,17 @@ class EvictionOrder:
             self._discard()
         cache = self._opened(deadline)
         self._is_inside = True
-        change = None
-        try:
-            with _begun(cache, deadline):
-                change = Transaction(self.rules, cache)
-                is_whole = not change.recover()
-                if is_whole:
-                    done = change.do(action)
-            if not is_whole:
-                with _begun(cache, deadline):
-                    change = Transaction(self.rules, cache)
-                    done = change.do(action)
-        except (sqlite3.Error, Timeout, OSError):
-            if change is not None and change.undo is not None:
-                with contextlib.suppress(OSError):
-                    change.undo()
-            raise
+        with ChangeFile(self.rules.changes) as file:
+            change = Transaction(self.rules, self._known, cache, file, partial(_begun, cache, deadline))
+            self._known = change.known
+            done = change.do(action)
+            if change.is_long:
+                try:
+                    change.fold()
+                except (sqlite3.Error, Timeout, OSError):  # of a change that is made: the next transaction tries again
+                    change.is_void = True
+        if change.is_void:
+            self._known = None
         self._is_inside = False
         if threading.current_thread() is not threading.main_thread() or is_ending():
             cache.close()
@@ -212,8 +210,12 @@ class EvictionOrder:
         return cache
 
     def _make(self) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            Path(self.rules.mark).unlink()
+        try:
+            os.unlink(self.rules.changes)  # noqa: PTH108 (as the others: no path is made)
+        except FileNotFoundError:
+            pass
+        except OSError:  # a directory that somebody has put there
+            self.layout.put_away([self.rules.changes])
         place = self.layout.fresh_order()
         make_below(Path(place))
         try:
@@ -239,7 +241,7 @@ class EvictionOrder:
             return action()
 
     def _discard(self) -> None:
-        cache, self._cache, self._is_inside = self._cache, None, False
+        cache, self._cache, self._known, self._is_inside = self._cache, None, None, False
         if cache is not None:
             with contextlib.suppress(sqlite3.Error):
                 cache.close()
@@ -289,7 +291,7 @@ class EvictionOrder:
             if cache is not None:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(cache))  # Python would close one that is collected
         _left_open.clear()
-        self._cache, self._is_inside = None, False
+        self._cache, self._known, self._is_inside = None, None, False
 
 
 _left_open: Final[list[Cache]] = []
@@ -431,12 +433,11 @@ def _count(reference: weakref.ref[EvictionOrder]) -> None:
 def _bring_up_to_date(reference: weakref.ref[EvictionOrder]) -> None:
     """Give entries that were used since their new places, in batches, so that no put has to."""
     order = reference()
-    by_cost = order is not None and order.rules.worth is not None
     for _ in range(_BATCHES):
         if order is None:
             return
         with contextlib.suppress(StoreError, FileNotFoundError):
-            hints = order.change(lambda change: list(itertools.islice(change.hints(by_cost=by_cost), AT_ONCE)))
+            hints = order.change(lambda change: list(itertools.islice(change.hints(), AT_ONCE)))
             looked = [(hint, key, order.layout.look_at(hint[2])) for hint, key in hints]
             used = [
                 (hint, key, about)
@@ -446,7 +447,7 @@ def _bring_up_to_date(reference: weakref.ref[EvictionOrder]) -> None:
 
             def move(change: Transaction, some: list[tuple[Hint, Key, os.stat_result]]) -> None:
                 for hint, key, about in some:
-                    change.use_since(hint, key, about, by_cost=by_cost)
+                    change.wait(change.use_since(hint[2], key, about))
 
             for start in range(0, len(used), LOOKS):
                 order.change(partial(move, some=used[start : start + LOOKS]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import StoreTooSmallError
+from ejcache.stores.local.changes import Change
 from ejcache.stores.local.layout import MAX_ENTRY_BYTES, PAIRS, START_BYTES
 from ejcache.stores.local.order import is_full
 from ejcache.util.files import open_like_directory
@@ -63,7 +64,6 @@ def write_entry(order: EvictionOrder, name: str, data: bytes, *, replace: bool) 
         StoreError: the order could not be used; the entry is absent, or as it was.
         OSError: a file could not be written; the same.
     """
-    order.layout.make_parent(name)
     worth = None if order.rules.worth is None else order.rules.worth(data[:START_BYTES], len(data))
     with _written(order.layout, data, worth) as pending:
         return order.change(partial(_add, pending=pending, name=name, replace=replace))
@@ -89,29 +89,24 @@ def _written(layout: Layout, data: bytes, worth: float | None) -> Iterator[_Pend
 
 
 def _add(change: Transaction, *, pending: _Pending, name: str, replace: bool) -> bool | None:
-    layout, size = change.layout, pending.about.st_size
-    there = layout.look_at(name)
-    if there is not None and there.st_size <= MAX_ENTRY_BYTES and not replace:  # a larger file is no entry
-        return os.path.samestat(there, pending.about)  # the order was made anew after it was placed
-    before = 0 if there is None else there.st_size
-    if not change.fit(size, before=before, kept=name):
-        raise StoreTooSmallError(f"an entry of {size} bytes is larger than the limit of {layout.root}")
-    change.touch({name: None if there is None else before})
+    layout, size, seen = change.layout, pending.about.st_size, pending.about.st_mtime_ns
+    directory, last = layout.make_parent(name)
     try:
-        directory, last = layout.open_parent(name)
-    except FileNotFoundError:
-        return None
-    try:
-        os.rename(pending.path, last, dst_dir_fd=directory)
-    except FileNotFoundError:
-        return None
+        there = layout.look_below(directory, last)
+        if there is not None and there.st_size <= MAX_ENTRY_BYTES and not replace:  # a larger file is no entry
+            return os.path.samestat(there, pending.about)  # the order was made anew after it was placed
+        before = None if there is None else there.st_size
+        if not change.fit(size, before=before or 0, kept=name):
+            raise StoreTooSmallError(f"an entry of {size} bytes is larger than the limit of {layout.root}")
+        change.note({name: Change(before, size, seen, seen)}, worth=pending.worth)
+        try:
+            os.rename(pending.path, last, dst_dir_fd=directory)
+        except FileNotFoundError:
+            change.is_void = True
+            return None
     finally:
         os.close(directory)
     pending.is_placed = True
-    if there is None:
-        change.undo = partial(layout.remove, name)
-    change.count(name, size - before, int(there is None))
-    change.hint(name, pending.about, worth=pending.worth)
     return True
 
 
@@ -124,16 +119,19 @@ def remove_entries(change: Transaction, names: Iterable[str]) -> list[str]:
     looked = ((name, change.layout.look_at(name)) for name in names)
     there = {name: about for name, about in looked if about is not None}
     if there:
-        change.touch({name: about.st_size for name, about in there.items()})
+        times = {name: about.st_mtime_ns for name, about in there.items()}
+        change.note({name: Change(about.st_size, None, times[name], times[name]) for name, about in there.items()})
     gone, failure = [], None
     for name, about in there.items():
         try:
-            if change.delete(name, about):
+            if change.delete(name, about, turn=about.st_mtime_ns):
                 gone.append(name)
         except OSError as exc:
             failure = exc
     if failure is not None and not gone:
         raise failure
+    if len(there) > 1:
+        change.note({})  # so that nobody looks at all of them
     return gone
 
 
