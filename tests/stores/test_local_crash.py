@@ -232,7 +232,7 @@ def test_interrupted_anywhere(tmp_path, operation, start):
             for info in store.entries():
                 value = store.peek(info.key) or b""
                 assert (len(value), len(set(value))) == (60_000, 1), f"interrupted at {interrupted}"
-        assert interrupted > 1
+        assert interrupted > 1 or (operation == "get" and start > 8)  # a get has no more instants
         kept.clear()
         gc.collect()  # what it kept open
     with LocalStore(tmp_path, max_size=LIMIT) as store:

@@ -307,22 +307,25 @@ class Transaction:
         if victim.key:
             self.drop(victim.key)
         try:
-            self.delete(victim.name, victim.about, turn=time.time_ns())
+            return self.delete(victim.name, victim.about, turn=time.time_ns())
         except OSError:
             return False
-        return True
 
     def delete(self, name: str, about: os.stat_result, *, turn: int) -> bool:
-        """Remove a file that was noted; False if it is gone.
+        """Remove a file that was noted; False if that was not done, most often because it is gone.
 
         Raises:
             OSError: it cannot be removed; that is noted, too, with this turn.
         """
+        back = Change(None, about.st_size, about.st_mtime_ns, turn)
         try:
-            return self.layout.remove(name)
+            gone = self.layout.remove(name)
         except OSError:
-            self.note({name: Change(None, about.st_size, about.st_mtime_ns, turn)})
+            self.note({name: back})
             raise
+        if not gone and self.layout.look_at(name) is not None:
+            self.note({name: back})
+        return gone
 
     def count(self, name: str, size: int, number: int) -> None:
         """Add to the sum, if the directory of the file is counted."""
