@@ -2,12 +2,14 @@
 
     python tools/build_site.py [DIRECTORY]        build/docs by default; what is in it is replaced
 
-The pages are those of docs/, those of the repository's root, what commands print as JSON, and the public names, whose
-docstrings mkdocstrings puts in. A line `<!-- picture: NAME -->` or `<!-- plot: NAME -->` becomes a drawing.
+The pages are those of docs/, those of the repository's root, what commands print on a terminal and as JSON, and the
+public names, whose docstrings mkdocstrings puts in. A line `<!-- picture: NAME -->` or `<!-- plot: NAME -->` becomes a
+drawing.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -127,11 +129,12 @@ def with_drawings(text: str) -> str:
 
 
 def pages(printed: Callable[[str], str] = tool) -> dict[str, str]:
-    """Every page by its name; `printed` returns what a tool prints."""
+    """Every page by its name, and the report that one of them shows; `printed` returns what a tool prints."""
     written = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
     written |= {name: (ROOT / source).read_text(encoding="utf-8") for source, name in ROOT_PAGES.items()}
     found = {name: with_drawings(with_links_of_the_site(text)) for name, text in written.items()}
     found |= {"json.md": printed("json_reference.py"), "api.md": names(), "examples.md": examples()}
+    found |= json.loads(printed("site_terminal.py"))
     return found | {"dependencies.md": DEPENDENCIES + printed("dependencies.py")}
 
 

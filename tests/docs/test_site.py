@@ -7,6 +7,7 @@ import sys
 
 import build_site
 import pytest
+import site_terminal
 import write_references
 import yaml
 from cli_helpers import every_command
@@ -21,7 +22,7 @@ from ejcache.settings.described import SETTINGS
 
 MADE = set(write_references.PAGES)
 """Pages of docs/ that are made from the code."""
-OF_THE_SITE = {"api.md", "dependencies.md", "json.md"}
+OF_THE_SITE = {"api.md", "dependencies.md", "json.md", "terminal.md"}
 """Pages that only the site has."""
 
 
@@ -102,6 +103,8 @@ def test_links_lead_somewhere(pages):
     }
     wrong = []
     for name, text in pages.items():
+        if not name.endswith(".md"):
+            continue
         for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
             page, _, heading = target.partition("#")
             page = page or name
@@ -118,7 +121,7 @@ def test_every_page_is_in_the_navigation(pages):
         page for entry in nav for value in entry.values() for page in ([value] if isinstance(value, str) else value)
     ]
     names = [page if isinstance(page, str) else next(iter(page.values())) for page in listed]
-    assert sorted(names) == sorted(pages)
+    assert sorted(names) == sorted(page for page in pages if page.endswith(".md"))
 
 
 def test_drawings_are_made(pages):
@@ -126,6 +129,16 @@ def test_drawings_are_made(pages):
     page = pages["index.md"]
     assert page.count("<svg ") == len(re.findall(r'role="img" aria-label="[^"]{20,}"', page)) == 8
     assert "<!--" not in page
+
+
+def test_what_commands_print_is_shown_at_two_widths(pages):
+    """Each command has a picture of either width; colours are those of the page, and tabs are for pipes."""
+    found = re.findall(r'<pre class="terminal"><code>(.*?)</code></pre>', pages["terminal.md"], flags=re.DOTALL)
+    assert len(found) == len(site_terminal.WIDTHS) * len(site_terminal.COMMANDS)
+    assert all(found)
+    assert "<b>jit_step was compiled because RATE changed: 0.001 -&gt; 0.002" in found[0]
+    assert not re.search(r"[\x1b\t]", pages["terminal.md"])
+    assert pages[site_terminal.REPORT].startswith("<!doctype html>")
 
 
 def luminance(colour):

@@ -18,7 +18,7 @@ from cli_helpers import Terminal, ejcache
 from helpers import ROOT, line_of, run_program
 
 from ejcache.history.earlier import Earlier
-from ejcache.history.findings import Advice, Saving
+from ejcache.history.findings import Advice, Saving, SmallerFindings
 from ejcache.history.log import remember_program
 from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
@@ -382,6 +382,22 @@ def test_styles_are_codes_of_the_terminal_and_no_text(monkeypatch, variable, sty
     assert "\N{REPLACEMENT CHARACTER}" not in said
 
 
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_no_line_is_wider_than_the_terminal(monkeypatch, columns):
+    """Findings are wrapped within their indent, blocks of a table are one empty line apart, and no text is a code."""
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    long = "the weak type of argument layers[0][0] and 47 more changed, which is a sentence of some length " * 2
+    finding = FINDING._replace(sentence=long, what_to_do=long, function="st\x1b[31mep", source="step(x, y) " * 10)
+    programs = [compiled("jit_step"), compiled("jit_loss", key="b")]
+    print_report(build([start(programs=programs)], findings=[finding], smaller_findings=SmallerFindings(2, 0.08)))
+    lines = sys.stdout.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "\n\n\n" not in sys.stdout.getvalue()
+    assert "\x1b" not in sys.stdout.getvalue()
+
+
 def versioned(name, at, text, **versions):
     """The miss of a function at a time; its text is remembered."""
     remember_program(f"digest{at}", text)
@@ -497,7 +513,7 @@ def test_each_start_has_a_number_and_a_timeline():
     assert re.findall(r'id="start-(\d)"( hidden)?', page) == [("3", ""), ("2", " hidden"), ("1", " hidden")]
     assert re.findall(r"<option value=.(\d).>start (\d):", page) == [("3", "3"), ("2", "2"), ("1", "1")]
     longest = page.partition("What took longest in start 3")[2]
-    assert re.search('"function">jit_step</td>.*?>1.000</td>.*?>compiled</td>', longest)
+    assert re.search('"function">jit_step</td>.*?>1.00</td>.*?>compiled</td>', longest)
 
 
 @pytest.mark.parametrize("began", [-9e14, -1.0, 2_000.0, 9e14])

@@ -17,7 +17,6 @@ from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings, open_cache
 from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
-from ejcache.cli.fields import Chosen
 from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 from ejcache.cli.tuned.transfer import merge_records, sure_records
 from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
@@ -26,6 +25,7 @@ from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
 from ejcache.maintenance.transfer import TransferResult, transfer
 from ejcache.util.files import open_regular
+from ejcache.util.patterns import fits
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _Reader:
         self.outcome: Counter[str] = Counter()
         self._file = file
         self._directory = directory
-        self._chosen = Chosen(name, device)
+        self._name, self._device = name, device
         self._stack = stack
         self._layer: RecordLayer | None = None
 
@@ -163,7 +163,7 @@ class _Reader:
             for name, data in read_archive(self._file):
                 if not name.startswith(ENTRIES):
                     self._merge(name, data)
-                elif wanted and (key := key_of_name(name)) is not None and self._chosen.has(parse_any_key(key).name):
+                elif wanted and (key := key_of_name(name)) is not None and fits(parse_any_key(key).name, self._name):
                     yield key, partial(bytes, data)
         except EntryError as exc:
             self.problems.append(str(exc))
@@ -174,7 +174,7 @@ class _Reader:
         except EntryError as exc:
             self.problems.append(f"{name[:200]}: {exc}")
             return
-        if self._chosen.has(record.key.operation, record.key.device):
+        if fits(record.key.operation, self._name) and fits(record.key.device, self._device):
             self.outcome += merge_records([record], self._target())
 
     def _target(self) -> RecordLayer:

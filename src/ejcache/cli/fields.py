@@ -6,7 +6,6 @@ JSON; `ls KEY`, `stats`, `tuned show` and `tuned stats` make a line of each.
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -132,19 +131,3 @@ def profile_text(profile: Mapping[str, Any]) -> str:
     if profile.get("devices"):
         parts.append(plural(profile["devices"], "device"))
     return ", ".join(parts)
-
-
-class Chosen(NamedTuple):
-    """Which rows a person means, by shell patterns.
-
-    Attributes:
-        name: that names of entries, or of operations, match; None for any.
-        device: that kinds of devices match; None for any.
-    """
-
-    name: str | None = None
-    device: str | None = None
-
-    def has(self, name: str, device: str = "") -> bool:
-        """True if these match."""
-        return fnmatch.fnmatchcase(name, self.name or "*") and fnmatch.fnmatchcase(device, self.device or "*")

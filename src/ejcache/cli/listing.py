@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache import entry
 from ejcache.cli import output
-from ejcache.cli.fields import Chosen, short_key
+from ejcache.cli.fields import short_key
 from ejcache.errors import EntryError, StoreError
 from ejcache.keys.key import PGLE, is_side_key, parse_any_key
+from ejcache.util.patterns import fits
 from ejcache.util.threads import THREADS, in_parallel
 from ejcache.util.units import format_size, plural
 
@@ -110,11 +111,11 @@ def list_entries(cache: OpenCache, totals: Totals | None = None, *, name: str | 
     Raises:
         StoreError: the cache cannot be listed.
     """
-    totals, chosen = Totals() if totals is None else totals, Chosen(name)
+    totals = Totals() if totals is None else totals
     with output.progress("listing", None) as advance:
         for info in cache.store.entries() if cache.store is not None else ():
             parts, is_side = parse_any_key(info.key), is_side_key(info.key)
-            if name is None or (not is_side and chosen.has(parts.name)):
+            if name is None or (not is_side and fits(parts.name, name)):
                 totals.add(info)
                 if not is_side:
                     advance()

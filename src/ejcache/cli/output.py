@@ -107,8 +107,10 @@ def print_table(
     right: Sequence[str] = (),
     whole: Sequence[str] = (),
     least: Sequence[str] = (),
-) -> None:
+) -> bool:
     """Print a table with a heading: as wide as the terminal, or with a tab between the cells if stdout is a pipe.
+
+    Returns whether the last line is empty, because rows became blocks.
 
     Args:
         columns: headings, each another one.
@@ -121,14 +123,14 @@ def print_table(
     cells = [[printable(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         _write(sys.stdout, "".join("\t".join(row) + "\n" for row in (columns, *cells)))
-        return
+        return False
     if least:
         kept = _fitting(columns, cells, least)
         if kept is None:
             for row in cells:
-                print_pairs([*zip(columns, row, strict=True)])
+                print_pairs([pair for pair in zip(columns, row, strict=True) if pair[1]])
                 say()
-            return
+            return True
         cells = [[row[place] for place in kept] for row in cells]
         columns = [columns[place] for place in kept]
     from rich.console import Console
@@ -146,6 +148,7 @@ def print_table(
     with console.capture() as drawn:
         console.print(table, crop=False)
     _write(sys.stdout, drawn.get())
+    return False
 
 
 def _fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[str]) -> list[int] | None:

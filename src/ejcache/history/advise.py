@@ -15,7 +15,16 @@ from ejcache.history.buckets import buckets_of
 from ejcache.history.causes import AVOIDABLE, cause, cause_beside
 from ejcache.history.difference import CAPTURED, NUMBER, ORDER, SHAPE
 from ejcache.history.earlier import Earlier, Texts
-from ejcache.history.findings import ABOUT, KINDS, LARGE_CONSTANT, LEAST_SAVED, Advice, Saving, SmallerFindings
+from ejcache.history.findings import (
+    ABOUT,
+    KINDS,
+    LARGE_CONSTANT,
+    LEAST_SAVED,
+    SINGLE_OPERATIONS,
+    Advice,
+    Saving,
+    SmallerFindings,
+)
 from ejcache.history.large_constants import large_constant
 from ejcache.history.log import recall_programs
 from ejcache.history.program import by_function, caller_of, function_of, is_of_jax, misses_by_key, spent, with_facts
@@ -227,9 +236,10 @@ def last_starts(records: Sequence[StartRecord]) -> list[StartRecord]:
 
 
 def of_function(findings: Iterable[Advice], name: str) -> list[Advice]:
-    """Return the findings about the module of this name, such as `jit_step`."""
+    """Return the findings about the module of this name, such as `jit_step`. Single operations are of no module."""
     function = name.removeprefix("jit_")
-    return [each for each in findings if function in {each.function, f"_{each.function}_"}]
+    found = (each for each in findings if each.kind != SINGLE_OPERATIONS)
+    return [each for each in found if function in {each.function, f"_{each.function}_"}]
 
 
 def _is_wanted(finding: Advice, lines_of: Lines, ignore: Collection[str]) -> bool:

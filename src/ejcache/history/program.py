@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ejcache.journal.line import ProgramRecord
     from ejcache.journal.start_records import StartRecord
 
-_CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in ([^,]*))?(?:, via (.*))?$")
+_CALLER: Final = re.compile(r"^(.+?):(\d{1,9}) in ([^,]*)(?:, from (.+):(\d{1,9}) in ([^,]*))?(?:, via .*)?$")
 _JAX: Final = re.compile(r"/(?:site|dist)-packages/jax/|/jax/_src/")
 MOST_SIZES: Final = 2
 """Sizes that change from call to call, at most, where sizes to pad to are named."""
@@ -50,12 +50,6 @@ def read_maker(text: str) -> Caller:
     """
     match = _CALLER.match(text)
     return Caller(match[4], int(match[5]), match[6]) if match and match[4] else Caller()
-
-
-def read_library(text: str) -> str:
-    """Return the library through which the caller calls JAX; empty if it does so itself."""
-    match = _CALLER.match(text)
-    return (match[7] or "") if match else ""
 
 
 def caller_of(program: ProgramRecord) -> Caller:

@@ -26,7 +26,7 @@ def single_operations(asks: Sequence[ProgramRecord]) -> Iterator[Advice]:
     every = [each for each in asks if is_of_jax(each) and caller_of(each).file and not caller_of(each).is_library]
     for each in every:
         caller, maker = caller_of(each), read_maker(each.caller)
-        place = (maker.file, "", maker.line) if maker.file else (caller.file, caller.function, 0)
+        place = (maker.file, maker.function, maker.line) if maker.file else (caller.file, caller.function, 0)
         places.setdefault(place, []).append(each)
     programs = len({each.key for each in every})
     if programs < _OPERATIONS:
@@ -39,7 +39,7 @@ def single_operations(asks: Sequence[ProgramRecord]) -> Iterator[Advice]:
     seconds, of_most = (sum(map(spent, group)) for group in (every, most))
     yield Advice(
         SINGLE_OPERATIONS,
-        function or function_of(most[0]),
+        function,
         file,
         lines[0],
         programs=programs,
@@ -47,6 +47,7 @@ def single_operations(asks: Sequence[ProgramRecord]) -> Iterator[Advice]:
         seconds=seconds,
         sentence=f"{programs} programs outside of any jit ({shown}) took {seconds:.2f} s, most, {of_most:.2f} s, from "
         f"{shown_path(file)}:{lines[0]}{end}",
-        what_to_do="call what runs there in one function under jax.jit (of a model: jax.jit(model.init), nnx.jit or "
-        "eqx.filter_jit of what makes it), or compute it with NumPy",
+        what_to_do="call what runs there in one function under jax.jit, if it can be traced (of a model: "
+        "jax.jit(model.init), nnx.jit or eqx.filter_jit of what makes it), or compute it with NumPy; the function has "
+        "to be compiled, too, so that at most these seconds are saved",
     )

@@ -23,7 +23,6 @@ with `keep_pgle` those that PGLE made, its profiles included. They count for the
 
 from __future__ import annotations
 
-import fnmatch
 from array import array
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +32,7 @@ from ejcache.errors import SettingError
 from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
 from ejcache.maintenance.listed_entries import EntryTable
 from ejcache.stores.worth import order_by_cost
+from ejcache.util.patterns import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -101,7 +101,7 @@ class EvictionPolicy:
             return True
         if self.keep and not is_side_key(entry.key):
             name = parse_any_key(entry.key).name
-            if any(fnmatch.fnmatchcase(name, glob) for glob in self.keep):
+            if any(fits(name, glob) for glob in self.keep):
                 return True
         return self.keep_pgle and is_made_by_pgle(entry.key)
 
@@ -174,11 +174,11 @@ class EvictionPlan:
             self.left += is_entry
             self.left_size += entry.size
             self.protected += is_entry and policy.protects(entry)
-            parts, glob, only = parse_any_key(entry.key), policy.name_glob, policy.only
+            parts, only = parse_any_key(entry.key), policy.only
             if parts.environment:
                 newest = self._newest.get(parts.platform, (0.0, ""))
                 self._newest[parts.platform] = max(newest, (entry.created, parts.environment))
-            if (glob is None or fnmatch.fnmatchcase(parts.name, glob)) and (only is None or entry.key in only):
+            if fits(parts.name, policy.name_glob) and (only is None or entry.key in only):
                 chosen.append(number)
             turn = order_by_cost(entry, now=self._now) if policy.by_cost else entry.last_used
             if turn is None:

@@ -5,7 +5,6 @@ An interrupted copy is simply repeated: entries that have arrived are not copied
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,7 @@ from ejcache.errors import EntryError, EntryVersionError, InvalidKeyError, Store
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.listed_entries import EntryTable
 from ejcache.maintenance.recalls import NOTHING, Recalls, stamp_of
+from ejcache.util.patterns import fits
 from ejcache.util.store_keys import check_key
 from ejcache.util.threads import THREADS, in_parallel
 
@@ -50,7 +50,7 @@ class Selection:
             return True
         return (
             not is_side_key(info.key)
-            and (self.name_glob is None or fnmatch.fnmatchcase(parse_any_key(info.key).name, self.name_glob))
+            and fits(parse_any_key(info.key).name, self.name_glob)
             and (self.newer_than is None or now - info.created <= self.newer_than)
             and (self.used_within is None or now - info.last_used <= self.used_within)
         )

@@ -173,7 +173,7 @@ def _disk(rows: Sequence[ListedEntry]) -> list[DiskUse]:
     for row in rows:
         by_name.setdefault(row.parts.name, []).append(row)
     uses = [
-        _use("all entries", "", rows),
+        _use("all entries", "ejcache prune --all", rows),
         _use(
             "compiled by another JAX, jaxlib or host than the newest",
             "ejcache prune --old-versions",

@@ -308,7 +308,7 @@ def _longest(timeline: Timeline) -> str:
     rows = [
         [
             each.name,
-            f"{each.sums.cost:.3f}",
+            f"{each.sums.cost:.2f}",
             max(each.sums.phases, key=lambda phase: each.sums.phases[phase]),
             f"{each.sums.hits:,}",
             f"{each.sums.misses:,}",

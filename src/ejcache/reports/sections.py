@@ -33,8 +33,9 @@ MEANINGS: Final = {
     "lost": "for storage that failed",
 }
 """What each phase of a program is."""
-_LEAST: Final = ("commit", "lost", "waited", "process")
-"""Columns that a narrow terminal does not get."""
+_RIGHT: Final = (*(f"{name} s" for name in SECONDS), *(NUMBERS - SECONDS))
+_LEAST: Final = ("commit", "lost s", "waited s", "process")
+"""Columns that a narrow terminal does not get; there, those of seconds have a heading with their unit."""
 _PATH: Final = re.compile(r"/[^:]*(?=:\d+ in )")
 _ROWS: Final = 10
 """Rows of each table in the terminal."""
@@ -213,16 +214,22 @@ def print_report(report: Report) -> None:
     output.say(first, style="bold")
     for line in others:
         output.say(line)
+    is_apart = False
     for section in sections(report, rows=_ROWS):
-        output.say()
+        if not is_apart:
+            output.say()
         output.say(section.title, style="bold")
+        is_apart = False
         if section.anchor == "change":
             output.print_lines(lines_of(report.findings[:_ROWS], report.smaller_findings))
-        elif section.rows:
+            continue
+        if section.rows:
             # Sentences in narrow columns cannot be read: what does not fit becomes a block for each row.
-            output.print_table(section.columns, section.rows, right=[*NUMBERS], least=_LEAST)
-        for note in section.notes if section.anchor != "change" else ():
+            headings = [f"{name} s" if name in SECONDS else name for name in section.columns]
+            is_apart = output.print_table(headings, section.rows, right=_RIGHT, least=_LEAST)
+        for note in section.notes:
             output.say(note, style="red" if note.startswith("!") else "")
+            is_apart = False
 
 
 _COLUMNS: Final = ("hits", "misses", "compiled", "waited", "lost", "net")

@@ -105,17 +105,16 @@ def findings(
 def lines_of(found: Sequence[Advice], smaller: SmallerFindings) -> list[str]:
     """Return the findings as the terminal shows them, the one that saves most first."""
     if not found:
-        return said_of_none(smaller)
+        return [line for text in said_of_none(smaller) for line in output.wrapped_lines(text)]
     lines: list[str] = []
     for number, finding in enumerate(found, 1):
-        lines.append(output.styled(f"{number}. {finding.place}: {finding.title} ({finding.function})", "bold"))
+        head = output.wrapped_lines(f"{number}. {finding.place}: {finding.title} ({finding.function})")
+        lines += [output.styled(line, "bold") for line in head]
+        told = [f"{finding.sentence}.", f"What to do: {finding.what_to_do}.", finding.costs, finding.help]
         if finding.source:
-            lines.append(f"     {finding.source}")
-        lines += [f"   {line}" for line in output.wrapped_lines(f"{finding.sentence}.")]
-        lines += [f"   {line}" for line in output.wrapped_lines(f"What to do: {finding.what_to_do}.")]
-        lines += [f"   {line}" for line in output.wrapped_lines(finding.costs)]
-        lines.append(f"   {finding.help}")
-    return [*lines, smaller.words] if smaller.number else lines
+            told.insert(0, f"  {finding.source}")
+        lines += [line for text in told for line in output.wrapped_lines(f"   {text}")]
+    return [*lines, *output.wrapped_lines(smaller.words)] if smaller.number else lines
 
 
 def _run(

@@ -10,8 +10,8 @@ from ejcache.autotune.records.record import RecordKey
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, check_given
-from ejcache.cli.fields import Chosen
 from ejcache.cli.selection import Identifiers, choose
+from ejcache.util.patterns import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -69,10 +69,9 @@ def strongest(found: Iterable[Found], *, name: str | None = None, device: str | 
         device: a shell pattern that kinds of devices must match.
     """
     best: dict[str, Found] = {}
-    chosen = Chosen(name, device)
     for item in found:
         key = item.record.key
-        if chosen.has(key.operation, key.device):
+        if fits(key.operation, name) and fits(key.device, device):
             held = best.setdefault(key.digest, item)
             best[key.digest] = min(held, item, key=lambda each: each.source.rank)
     return sorted(best.values(), key=lambda item: (item.record.key.operation, item.record.key.text))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.recording import RECORDED
 from ejcache.autotune.records.json_values import canonical_json, parse_json
@@ -21,8 +20,10 @@ from ejcache.autotune.records.record import (
 )
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
+from ejcache.cli.fields import print_rows
 from ejcache.cli.options import age, confirm
 from ejcache.cli.selection import check_wanted
+from ejcache.cli.tuned.listing import RECORD
 from ejcache.cli.tuned.records import (
     choose_records,
     find_record,
@@ -33,6 +34,7 @@ from ejcache.cli.tuned.records import (
     strongest,
 )
 from ejcache.errors import EntryError, EntryVersionError, NotFoundError, UsageError
+from ejcache.util.patterns import fits
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore, RecordLayer
+
+
+_PLANNED: Final = ("key", "operation", "device", "configuration", "source", "call")
+"""Columns of the records that are pruned."""
 
 
 def pin_record(key: str, configuration: str | None, directory: str | None, *, as_json: bool) -> None:
@@ -98,14 +104,19 @@ def prune_records(
             swept = sum(place.sweep() for place in layers.values())
         url = named_layer(store).documents.url
     texts = {item.record.key.path: item.record.key.text for item in records}
+    rows = [record_fields(item) for item in {item.record.key.path: item for item in records}.values()]
     paths = list(dict.fromkeys(path for _, path in documents))
     if as_json:
         planned = [{"path": path, "text": texts.get(path, "")} for path in paths]
         fields = {"url": url, "dry_run": dry_run, "planned_documents": len(documents), "removed_documents": removed}
         output.print_json(fields | {"swept_files": swept, "planned": planned})
         return 0
+    print_rows(
+        RECORD, ("key", "operation", "device", "configuration", "source", "call"), rows, least=("device", "call")
+    )
     for path in paths:
-        output.say(texts.get(path, path))
+        if path not in texts:
+            output.say(path)
     number = plural(len(documents) if dry_run else removed, "document")
     output.say(f"{'would remove' if dry_run else 'removed'} {number} from {url}")
     return 0
@@ -262,7 +273,7 @@ def _doubt(plain: Any, record: Record) -> str:
 
 
 def _is_kept(item: Found, keep: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(item.record.key.operation, pattern) for pattern in keep)
+    return any(fits(item.record.key.operation, pattern) for pattern in keep)
 
 
 def _to_remove(
@@ -279,6 +290,5 @@ def _to_remove(
         record = item.record
         too_old = seconds is not None and now - record.created > seconds
         old_version = old_versions and record.created < newest[record.key.call_digest]
-        matches = name is None or fnmatch.fnmatchcase(record.key.operation, name)
-        if matches and (by_name or too_old or old_version):
+        if fits(record.key.operation, name) and (by_name or too_old or old_version):
             yield item

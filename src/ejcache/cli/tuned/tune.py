@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import json
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from ejcache.cli.tuned.records import named_layer, open_autotune
 from ejcache.errors import UsageError
 from ejcache.settings.environment import child_environment
 from ejcache.stores.documents import open_documents
+from ejcache.util.patterns import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +104,7 @@ def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool)
 
 def _calls(place: Documents, name: str | None) -> Iterator[RecordedCall]:
     for recorded in recorded_calls(place):
-        if name is None or (recorded.call is not None and fnmatch.fnmatchcase(recorded.call["operation"], name)):
+        if name is None or (recorded.call is not None and fits(recorded.call["operation"], name)):
             yield recorded
 
 
