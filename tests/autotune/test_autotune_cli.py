@@ -297,6 +297,10 @@ def test_prune(place):
     (place / ".tmp-host-1-x").write_bytes(b"left")
     dry = run("prune", "--dir", place, "--old-versions", "-n", "--json").json
     assert (dry["dry_run"], dry["planned_documents"], dry["removed_documents"], len(dry["planned"])) == (True, 1, 0, 1)
+    shown = run("prune", "--dir", place, "--old-versions", "-n").lines
+    assert shown[0].split("\t")[:4] == ["key", "operation", "device", "configuration"]
+    assert shown[1].split("\t")[3] == '{"block":2}'
+    assert shown[2] == f"would remove 1 document from {place}"
     assert run("prune", "--dir", place, "--old-versions").status == 0
     blocks = sorted(f.record.configuration["block"] for f in AutotuneStore(str(place)).records())
     assert blocks == [4, 16, 16, 32]
