@@ -341,7 +341,7 @@ class Settings:
     )
     autotune_policy: Literal["autotune", "heuristics", "error"] | None = setting(
         None,
-        "what to do for an operation that has not been tuned (unset: what its author chose)",
+        "what to do for a tunable kernel that has no tuned configuration (unset: what its author chose)",
         kind="autotune_policy",
         accepted="autotune, heuristics or error",
         others=("EJKERNEL_AUTOTUNE_POLICY",),
