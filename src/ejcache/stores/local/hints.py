@@ -24,8 +24,8 @@ A transaction writes what it does into a file of changes (`changes`), and keeps 
 sum. So does each other process that reads the file. `Transaction.fold` writes that to diskcache, many changes at once;
 a process that dies before loses nothing but what it knew of the uses of entries.
 
-Files that nobody has counted are counted in the order of their directories, some in each transaction, so that nobody
-waits. A file in a directory that is not counted yet changes no sum.
+Files that nobody has counted are counted in the order of their directories, some in each transaction, by the background
+of one process (`order`), so that nobody waits. A file in a directory that is not counted yet changes no sum.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ USELESS: Final = -2
 _FEW: Final = 1_000
 """In a store of at most so many entries, a put looks at all that were used since."""
 _SHARE_SECONDS: Final = 0.02
-"""Of this thread's time, which one transaction gives to the counting of files."""
+"""Of this thread's time, which one transaction gives to the counting of files, besides the writing of their hints."""
 _LINES: Final = 128
 """Changes that are written to diskcache at once."""
 _READ_AT_ONCE: Final = 101
@@ -334,14 +334,13 @@ class Transaction:
             self.state.count += number
 
     def do(self, action: Callable[[Transaction], T]) -> T:
-        """Count what is left to count, call `action`, and write the order where that is due."""
+        """Call `action`, after the order was written, if that is due, and a few files were counted."""
         if self.state.latest > time.time_ns() + _CLOCK_SLACK:
             raise DamageError("the clock was ahead when it was written")
         if self._by_cost and self.state.weighed is None:
             self.state.weighed = 0
-        if not self.state.is_complete:
-            self.count_files(_SHARE_SECONDS)
-            self.fold()
+        if not self.state.is_complete and (self.state.sized == 0 or self.state.count <= _FEW):
+            self.count_share()
         elif self.known.is_due:
             self.fold()
         return action(self)
@@ -535,6 +534,12 @@ class Transaction:
 
     # -- counting --------------------------------------------------------------------------------------------------
 
+    def count_share(self) -> State:
+        """Count files for a moment, and write that."""
+        self.count_files(_SHARE_SECONDS)
+        self.fold()
+        return self.state
+
     def count_files(self, seconds: float) -> None:
         """Count for so many seconds of this thread, a directory at least, and all of a small store."""
         state = self.state
@@ -557,7 +562,7 @@ class Transaction:
                     self._hint_by_cost(name, about.st_mtime_ns, worth)
                 state.weighed += 1
             is_small = state.sized == len(PAIRS) and state.count <= _FEW
-            if time.thread_time() > until and not is_small:
+            if (time.thread_time() > until or self.known.hints >= _HINTS) and not is_small:
                 return
 
     def recount(self) -> None:

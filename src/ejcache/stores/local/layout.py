@@ -10,6 +10,7 @@
           limit                    bytes that this cache may hold where nobody sets a limit; -1 for no limit
           lock                     held while files change
           counters                 lines that processes append
+          counting                 held by the process that counts the files for a new order
           order-<inode>-<random>/  diskcache's: the sum of sizes, and hints at what may be evicted next (`order`)
           changes                  the changes to files that the order does not have yet (`changes`)
           layer                    on an overlay: when this mount of it was first used
@@ -101,6 +102,7 @@ class Layout:
         self.lock = f"{self.local}/lock"
         self.temporary = os.path.join(self.local, "tmp")
         self.counters = f"{self.local}/counters"
+        self.counting = f"{self.local}/counting"
 
     def check(self) -> bool:
         """True if the directories of a store exist, with all that is made with them.

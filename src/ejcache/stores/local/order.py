@@ -420,8 +420,10 @@ def _count(reference: weakref.ref[EvictionOrder]) -> None:
     if order is None:
         return
     order.is_counting = False
-    with contextlib.suppress(StoreError, FileNotFoundError):
-        state = order.change(lambda change: change.state)
+    # One process counts at a time. If it dies, the next put of another begins where it ended.
+    counting = exclusive(Path(order.layout.counting), deadline=time.monotonic(), lasting=False)
+    with contextlib.suppress(StoreError, FileNotFoundError), counting:
+        state = order.change(lambda change: change.state if change.state.is_complete else change.count_share())
         log.info(
             "ejcache: counting the entries of %s: %d of %d parts are done",
             order.layout.root,

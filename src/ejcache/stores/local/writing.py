@@ -195,7 +195,7 @@ def make_room(order: EvictionOrder, size: int) -> None:
 
 def count_all(order: EvictionOrder) -> None:
     """Count all files that are not counted yet, in many transactions."""
-    while not order.change(lambda change: change.state.is_complete):
+    while not order.change(lambda change: change.state.is_complete or change.count_share().is_complete):
         pass
 
 
