@@ -16,8 +16,10 @@ from ejcache.autotune import Tuner
 pytestmark = pytest.mark.soak
 
 N = 128
-MOST_WINNERS = 10
-"""So many wrong ones may win where the author gives no inputs."""
+MOST_WINNERS, MOST_NAMED = 10, 3
+"""So many wrong ones of each list may win where the author gives no inputs. Of `NAMED` those win that are wrong for
+integers below zero, or beyond the sizes of the arrays: the call does not say that there are any.
+"""
 
 
 def normal(*shape, dtype=jnp.float32, seed=0):
@@ -186,6 +188,105 @@ WRONG = {
 }
 
 
+def rotary(x, positions):
+    halves = N // 2
+    angle = positions[:, None] * 10_000.0 ** (-jnp.arange(halves) / halves)
+    one, other = x[:, :halves], x[:, halves:]
+    return jnp.concatenate(
+        [one * jnp.cos(angle) - other * jnp.sin(angle), one * jnp.sin(angle) + other * jnp.cos(angle)], 1
+    )
+
+
+def within_segments(x, segments):
+    return jax.nn.softmax(jnp.where(segments[:, None] == segments[None], x @ x.T / N, -jnp.inf), 1) @ x
+
+
+def greatest_of_segments(x, segments):
+    return jax.ops.segment_max(x, segments, 10)
+
+
+def of_experts(x, weights, rows):
+    """Each expert has so many rows."""
+    return jnp.einsum("ni,nij->nj", x, weights[jnp.repeat(jnp.arange(8), rows, total_repeat_length=N)])
+
+
+@jax.custom_vjp
+def rows_of(x, ids):
+    return x[ids]
+
+
+rows_of.defvjp(lambda x, i: (x[i], i), lambda i, g: (jnp.zeros((N, N)).at[i].set(g), None))
+
+
+@jax.custom_vjp
+def greatest(x):
+    return x.max(1)
+
+
+greatest.defvjp(lambda x: (x.max(1), x), lambda x, g: (jax.nn.one_hot(x.argmax(1), N) * g[:, None],))
+
+
+@jax.custom_jvp
+def gated(x, y):
+    return x * jnp.tanh(y)
+
+
+gated.defjvp(lambda primals, tangents: (gated(*primals), tangents[0] * jnp.tanh(primals[1])))
+
+WEIGHTS = normal(8, N, N)
+EIGHTHS = jnp.full(8, N // 8, jnp.int32)
+STEP = jnp.int32(5)
+NAMED = {
+    # name: (right, wrong, the caller's arguments, what the author's tests have, whether gradients count)
+    "a branch that is not taken": (
+        lambda x, training: jax.lax.cond(training, lambda: 2 * x, lambda: x),
+        lambda x, training: 2 * x,
+        (X, jnp.asarray(True)),
+        [(X, jnp.asarray(False))],
+        False,
+    ),
+    "rotary positions": (rotary, lambda x, p: rotary(x, p % N), (X, ordered(N)), [(X, ordered(N) + 4_000)], False),
+    "segments": (
+        within_segments,
+        lambda x, segments: jax.nn.softmax(x @ x.T / N, 1) @ x,
+        (X, 0 * LABELS),
+        [(X, LABELS // 2)],
+        False,
+    ),
+    "an empty segment": (
+        lambda x, i: jnp.where(jnp.isinf(greatest_of_segments(x, i)), 0.0, greatest_of_segments(x, i)),
+        greatest_of_segments,
+        (X, LABELS),
+        [(X, LABELS // 2)],
+        False,
+    ),
+    "experts": (
+        of_experts,
+        lambda x, weights, rows: jnp.einsum("eni,eij->enj", x.reshape(8, -1, N), weights).reshape(N, N),
+        (X, WEIGHTS, EIGHTHS),
+        [(X, WEIGHTS, EIGHTHS.at[0].add(9).at[7].add(-9))],
+        False,
+    ),
+    "a ring buffer": (
+        lambda x, y, step: x.at[step % N].set(y[0]),
+        lambda x, y, step: jax.lax.dynamic_update_slice(x, y[:1], (step, 0)),
+        (X, Y, STEP),
+        [(X, Y, STEP + N)],
+        False,
+    ),
+    "negative ids": (
+        lambda x, i: jnp.where(i[:, None] < 0, 0.0, x[i]),
+        lambda x, i: x[i],
+        (X, LABELS),
+        [(X, LABELS - 1)],
+        False,
+    ),
+    "a gradient of repeated ids": (lambda x, i: x[i], rows_of, (X, ordered(N)), [(X, LABELS)], True),
+    "a gradient of equal values": (lambda x: x.max(1), greatest, (X,), [(TIES,)], True),
+    "a tangent": (lambda x, y: x * jnp.tanh(y), gated, (X, Y), [(X, Y)], True),
+}
+
+
 def with_inner(x, y):
     return jax.lax.map(lambda part: part @ y, x.reshape(4, -1, N)).reshape(N, N)
 
@@ -282,13 +383,16 @@ def test_few_wrong_ones_win_unknown():
     winners = [name for name, (right, wrong, args, _) in WRONG.items() if wins(right, wrong, args)]
     assert len(WRONG) == 30
     assert len(winners) <= MOST_WINNERS, winners
+    winners = [name for name, (right, wrong, args, _, how) in NAMED.items() if wins(right, wrong, args, gradient=how)]
+    assert len(NAMED) == 10
+    assert len(winners) <= MOST_NAMED, winners
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", [*WRONG, *NAMED])
 def test_no_wrong_one_wins_with_the_inputs_of_the_author(name):
     """The function gets the call's arguments and a key, and returns lists of arguments."""
-    right, wrong, args, given = WRONG[name]
-    assert not wins(right, wrong, args, check_inputs=lambda *_, key: given)
+    right, wrong, args, given, *how = (WRONG | NAMED)[name]
+    assert not wins(right, wrong, args, check_inputs=lambda *_, key: given, gradient=True in how)
 
 
 @pytest.mark.parametrize("name", RIGHT)
