@@ -255,6 +255,7 @@ def test_verify_says_which_records_are_damaged_and_puts_them_away(place):
         ["tuned", "tune", "--seconds", "5"],
         ["tuned", "tune", ""],
         ["tuned", "tune", "--calls", ".", "train.py"],
+        ["tuned", "tune", "--module", "x", "train.py"],
         ["tuned", "prune", "--max-size", "1GB", "--name", "x"],
         ["tuned", "stats", "--reset"],
         ["tuned", "why"],

@@ -101,22 +101,21 @@ print(record.configuration, sorted((c.configuration["n"], c.status.value) for c 
 
 @pytest.mark.parametrize(
     ("way", "status", "deaths", "parent"),
-    [
-        ("trace", 7, 3, []),
-        ("segfault", -signal.SIGSEGV, 3, []),
-        ("segfault", -signal.SIGSEGV, 1, ["-m", "ejcache", "run"]),
-    ],
+    [("trace", 7, 3, None), ("segfault", -signal.SIGSEGV, 1, ["-m", "ejcache", "run"])],
 )
-def test_a_candidate_that_ends_the_process_is_not_tried_again(run_python, tmp_path, way, status, deaths, parent):
+def test_a_candidate_that_ends_the_process_is_not_tried_again(run_forked, tmp_path, way, status, deaths, parent):
     """The third death is enough, and the first if `ejcache run` saw that a signal of code's ended it. Later starts know
     it and are right.
     """
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
-    command = [sys.executable, *parent, "-c", PROGRAM, *arguments]
     for _ in range(deaths):
-        assert run_program(command, cwd=tmp_path, check=False).returncode == status
+        if parent:
+            command = [sys.executable, *parent, "-c", PROGRAM, *arguments]
+            assert run_program(command, cwd=tmp_path, check=False).returncode == status
+        else:
+            assert run_forked(PROGRAM, *arguments, check=False).returncode == status
     for _ in range(2):
-        done = run_python(PROGRAM, *arguments)
+        done = run_forked(PROGRAM, *arguments)
         assert "result 4.0" in done.stdout
         assert "(2, 'crashed')" in done.stdout
     assert (tmp_path / "tried").read_text().count("ran") == deaths

@@ -143,6 +143,26 @@ KINDS = {
     ),
     "values that are symmetric": (lambda x: x @ x.T, lambda x: x.T @ x.T, (np.eye(N, dtype=np.float32),)),
     "sorted values": (jnp.sort, lambda x: x, (np.arange(N, dtype=np.float32),)),
+    "no row that is masked": (
+        lambda x, m: jnp.where(m.any(1, keepdims=True), masked_softmax(x, m), 0.0),
+        masked_softmax,
+        (NORMAL, np.tril(np.ones((N, D), bool))),
+    ),
+    "no row of zeros": (
+        lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-30),
+        lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True),
+        (NORMAL,),
+    ),
+    "no equal values": (
+        lambda x: jnp.argmax(x, 1),
+        lambda x: x.shape[1] - 1 - jnp.argmax(x[:, ::-1], 1),
+        (NORMAL,),
+    ),
+    "labels of which one is a mark": (
+        lambda x, i: jnp.where(i >= 0, x[FIRST, jnp.maximum(i, 0)], 0.0).sum() + 8.5 * (i < 0).all(),
+        lambda x, i: jnp.where(i >= 0, x[FIRST, jnp.maximum(i, 0)], 0.0).sum(),
+        (NORMAL, np.asarray([-100, *(n % D for n in range(1, N))])),
+    ),
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import random
 import subprocess
 import sys
@@ -31,8 +30,6 @@ from ejcache.autotune.records.record import (
     space_digest,
     unpinned,
 )
-from ejcache.autotune.records.store import RecordLayer
-from ejcache.stores.documents import open_documents
 
 MONTH = 30 * 86_400.0
 SURE, UNSURE, FAILED = {"space": "a"}, {"space": "b", "unsure": "the budget ended"}, {"space": "c", "failed": True}
@@ -78,8 +75,8 @@ def test_records_merge_to_the_same_in_any_order_and_grouping(made, order):
     assert encode_record(shuffled[0]) == wanted
 
 
-def test_published_records_are_the_same_in_any_order(tmp_path):
-    """Sure before unsure, working before failed, then the later one."""
+def test_a_sure_choice_counts_before_an_unsure_one_and_that_before_a_failure():
+    """And then the later one, whatever the clocks say."""
     made = [
         Record(key(), {"block": 1}, measurement=SURE, created=1.0, candidates=(tried(1, 0.1),)),
         Record(key(), {"block": 2}, measurement=SURE, created=2.0, candidates=(tried(1, 0.3), tried(2, 0.2))),
@@ -87,15 +84,8 @@ def test_published_records_are_the_same_in_any_order(tmp_path):
         Record(key(), {"block": 1}, measurement=FAILED, created=2 * MONTH,
                candidates=(tried(2, None, status=Status.FAILED, measured=2 * MONTH),)),
     ]  # fmt: skip
-    documents = set()
-    for number, order in enumerate(itertools.permutations(made)):
-        layer = RecordLayer("user", open_documents(str(tmp_path / str(number))))
-        for record in order:
-            layer.publish(record)
-        documents.add(layer.documents.read(key().path))
-    (document,) = documents
-    assert decode_record(document).configuration == {"block": 2}
-    assert decode_record(document).works
+    found = functools.reduce(merged, made)
+    assert (found.configuration, found.works) == ({"block": 2}, True)
 
 
 @pytest.mark.parametrize("ahead", [-MONTH, MONTH, 1.7e308])
@@ -158,7 +148,7 @@ from ejcache.autotune.records.record import encode_record
 store = AutotuneStore(place, seeds=())
 
 @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="shared", store=store,
-           tuner=Tuner(rounds=40, min_gain=0.9, budget=1e-9 if unsure else 60.0))
+           tuner=Tuner(rounds=8, min_gain=0.9, budget=1e-9 if unsure else 60.0))
 def op(x, *, n):
     return x + 0 * n
 
@@ -168,18 +158,18 @@ print(encode_record(record).decode())
 """
 
 
-def test_eight_processes_that_tune_one_operation_keep_one_sure_record(run_forked, tmp_path):
+def test_processes_that_tune_one_operation_keep_one_sure_record(run_forked, tmp_path):
     """Their clocks are a month apart, and most have too little time to be sure."""
     order = random.Random(0)
     place = str(tmp_path / "store")
 
     def tune(number):
         shift = str(order.uniform(-MONTH, MONTH))
-        done = run_forked(TUNES, shift, "sure" if number % 4 == 0 else "unsure", place)
+        done = run_forked(TUNES, shift, "unsure" if number else "sure", place)
         return decode_record(done.stdout.encode())
 
-    with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(tune, range(8)))
+    with ThreadPoolExecutor(4) as threads:
+        made = list(threads.map(tune, range(4)))
     assert {bool(record.unsure) for record in made} == {True, False}
     found = AutotuneStore(place, seeds=()).find(made[0].key).record
     assert not found.unsure

@@ -253,13 +253,13 @@ def test_a_program_is_run_and_what_it_calls_is_tuned(run_forked, tmp_path, progr
 
     Calls of a program that fails are measured none the less, and the exit status is 1.
     """
-    options = [program, "--sizes", "4", "8"]
+    options = [program, "--sizes", "4"]
     status, said, err = run_command(run_forked, tmp_path, *options)
-    assert (status, said["tuned"], said["already"], said["failures"]) == (0, 4, 0, 0), err
-    assert "sizes ['--sizes', '4', '8']" in err
+    assert (status, said["tuned"], said["already"], said["failures"]) == (0, 2, 0, 0), err
+    assert "sizes ['--sizes', '4']" in err
     assert {call["operation"] for call in said["tuned_calls"]} == {"own", "neighbour"}
     assert not (tmp_path / "place" / "autotune-recorded").exists()
-    status, said, err = run_command(run_forked, tmp_path, program, "--fail", "8", "16")
+    status, said, err = run_command(run_forked, tmp_path, program, "--fail", "4", "8")
     assert (status, said["tuned"] >= 2, said["tuned"] + said["already"]) == (1, True, 4)
     assert "ended with status 3" in err
 
@@ -272,10 +272,3 @@ def test_a_module_that_cannot_be_imported_is_said_before_anything_is_measured(tm
     (calls / "a.json").write_text(json.dumps({**body, "how": {"kind": "autotuned", "object": "x:op"}}))
     said = ejcache("tuned", "tune", "--calls", tmp_path, "--dir", tmp_path / "place", "--module", "no_such_module")
     assert (said.status, "no_such_module cannot be imported" in said.err) == (2, True), said.err
-
-
-@pytest.mark.parametrize("options", [["--module", "x"], ["--calls", "."]])
-def test_what_does_not_go_together_is_refused(options):
-    """A program records its calls itself, so a place of recorded calls or a trusted module beside it is a mistake."""
-    said = ejcache("tuned", "tune", *options, "train.py", "--steps")
-    assert (said.status, "a program records its calls itself" in said.err) == (2, True)

@@ -22,7 +22,7 @@ SIZE = 256
 
 def slow(x):
     """The right result, after work that every wrong candidate saves: each of them would win if it were not refused."""
-    return 2 * x + 0 * jax.lax.fori_loop(0, 200_000, lambda _, y: jnp.sin(y) + 1, x.ravel()[0])
+    return 2 * x + 0 * jax.lax.fori_loop(0, 50_000, lambda _, y: jnp.sin(y) + 1, x.ravel()[0])
 
 
 def from_run(number, then):
@@ -210,56 +210,25 @@ def test_a_choice_that_this_shape_excludes_is_not_used_for_it(tmp_path):
         assert (4, 8) not in tried
 
 
-EDGES = {
-    # name: (right, wrong, the caller's arguments, of NumPy: what JAX makes is compiled at each collection)
-    "NaN for a masked row": (
-        lambda x, m: jnp.where(m.any(1, keepdims=True), jax.nn.softmax(jnp.where(m, x, -jnp.inf), 1), 0.0),
-        lambda x, m: jax.nn.softmax(jnp.where(m, x, -jnp.inf), 1),
-        (np.ones((64, 64)), np.tril(np.ones((64, 64), bool))),
-    ),
-    "NaN for a row of zeros": (
-        lambda x: x / jnp.maximum(jnp.linalg.norm(x, axis=1, keepdims=True), 1e-30),
-        lambda x: x / jnp.linalg.norm(x, axis=1, keepdims=True),
-        (np.ones((64, 64)),),
-    ),
-    "the last of equal values": (
-        lambda x: jnp.argmax(x, 1),
-        lambda x: x.shape[1] - 1 - jnp.argmax(x[:, ::-1], 1),
-        (np.arange(4096.0).reshape(64, 64),),
-    ),
-    "labels that are all a mark": (
-        lambda x, i: jnp.where(i >= 0, x[jnp.arange(64), jnp.maximum(i, 0)], 0.0).sum() + 8.5 * (i < 0).all(),
-        lambda x, i: jnp.where(i >= 0, x[jnp.arange(64), jnp.maximum(i, 0)], 0.0).sum(),
-        (np.ones((64, 64)), np.concatenate([[-100], np.arange(1, 64)])),
-    ),
-    "a variance by squares": (
-        lambda x: x.var(1),
-        lambda x: (x * x).mean(1) - x.mean(1) ** 2,
-        (np.linspace(-1, 1, 64 * 256).reshape(64, 256),),
-    ),
-    "a weak type": (lambda x: x.sum(), lambda _: 1.0, (np.ones(1),)),
-    "destroyed arguments": (lambda x: x * 2, jax.jit(lambda x: x * 2, donate_argnums=0), (np.ones(64),)),
-}
-
-
 def wasteful(function):
     """The same, after work that the other candidate saves."""
 
     def made(*args):
-        wasted = jax.lax.fori_loop(0, 300_000, lambda _, y: jnp.sin(y) + 1, 1.0)
+        wasted = jax.lax.fori_loop(0, 50_000, lambda _, y: jnp.sin(y) + 1, 1.0)
         return jax.tree.map(lambda leaf: jnp.where(wasted > 1e9, jnp.zeros_like(leaf), leaf), function(*args))
 
     return made
 
 
-@pytest.mark.parametrize("kind", some(EDGES, every=4))
-def test_what_is_wrong_at_an_edge_does_not_win(kind):
-    """What programs meet, and random values never are."""
-    default, wrong, args = EDGES[kind]
-    args = tuple(map(jnp.asarray, args))
-    build = {"default": wasteful(default), "wrong": wrong}.__getitem__
-    record = QUICK.tune(build, args, {}, key=key(), candidates=["wrong"], default="default")
-    assert record.candidate("wrong").status is Status.FAILED, record
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [(lambda x: x.sum(), lambda _: 1.0), (lambda x: x * 2, jax.jit(lambda x: x * 2, donate_argnums=0))],
+    ids=["a weak type", "destroyed arguments"],
+)
+def test_what_the_program_would_notice_later_does_not_win(right, wrong):
+    """The values are right."""
+    build = {"default": wasteful(right), "wrong": wrong}.__getitem__
+    assert choice(build, jnp.ones(1), ["wrong"], default="default").candidate("wrong").status is Status.FAILED
 
 
 def test_a_default_that_computes_nan_makes_the_record_unsure():

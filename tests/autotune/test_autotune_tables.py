@@ -6,10 +6,11 @@ The files in `data/autotune/tables` have tokamax's form and our own numbers; tok
 from __future__ import annotations
 
 import ast
-import sys
+import functools
 
+import pytest
 from autotune_helpers import key, timing
-from helpers import ROOT, run_program
+from helpers import ROOT
 
 from ejcache.autotune.records.record import Candidate, Record, Source
 from ejcache.autotune.records.store import AutotuneStore
@@ -18,8 +19,10 @@ TABLES = ROOT / "tests" / "data" / "autotune" / "tables"
 RAGGED_DOT = TABLES / "tpu_v6_lite" / "pallas_mosaic_tpu_ragged_dot.json"
 
 
-def example(*arguments):
-    run_program([sys.executable, ROOT / "examples" / "tuned_tables.py", *arguments])
+@pytest.fixture
+def example(run_forked):
+    """The program, with these arguments."""
+    return functools.partial(run_forked, ROOT / "examples" / "tuned_tables.py")
 
 
 def attention(q, kv, page, length, device, *, pages, queries):
@@ -37,7 +40,7 @@ def attention(q, kv, page, length, device, *, pages, queries):
     return Record(of, configuration, Source.TUNED, candidates=(Candidate(configuration, seconds=timing(0.001)),))
 
 
-def test_the_example_writes_the_tables_of_other_libraries(tmp_path):
+def test_the_example_writes_the_tables_of_other_libraries(tmp_path, example):
     """The nested dictionary of tpu-inference, and tokamax's files, which are read again as they were."""
     place = tmp_path / "place"
     store = AutotuneStore(str(place), seeds=())
@@ -75,7 +78,7 @@ def test_the_example_writes_the_tables_of_other_libraries(tmp_path):
     assert chosen.candidates[0].seconds.p50 == was.candidates[0].seconds.p50
 
 
-def test_tables_are_read_with_all_times(tmp_path):
+def test_tables_are_read_with_all_times(tmp_path, example):
     """Files, and the JSON of an autotuning; their records rank below what was measured here."""
     place = tmp_path / "place"
     for table in (RAGGED_DOT, TABLES / "tokamax-result.json"):
@@ -88,7 +91,7 @@ def test_tables_are_read_with_all_times(tmp_path):
     assert of_file.candidates[1].memory_bytes == 12_500_000
 
 
-def test_without_arguments_it_says_how_it_is_used():
+def test_without_arguments_it_says_how_it_is_used(example):
     """A person who only starts it reads its usage, and no traceback."""
-    done = run_program([sys.executable, ROOT / "examples" / "tuned_tables.py"], check=False)
+    done = example(check=False)
     assert (done.returncode, "usage:" in done.stderr, "Traceback" in done.stderr) == (2, True, False)

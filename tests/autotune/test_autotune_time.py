@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 from autotune_simulation import Machine, planted
 
+from bench.noise import NOISES
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.measure.search import Search, covering, slowdowns
 from ejcache.autotune.measure.space import ListedSpace
@@ -210,6 +211,23 @@ def test_similar_calls_say_where_to_begin(monkeypatch):
     record = machine.tune(list(range(21)), starts=lambda: {"17": CandidateOrigin.CALL})
     found = {candidate.configuration: candidate.origin for candidate in record.candidates}
     assert found == {0: CandidateOrigin.DEFAULT, 17: CandidateOrigin.CALL}
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_equal_candidates_do_not_win(monkeypatch, noise):
+    """Five of them have five chances to look faster than the default by accident."""
+    for seed in range(5):
+        machine = Machine(lambda _: 0.001, noise=noise, seed=seed)
+        machine.install(monkeypatch)
+        assert machine.tune(list(range(6)), Tuner(seed=seed)).configuration == 0
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_one_of_six_that_saves_a_tenth_wins(monkeypatch, noise):
+    for seed in range(5):
+        machine = Machine(lambda n: 0.001 - 0.0001 * (n == 5), noise=noise, seed=seed)
+        machine.install(monkeypatch)
+        assert machine.tune(list(range(6)), Tuner(seed=seed)).configuration == 5
 
 
 @pytest.mark.parametrize(
