@@ -58,7 +58,6 @@ INNER_LEVELS = {
         "measure": 4,
         "call_key": 5,
         "choice": 5,
-        "tuned_records": 6,
         "call_documents": 6,
         "call": 7,
         "recording": 8,

@@ -11,9 +11,9 @@ import pytest
 from cli_helpers import ejcache
 
 from ejcache import autotune
-from ejcache.autotune import Source, TunedRecords, Tuner, TuningPolicy, autotuned
+from ejcache.autotune import Source, Tuner, TuningPolicy, autotuned
 from ejcache.autotune.records.record import encode_record
-from ejcache.errors import EntryCorruptError, UsageError
+from ejcache.errors import UsageError
 
 QUICK = Tuner(sample_seconds=0.0005, rounds=8, budget=600.0)
 
@@ -166,32 +166,18 @@ def test_a_call_that_cannot_be_tuned_does_not_keep_others_from_it(store):
         autotune.tune(failing, jnp.ones(8))
 
 
-def test_records_are_applied_saved_and_loaded(store, tmp_path):
-    """In the block the calls run with what the records say, whatever a store has; elsewhere nothing changes."""
-    ran = []
+def test_a_record_is_applied(store):
+    """In an overlay the call runs with what the record says, whatever a store has."""
 
     @autotuned(configs=[Block(1), Block(2)], name="op", store=store, tuner=QUICK)
     def op(x, *, config):
-        ran.append(config)
         return x * 2
 
     x = jnp.ones(8)
-    records = autotune.tune(op, x)
-    assert (len(records), records[0].operation, records[0].outcome.value) == (1, "op", "tuned")
-    pinned = TunedRecords(
-        [dataclasses.replace(records[0], record=dataclasses.replace(records[0].record, configuration={"size": 2}))]
-    )
-    pinned.save(tmp_path / "records.json")
-    loaded = TunedRecords.load(tmp_path / "records.json")
-    assert loaded.records == pinned.records
-    with autotune.policy_override(on_miss="error"), loaded:
-        assert op.choose(x).configuration == Block(2)
-        assert op.choose(x).source.value == "overlay"
-        op(x)
-    assert ran[-1] == Block(2)
-    (tmp_path / "records.json").write_bytes(b"{")
-    with pytest.raises(EntryCorruptError):
-        TunedRecords.load(tmp_path / "records.json")
+    (call,) = autotune.tune(op, x)
+    record = dataclasses.replace(call.record, configuration={"size": 2})
+    with autotune.policy_override(on_miss="error"), autotune.overlay({record.key: record}):
+        assert (op.choose(x).configuration, op.choose(x).source.value) == (Block(2), "overlay")
 
 
 def test_what_is_no_function_is_refused(store):

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.json_values import ConfigurationError
     from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Timing
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
-    from ejcache.autotune.replay import tune
-    from ejcache.autotune.tuned_records import TunedCall, TunedRecords
+    from ejcache.autotune.replay import TunedCall, tune
 
 __all__ = [
     "AutotuneStore",
@@ -49,7 +48,6 @@ __all__ = [
     "Space",
     "Timing",
     "TunedCall",
-    "TunedRecords",
     "Tuner",
     "TuningPolicy",
     "autotuned",
@@ -88,8 +86,7 @@ _MODULES: Final = {
     "records.json_values": ("ConfigurationError",),
     "records.record": ("Candidate", "Record", "RecordKey", "Source", "Timing"),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
-    "replay": ("tune",),
-    "tuned_records": ("TunedCall", "TunedRecords"),
+    "replay": ("TunedCall", "tune"),
     "measure.space": ("Space", "powers_of_two"),
 }
 

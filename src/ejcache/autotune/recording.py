@@ -10,7 +10,6 @@ import itertools
 import socket
 import time
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -186,28 +185,16 @@ def _document(body: dict[str, Any], call: Call) -> bytes | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
-    """One recorded call.
+def recorded_calls(documents: Documents) -> Iterator[tuple[str, dict[str, Any] | EntryError]]:
+    """Yield the path of each recorded call, in order, and its document or what is wrong with that.
 
-    Attributes:
-        path: of its document.
-        call: its contents, or None if the document is damaged.
-        problem: the damage.
+    Raises:
+        StoreError: they cannot be listed.
     """
-
-    path: str
-    call: dict[str, Any] | None
-    problem: str = ""
-
-
-def recorded_calls(documents: Documents) -> Iterator[RecordedCall]:
-    """Yield each recorded call among the documents, ordered by path; raises `StoreError` if they cannot be listed."""
     for path in sorted(documents.list(RECORDED)):
         data = documents.read(path, max_size=MAX_CALL_BYTES)
-        if data is None:
-            continue
-        try:
-            yield RecordedCall(path, decode_call(data))
-        except EntryError as exc:
-            yield RecordedCall(path, None, str(exc))
+        if data is not None:
+            try:
+                yield path, decode_call(data)
+            except EntryError as exc:
+                yield path, exc

@@ -6,6 +6,8 @@ A call that has a tuned record is skipped, so that an interrupted run can be res
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.call_documents import RecordedNames, arguments_of
@@ -16,41 +18,74 @@ from ejcache.autotune.operation import Autotuned
 from ejcache.autotune.recording import collect
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Source
-from ejcache.autotune.tuned_records import TunedCall, TunedRecords, TuningOutcome
-from ejcache.errors import UsageError
+from ejcache.errors import EntryError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.autotune.call import Call
-    from ejcache.autotune.recording import CollectedCall, RecordedCall
+    from ejcache.autotune.recording import CollectedCall
+    from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
 
 
+class TuningOutcome(StrEnum):
+    """The result of tuning a call."""
+
+    TUNED = "tuned"
+    ALREADY = "already tuned"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TunedCall:
+    """One call that was to be tuned.
+
+    Attributes:
+        path: of the document that recorded it, or of its record.
+        operation: its name.
+        outcome: the result.
+        record: of the call, if there is one.
+        problem: the reason for a failure.
+    """
+
+    path: str
+    operation: str
+    outcome: TuningOutcome
+    record: Record | None = None
+    problem: str = ""
+
+
 def replay(
-    recorded: RecordedCall, store: AutotuneStore, names: RecordedNames, *, force: bool = False, unsure: bool = False
+    path: str,
+    body: dict[str, Any] | EntryError,
+    store: AutotuneStore,
+    names: RecordedNames,
+    *,
+    force: bool = False,
+    unsure: bool = False,
 ) -> TunedCall:
     """Tune one recorded call on this machine and publish the record.
 
     Args:
-        recorded: the call.
+        path: of its document.
+        body: the document, or what is wrong with it.
         store: takes the record.
         names: imports what the call names, as far as the caller trusts it.
         force: measure the call even if it has a tuned record.
         unsure: measure the call also if its record is unsure.
     """
-    body = recorded.call
-    if body is None:
-        return TunedCall(recorded.path, "", TuningOutcome.FAILED, problem=recorded.problem)
+    if isinstance(body, EntryError):
+        return TunedCall(path, "", TuningOutcome.FAILED, problem=str(body))
     operation, described = body["operation"], body.get("call")
     # A call that was measured without its gradient has the recorded key only in this mode.
     is_forward = isinstance(described, dict) and described.get("mode") == "forward"
     try:
         with forward_only() if is_forward else contextlib.nullcontext():
-            return tuned_call(recorded.path, _call_of(body, names), store, force=force, unsure=unsure)
+            return tuned_call(path, _call_of(body, names), store, force=force, unsure=unsure)
     except Exception as exc:
         # A call that cannot be replayed must not end the tuning of the others.
-        return TunedCall(recorded.path, operation, TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
+        return TunedCall(path, operation, TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
 
 
 def tuned_call(path: str, call: Call, store: AutotuneStore, *, force: bool = False, unsure: bool = False) -> TunedCall:
@@ -97,7 +132,7 @@ def _bound(how: dict[str, Any], body: dict[str, Any], names: RecordedNames) -> C
     raise UsageError(f"a call of kind {how.get('kind')!r} cannot be replayed")
 
 
-def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TunedRecords:
+def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[TunedCall]:
     """Tune the operations that `program(*args, **kwargs)` would call. The program is traced and does not run.
 
         ejcache.autotune.tune(jax.jit(train_step), state, batch)
@@ -114,9 +149,8 @@ def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TunedReco
         **kwargs: of the call.
 
     Returns:
-        A sequence of one `TunedCall` for each operation and kind of call, which can be applied (`with records:`) and
-        saved. A call whose candidates fail, or that cannot be measured, has the outcome `failed` and a `problem`; it
-        does not keep the others from being measured.
+        One `TunedCall` for each operation and kind of call. One whose candidates fail, or that cannot be measured, has
+        the outcome `failed` and a `problem`; it does not keep the others from being measured.
 
     Raises:
         UsageError: `program` is not a function.
@@ -128,7 +162,7 @@ def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> TunedReco
     for store in {id(call.call.store()): call.call.store() for call in calls.values()}.values():
         # Functions that are traced from now on choose again.
         store.reload()
-    return TunedRecords(done)
+    return done
 
 
 def _tuned(collected: CollectedCall) -> TunedCall:

@@ -148,9 +148,10 @@ def names_of_records(directory: str | None) -> set[str]:
 def recorded_key(store: AutotuneStore, wanted: str) -> RecordKey | None:
     """Find the key of the recorded call whose digest begins with `wanted`, or whose operation it is; else None."""
     for layer in store.layers:
-        for recorded in recorded_calls(layer.documents):
-            call = recorded.call
-            if call is not None and (str(call.get("digest", "")).startswith(wanted) or call["operation"] == wanted):
+        for _, call in recorded_calls(layer.documents):
+            if isinstance(call, dict) and (
+                str(call.get("digest", "")).startswith(wanted) or call["operation"] == wanted
+            ):
                 return RecordKey(
                     call["operation"],
                     str(call.get("version", "")),

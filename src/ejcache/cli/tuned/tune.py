@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import RecordedNames
 from ejcache.autotune.recording import recorded_calls
-from ejcache.autotune.replay import replay
-from ejcache.autotune.tuned_records import TuningOutcome
+from ejcache.autotune.replay import TuningOutcome, replay
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory
 from ejcache.cli.options import count, positive_seconds
@@ -28,8 +27,8 @@ from ejcache.util.patterns import fits
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ejcache.autotune.recording import RecordedCall
-    from ejcache.autotune.tuned_records import TunedCall
+    from ejcache.autotune.replay import TunedCall
+    from ejcache.errors import EntryError
     from ejcache.stores.documents import Documents
 
 
@@ -61,7 +60,7 @@ def tune_calls(
         place = store.layers[0].documents if recorded is None else open_documents(recorded, read_only=True)
         calls = list(islice(_calls(place, name), count(limit, option="--limit")))
         names, again = RecordedNames(modules), unsure or bool(program)
-        results = (replay(call, store, names, force=force, unsure=again) for call in calls)
+        results = (replay(path, call, store, names, force=force, unsure=again) for path, call in calls)
         done = _shown(results, len(calls), as_json=as_json)
         nothing = "the program made no calls of operations" if program else f"no recorded calls in {place.url}"
         _report(done, named_layer(store).documents.url, nothing, as_json=as_json)
@@ -102,10 +101,10 @@ def _report(done: Sequence[TunedCall], url: str, nothing: str, *, as_json: bool)
         output.say(", ".join(f"{number} {outcome}" for outcome, number in counts.items()))
 
 
-def _calls(place: Documents, name: str | None) -> Iterator[RecordedCall]:
-    for recorded in recorded_calls(place):
-        if name is None or (recorded.call is not None and fits(recorded.call["operation"], name)):
-            yield recorded
+def _calls(place: Documents, name: str | None) -> Iterator[tuple[str, dict[str, Any] | EntryError]]:
+    for path, call in recorded_calls(place):
+        if name is None or (isinstance(call, dict) and fits(call["operation"], name)):
+            yield path, call
 
 
 def _fields(result: TunedCall) -> dict[str, Any]:
