@@ -11,7 +11,6 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -353,7 +352,7 @@ class Autotuned(Generic[P, R]):
         try:
             return self._run(configuration, args, kwargs)
         except Exception as exc:
-            if record is None or record.source is not Source.TUNED or not _is_eager():
+            if record is None or record.source is not Source.TUNED or not traces_nothing():
                 raise
             call = self.bound(args, kwargs)
             for other in record.candidates:
@@ -497,11 +496,6 @@ def autotuned(function: Callable[..., Any] | None = None, *, configs: Configs, *
         return Autotuned(decorated, held, name=name, version=version, options=options)
 
     return decorate if function is None else decorate(function)
-
-
-def _is_eager() -> bool:
-    """True if nothing traces in this thread."""
-    return traces_nothing()
 
 
 @dataclass(frozen=True, slots=True)

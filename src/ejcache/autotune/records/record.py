@@ -411,10 +411,10 @@ def merged(one: Record, other: Record) -> Record:
     """Return the record of two measurements of one call: the choice that counts, and all candidates.
 
     The choice of a process in which a candidate worked counts before that of one in which all failed, then the one of
-    the stronger source, the one of a measurement that ended, the sure one, the later one, and that with the larger
-    digest. Of two results for a candidate,
-    one that is not transient counts, then the later one. So records that are merged in any order give the same record.
-    A process that knows a record and replaces it uses `dated_after`, because its clock may be behind.
+    the stronger source, the one with a profile, the one of a measurement that ended, the sure one, the later one, and
+    that with the larger digest. Of two results for a candidate, one that is not transient counts, then the later one.
+    So records that are merged in any order give the same record. A process that knows a record and replaces it uses
+    `dated_after`, because its clock may be behind.
     """
     loser, winner = sorted((one, other), key=_precedence)
     if loser.failed and not winner.failed:
