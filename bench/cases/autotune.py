@@ -174,6 +174,22 @@ def verdicts(context: Context, outcome: Outcome) -> None:
     outcome.note(f"{trials} trials each.")
 
 
+@case("tuned-cost", title="processor time of tuning ÷ that of a loop of 20 runs of each candidate", order=118)
+def cost(context: Context, outcome: Outcome) -> None:
+    """Fresh processes in turns; compilation counts on both sides. Beside other load a race takes more runs."""
+    plain, turns = "a plain loop", context.pick(7, 1)
+    for name in ("matmul", "attention"):
+        found: dict[str, list[float]] = {OURS: [], plain: []}
+        for _ in range(turns):
+            for who, seconds in found.items():
+                with context.directory() as home:
+                    seconds.append(context.run("bench.programs.autotune_cost", name, who, home=home)["seconds"])
+        outcome.line(f"tuning {name}", {who: summarize(seconds) for who, seconds in found.items()})
+        ratio = statistics.median(found[OURS]) / statistics.median(found[plain])
+        outcome.ratio(f"tuning {name} ÷ a plain loop", ratio, at_most(1.5))
+        outcome.ratio(f"tuning {name} ÷ a plain loop, minima", min(found[OURS]) / min(found[plain]))
+
+
 @case("tuned-lookup", title="a lookup beside 10,000 other records of the operation", order=113)
 def lookup(context: Context, outcome: Outcome) -> None:
     """A call of an operation of three arrays that does nothing, with and without the choice."""
