@@ -7,6 +7,7 @@ import contextlib
 import jax
 import jax.numpy as jnp
 import pytest
+from autotune_work import after_work
 from soak_turns import some
 
 from ejcache.autotune import Tuner, autotuned
@@ -20,10 +21,7 @@ def right(x, w):
     return jnp.sin(x) @ w
 
 
-def slow(x, w):
-    """The right result, after work that every other candidate saves."""
-    wasted = jax.lax.fori_loop(0, 50_000, lambda _, y: jnp.sin(y) + 1, jax.lax.stop_gradient(x.ravel()[0]))
-    return right(x, w) + 0 * wasted
+slow = after_work(right)
 
 
 def backward(pull):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from autotune_helpers import key
+from autotune_work import after_work
 from soak_turns import some
 
 from ejcache.autotune import AutotuneStore, Tuner, autotuned, policy_override
@@ -20,9 +21,8 @@ QUICK = Tuner(rounds=8, min_gain=0.001)
 SIZE = 256
 
 
-def slow(x):
-    """The right result, after work that every wrong candidate saves: each of them would win if it were not refused."""
-    return 2 * x + 0 * jax.lax.fori_loop(0, 50_000, lambda _, y: jnp.sin(y) + 1, x.ravel()[0])
+slow = after_work(lambda x: 2 * x)
+"""The right result. Every wrong candidate would win if it were not refused."""
 
 
 def from_run(number, then):
@@ -210,16 +210,6 @@ def test_a_choice_that_this_shape_excludes_is_not_used_for_it(tmp_path):
         assert (4, 8) not in tried
 
 
-def wasteful(function):
-    """The same, after work that the other candidate saves."""
-
-    def made(*args):
-        wasted = jax.lax.fori_loop(0, 50_000, lambda _, y: jnp.sin(y) + 1, 1.0)
-        return jax.tree.map(lambda leaf: jnp.where(wasted > 1e9, jnp.zeros_like(leaf), leaf), function(*args))
-
-    return made
-
-
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [(lambda x: x.sum(), lambda _: 1.0), (lambda x: x * 2, jax.jit(lambda x: x * 2, donate_argnums=0))],
@@ -227,7 +217,7 @@ def wasteful(function):
 )
 def test_what_the_program_would_notice_later_does_not_win(right, wrong):
     """The values are right."""
-    build = {"default": wasteful(right), "wrong": wrong}.__getitem__
+    build = {"default": after_work(right), "wrong": wrong}.__getitem__
     assert choice(build, jnp.ones(1), ["wrong"], default="default").candidate("wrong").status is Status.FAILED
 
 
@@ -269,7 +259,7 @@ def test_the_author_gives_inputs():
 )
 def test_a_refusal_names_the_option_that_accepts_it(default, other, named):
     """And that option does accept it."""
-    build = {"default": wasteful(default), "other": other}.__getitem__
+    build = {"default": after_work(default), "other": other}.__getitem__
     x = jnp.linspace(1, 2, SIZE)
 
     def tuned(check):
@@ -285,7 +275,7 @@ def test_a_refusal_names_the_option_that_accepts_it(default, other, named):
 def test_noise_on_the_inputs_of_the_caller_does_not_count():
     """A variance of equal values is zero, or nearly."""
     build = {
-        "default": wasteful(lambda x: x.var(1)),
+        "default": after_work(lambda x: x.var(1)),
         "other": lambda x: ((x - x.sum(1, keepdims=True) * (1 / 64)) ** 2).mean(1),
     }
     record = choice(build.__getitem__, jnp.full((64, 64), 0.1), ["other"], default="default")
