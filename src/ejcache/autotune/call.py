@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import copy
 import math
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import UnrecordableError, encode_value
 from ejcache.autotune.call_key import MAPPED, Describer
 from ejcache.autotune.measure.device import device_and_environment
-from ejcache.autotune.measure.inputs import split_arguments, untraced
+from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import (
     NO_CONFIGURATION,
@@ -153,12 +152,6 @@ class Call(abc.ABC):
             "args": [encode_value(item, name=f"argument {i}") for i, item in enumerate(self.args)],
             "kwargs": {name: encode_value(item, name=name) for name, item in self.kwargs.items()},
         }
-
-    def untraced(self) -> Self:
-        """Return the call with stand-ins for tracers, so that it can be measured when the trace has ended."""
-        again = copy.copy(self)
-        again.args, again.kwargs = untraced(self.args, self.kwargs)
-        return again
 
     def measured(self, known: Record | None = None) -> Record:
         """Measure the candidates against the default. If all fail, the record does not work.

@@ -24,7 +24,7 @@ from ejcache.autotune.call import DIFFERENTIATED
 from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event, current_policy, overlaid
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.pod import POD, PodAgreement, one_of_a_host
-from ejcache.autotune.recording import collected, note, recording
+from ejcache.autotune.recording import note, recording, tell_ahead
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.autotune.records.record import CODE, Record, Source, differences
 from ejcache.autotune.records.store import default_store
@@ -137,7 +137,7 @@ class Chooser:
             note(call)
         if (given := overlaid(call.key)) is not None:
             return self._chosen(_overlaid(call, given[0]))
-        if collected(call):
+        if tell_ahead(call):
             # The program is only traced. This choice is neither agreed on nor remembered.
             known = [] if call.unhashable else [self._recorded]
             return self._chosen(self._first(_Asked.unmeasured(call, _KeyState()), [*known, self._guessed]))

@@ -25,7 +25,7 @@ from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.space import Space
 from ejcache.autotune.measure.trial import error_line
 from ejcache.autotune.measure.tuner import Tuner
-from ejcache.autotune.recording import collecting, recording
+from ejcache.autotune.recording import is_ahead, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, module_name, to_json
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source, Status
 from ejcache.errors import UsageError
@@ -279,7 +279,7 @@ class Autotuned(Generic[P, R]):
         if given or len(args) > self._config_index:
             return self.function(*args, **kwargs)
         chooser = self._own_chooser or default_chooser()
-        call = None if altered() or recording() or collecting() else fingerprint(args, kwargs)
+        call = None if altered() or recording() or is_ahead() else fingerprint(args, kwargs)
         if call is not None:
             held = self._calls.get(call)
             if held is not None and held.counts(chooser):

@@ -1,6 +1,6 @@
 """Records the calls of operations, so that they can be tuned later or on another machine.
 
-`record()` or `EJCACHE_AUTOTUNE_RECORD` switches it on. `collect()` keeps them for this process alone.
+`record()` or `EJCACHE_AUTOTUNE_RECORD` switches it on. `each_call()` tells of them in this process alone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import socket
 import time
 from contextvars import ContextVar
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import MAX_CALL_BYTES, decode_call, encode_call
 from ejcache.autotune.choice import traced_apart
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.measure.trial import WorkerThread
 from ejcache.autotune.records.record import slug
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import MALFORMED, EjcacheError, EntryError
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from ejcache.stores.documents import Documents
 
 
-T = TypeVar("T")
 RECORDED: Final = "autotune-recorded/"
 _MOST_NOTED: Final = 10_000
 
@@ -58,69 +56,42 @@ def record(url: str | None = None) -> Iterator[None]:
         _documents.reset(token)
 
 
-class CollectedCall:
-    """A call that can be measured when the trace in which it was made has ended.
-
-    Attributes:
-        call: with stand-ins for tracers.
-    """
-
-    def __init__(self, call: Call) -> None:
-        self.call = call.untraced()
-        # The call may be inside `with jax.default_matmul_precision(...)`, which the measurement must see, too.
-        self._thread = WorkerThread()
-
-    def run(self, function: Callable[[Call], T]) -> T:
-        """Return the result of `function`, which gets the call, under the settings of JAX that the call had."""
-
-        def run() -> T:
-            # The thread has the context of the call, in which operations that a candidate calls are collected.
-            _collected.set(None)
-            return function(self.call)
-
-        try:
-            return self._thread.run(run)
-        finally:
-            self._thread.close()
-
-
-_collected: Final[ContextVar[dict[tuple[int, str], CollectedCall] | None]] = ContextVar(
-    "ejcache_autotune_collected", default=None
-)
-_collections: Final = itertools.count()
+_ahead: Final[ContextVar[Callable[[Call], object] | None]] = ContextVar("ejcache_autotune_ahead", default=None)
+_blocks: Final = itertools.count()
 
 
 @contextlib.contextmanager
-def collect() -> Iterator[dict[tuple[int, str], CollectedCall]]:
-    """Keep each kind of call that a program traces in this block, and measure nothing meanwhile.
+def each_call(told: Callable[[Call], object]) -> Iterator[None]:
+    """Tell a function of each call that a program traces in this block, before its configuration is chosen.
 
-    Yields:
-        The calls by store and key, in the order of the first calls. It is filled while the block runs.
+    The choice is then one of records and of the operation's own guess: nothing else is measured in this block.
     """
-    calls: dict[tuple[int, str], CollectedCall] = {}
-    token = _collected.set(calls)
+    token = _ahead.set(told)
     try:
         # A program that was traced before would reuse its trace, and call no operation.
-        with traced_apart(f"collection {next(_collections)}"):
-            yield calls
+        with traced_apart(f"ahead {next(_blocks)}"):
+            yield
     finally:
-        _collected.reset(token)
+        _ahead.reset(token)
 
 
-def collected(call: Call) -> bool:
-    """True if calls are collected now. If so, the call is among them from now on."""
-    calls = _collected.get()
-    if calls is None:
+def is_ahead() -> bool:
+    """True in a block of `each_call`."""
+    return _ahead.get() is not None
+
+
+def tell_ahead(call: Call) -> bool:
+    """Tell who asked for each call of this one; False outside of such a block."""
+    told = _ahead.get()
+    if told is None:
         return False
-    place = (id(call.store()), call.key.digest)
-    if place not in calls:
-        calls[place] = CollectedCall(call)
+    # Operations that a candidate calls are none of the program's.
+    token = _ahead.set(None)
+    try:
+        told(call)
+    finally:
+        _ahead.reset(token)
     return True
-
-
-def collecting() -> bool:
-    """True if calls are collected now."""
-    return _collected.get() is not None
 
 
 def recording() -> bool:

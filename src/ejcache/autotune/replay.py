@@ -15,7 +15,7 @@ from ejcache.autotune.choice import forward_only
 from ejcache.autotune.ejkernel.install import recorded_invocation, recorded_kernel
 from ejcache.autotune.measure.inputs import traced_function
 from ejcache.autotune.operation import Autotuned
-from ejcache.autotune.recording import collect
+from ejcache.autotune.recording import each_call
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Source
 from ejcache.errors import EntryError, UsageError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.autotune.call import Call
-    from ejcache.autotune.recording import CollectedCall
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
 
@@ -156,19 +155,27 @@ def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Tune
         UsageError: `program` is not a function.
         Exception: an error of the program while it is traced.
     """
-    with collect() as calls:
+    done: dict[tuple[int, str], TunedCall] = {}
+    stores: dict[int, AutotuneStore] = {}
+
+    def tune_once(call: Call) -> None:
+        store = stores.setdefault(id(call.store()), call.store())
+        place = id(store), call.key.digest
+        if place not in done:
+            done[place] = _tuned(call, store)
+
+    with each_call(tune_once):
         traced_function(program, args, kwargs)
-    done = [_tuned(call) for call in calls.values()]
-    for store in {id(call.call.store()): call.call.store() for call in calls.values()}.values():
+    for store in stores.values():
         # Functions that are traced from now on choose again.
         store.reload()
-    return done
+    return list(done.values())
 
 
-def _tuned(collected: CollectedCall) -> TunedCall:
-    key, store = collected.call.key, collected.call.store()
+def _tuned(call: Call, store: AutotuneStore) -> TunedCall:
+    key = call.key
     try:
-        return collected.run(lambda call: tuned_call(key.path, call, store, unsure=True))
+        return tuned_call(key.path, call, store, unsure=True)
     except Exception as exc:
         # A call that cannot be measured must not end the tuning of the others.
         return TunedCall(key.path, key.operation, TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")

@@ -12,7 +12,7 @@ import inspect
 import sys
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import UnrecordableError, import_path
@@ -183,12 +183,6 @@ class InvocationCall(Call):
             if default is not inspect.Parameter.empty and described == Describer().describe(default):
                 del ambiguous[before:]
         return described
-
-    def untraced(self) -> Self:
-        """Return the call with stand-ins for tracers, in the invocation, too."""
-        again = super().untraced()
-        again.inv = dataclasses.replace(self.inv, args=again.args, kwargs=again.kwargs)
-        return again
 
     def how(self) -> dict[str, Any]:
         """Return the names of the kernel and the executor; raises `UnrecordableError`."""

@@ -218,17 +218,6 @@ def split_arguments(
     )
 
 
-def untraced(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return `(args, kwargs)` with a `jax.ShapeDtypeStruct` for each tracer, which must not outlive its trace."""
-    import jax
-
-    def stand_in(leaf: Any) -> Any:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, jax.core.Tracer) else leaf
-
-    changed: tuple[tuple[Any, ...], dict[str, Any]] = jax.tree_util.tree_map(stand_in, (tuple(args), dict(kwargs)))
-    return changed
-
-
 def traced_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Trace a call of `function` and drop the result; errors of the function pass.
 
