@@ -33,7 +33,7 @@ DOORS: dict[str, set[str]] = {
     "a listing": {"stores/local/store.py"},
     "a miss": {"cache/compilation_cache.py", "jax_integration/pipeline.py"},
     "a put": {"stores/local/store.py"},
-    "a report": {"jax_integration/activate.py"},
+    "a report": {"cli/starting.py", "jax_integration/activate.py"},
     "a run": {"cli/entry.py"},
     "a stored policy": {"cache/policy.py", "cache/policy_watch.py"},
     "accelerators": {"jax_integration/lowering/key.py", "keys/environment_variables.py"},

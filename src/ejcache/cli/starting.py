@@ -10,12 +10,16 @@ would take as long as a second interpreter. Where nothing is set, not even the t
 """
 
 # No pathlib and no contextlib, as above.
-# ruff: noqa: PTH100, PTH108, PTH110, PTH112, PTH113, PTH117, PTH118, PTH120, PTH202, SIM105
+# ruff: noqa: PTH100, PTH108, PTH110, PTH112, PTH113, PTH118, PTH120, PTH202, SIM105
 from __future__ import annotations
 
 import os
 import signal
 import sys
+
+from ejcache.cache.report_destination import line_without_a_cache
+from ejcache.settings.environment import child_environment, environment_variable, export_defaults
+from ejcache.util.processes import following
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,79 +39,22 @@ def take_options(program: Sequence[str], given: dict[str, Any]) -> tuple[list[st
     """
     command = command_of(program)
     report = given.get("report")
-    if report in _WORDS and all(given.get(name) is None for name in given if name != "report"):
-        from ejcache.settings.environment import export_defaults  # the door to settings of a run
+    is_plain = report in _WORDS and all(given.get(name) is None for name in given if name != "report")
+    if is_plain and export_defaults():
+        return command, report or _LINE
+    from ejcache.cli.run_settings import use_settings  # the door to settings of a run
 
-        if export_defaults():
-            return command, report or _LINE
-    from ejcache.cache.report_destination import absolute_destination  # the door to settings of a run
-
-    known = {name: value for name, value in given.items() if value is not None}
-    if "dir" in known:
-        known["dir"] = absolute_url(known["dir"])
-    destination = absolute_destination(export(known))
-    if report is not None and destination is not None:
-        _check_report(destination)
-    return command, destination
+    return command, use_settings(given)
 
 
 def start(command: Sequence[str], destination: str | None) -> int:
     """Run the program, and report if that is wanted; return its exit status, or die of the signal that killed it."""
-    is_off = destination is None or _is_off(destination)
-    if is_off and not _compares():
-        replace_this_process(command)
+    if destination != _LINE:
+        from ejcache.cli.run_settings import has_report  # the door to settings of a run
+
+        if not has_report(destination):
+            replace_this_process(command)
     return run_and_report(command, "off" if destination is None else destination)
-
-
-def _compares() -> bool:
-    """True if programs are compared: then a difference decides the exit status of a program that has succeeded."""
-    from ejcache.settings.resolve import resolve  # the door to settings of a run
-
-    return bool(resolve().compare)
-
-
-def _is_off(destination: str) -> bool:
-    if destination == _LINE:
-        return False
-    from ejcache.cache.report_destination import is_off  # the door to settings of a run
-
-    return is_off(destination)
-
-
-def _check_report(destination: str) -> None:
-    """Refuse a file that could not be written, before the program runs for hours."""
-    place = os.path.dirname(destination)
-    if os.path.isabs(destination) and not os.path.isdir(place):
-        from ejcache.errors import NotFoundError  # the door to settings of a run
-
-        raise NotFoundError(f"--report {destination} could not be written: the directory {place} does not exist")
-
-
-def absolute_url(directory: str | None) -> str | None:
-    """Return `--dir`, from which the program may start processes in other directories."""
-    from ejcache.errors import UsageError  # the door to settings of a run
-    from ejcache.stores.location import Location  # the door to settings of a run
-
-    try:
-        return None if directory is None else Location.parse(directory).url
-    except UsageError as exc:
-        raise UsageError(f"--dir: {exc}") from exc
-
-
-def export(given: dict[str, Any]) -> str:
-    """Put the options into the environment; returns where the report goes."""
-    from ejcache.errors import JaxImportError  # the door to settings of a run
-    from ejcache.settings.environment import export_settings  # the door to settings of a run
-    from ejcache.settings.resolve import command_line, resolve, set_command_line  # the door to settings of a run
-
-    set_command_line(given)
-    report = resolve().report or "line"
-    export_settings({**command_line(), "report": "off"})
-    set_command_line({})
-    for problem in resolve().problems:
-        if isinstance(problem, JaxImportError) or problem.setting == "EJCACHE":
-            raise problem
-    return str(report)
 
 
 _RUN_COUNTS: Final = "EJCACHE_RUN_COUNTS"
@@ -216,23 +163,19 @@ def run_and_report(command: Sequence[str], destination: str) -> int:
 
 def _report(status: int, counts: str, destination: str) -> int:
     """Write the report, and return the exit status: the program's, or 1 if it succeeded and a comparison failed."""
-    from ejcache.settings.environment import environment_variable  # the door to settings of a run
-
     try:
         is_empty = os.path.getsize(counts) == 0
     except OSError:
         is_empty = True
     if is_empty and destination == _LINE:
-        from ejcache.cache.report_destination import line_without_a_cache  # the door to settings of a run
-
         try:
             print(line_without_a_cache(status=status), file=sys.stderr)  # noqa: T201 (that is what it is for)
         except (OSError, ValueError):
             pass  # stderr is closed; the exit status must not change
         return status
-    from ejcache.cache.exit_report import report_run  # the door to settings of a run
-    from ejcache.journal.differences import BLAMED  # the door to settings of a run
-    from ejcache.journal.run_log import read_counts  # the door to settings of a run
+    from ejcache.cache.exit_report import report_run  # the door to a report
+    from ejcache.journal.differences import BLAMED  # the door to a report
+    from ejcache.journal.run_log import read_counts  # the door to a report
 
     total = read_counts(counts, also_append_to=environment_variable(_RUN_COUNTS))
     report_run(total, destination, status=status)
@@ -245,8 +188,6 @@ def end_as(status: int) -> int:
 
 
 def _new_counts() -> str:
-    from ejcache.settings.environment import environment_variable  # the door to settings of a run
-
     # Where `tempfile` looks first; its import takes a tenth of what a start waits for.
     place = environment_variable("TMPDIR") or "/tmp"  # noqa: S108 (a new file of a random name)
     counts = os.path.join(os.path.abspath(place), f"ejcache-run-{os.urandom(8).hex()}")
@@ -262,8 +203,6 @@ def _new_counts() -> str:
 
 def _run(command: Sequence[str], counts: str) -> int:
     """Return the exit status of the program, negative for the signal that killed it; signals stay blocked then."""
-    from ejcache.settings.environment import child_environment  # the door to settings of a run
-
     environment = child_environment({_RUN_COUNTS: counts})
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # some parents ignore it, and then there would be no exit status
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
@@ -298,8 +237,6 @@ def _begin(command: Sequence[str], environment: dict[str, str], mask: set[Any]) 
     Raises:
         EjcacheError: it cannot be run.
     """
-    from ejcache.util.processes import following  # the door to settings of a run
-
     follow = following(os.getpid())
     reading, writing = os.pipe()  # closed by `execve`; otherwise it says why that failed
     process = os.fork()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from ejcache.cli import output
 from ejcache.cli.commands.run import BEFORE_A_PROGRAM
 from ejcache.cli.options import Json, argument, flag, option
-from ejcache.cli.starting import absolute_url, command_of
+from ejcache.cli.run_settings import absolute_url
+from ejcache.cli.starting import command_of
 from ejcache.errors import NotFoundError, UsageError
 from ejcache.history.advise import SMALLEST, check_kinds, set_smaller_apart
 from ejcache.history.advise import advise as findings_of

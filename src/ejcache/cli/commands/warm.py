@@ -15,7 +15,8 @@ from ejcache.cli.commands.target import find_devices
 from ejcache.cli.interrupt import watch_no_longer
 from ejcache.cli.options import Dir, Json, MinCompileSeconds, Readable, argument, option, positive
 from ejcache.cli.programs.warm_worker import EXPORTED, FAILED
-from ejcache.cli.starting import absolute_url, command_of, export, run_and_report
+from ejcache.cli.run_settings import absolute_url, export
+from ejcache.cli.starting import command_of, run_and_report
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.jax_integration.shape_grammar import parse_call
 from ejcache.settings.environment import child_environment, settings_environment
