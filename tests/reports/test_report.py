@@ -105,7 +105,7 @@ def check_numbers(report, programs):
     assert title[1] == worth
     assert title[2] == (
         f"{duration(saved)} of compiling saved, less {duration(keyed)} for keys, {duration(waited)} of waiting for "
-        f"other processes and {duration(lost)} lost to failing storage"
+        f"leases and other processes and {duration(lost)} lost to failing storage"
     )
     assert f"{len(misses)} misses, {duration(sum(p.compile_seconds for p in misses))} of compiling" in title[3]
     for phase in {phase for p in programs for phase in p.seconds}:

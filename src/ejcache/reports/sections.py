@@ -27,7 +27,7 @@ MEANINGS: Final = {
     "keyed": "ejcache made the key of the program",
     "fetched": "the entry was read from the cache",
     "loaded": "XLA loaded the executable",
-    "waited": "for other processes that compiled the same program, and for the answers of other ranks",
+    "waited": "for leases, for other processes that compiled the same program, and for the answers of other ranks",
     "compiled": "XLA compiled the program",
     "stored": "the executable was written to the cache",
     "lost": "for storage that failed",
@@ -88,7 +88,7 @@ def headline(report: Report) -> list[str]:
     )
     less = [
         f"{duration(sums.phases.get('keyed', 0.0))} for keys",
-        f"{duration(sums.waited)} of waiting for other processes",
+        f"{duration(sums.waited)} of waiting for leases and other processes",
         f"{duration(sums.lost)} lost to failing storage",
     ]
     counts = f"{plural(sums.hits, 'hit')} ({sums.preloaded:,} preloaded), {plural(sums.misses, 'miss', 'misses')}"

@@ -18,20 +18,15 @@ from ejcache.cli.options import (
     Json,
     Limit,
     Name,
-    OlderThan,
-    RecordKey,
-    RecordKeys,
     TunedDir,
     Url,
-    Yes,
     argument,
     examples,
     flag,
     option,
 )
-from ejcache.cli.selection import check_wanted
-from ejcache.cli.tuned.listing import count_records, explain_record, list_records, show_record
-from ejcache.cli.tuned.removal_and_pins import pin_record, prune_records, remove_records, unpin_record, verify_records
+from ejcache.cli.tuned.listing import ls, show, stats, why
+from ejcache.cli.tuned.removal_and_pins import pin, prune, rm, unpin, verify
 from ejcache.cli.tuned.transfer import pull_records, push_records
 from ejcache.errors import UsageError
 from ejcache.maintenance.transfer import Selection
@@ -52,135 +47,23 @@ class Format(StrEnum):
 Kind = Annotated[
     Format | None, typer.Option("--format", help="Records in the files of this library.", show_default=False)
 ]
-OldVersions = Annotated[
-    bool, flag("--old-versions", "Remove what another JAX, jaxlib or host measured than the newest one.")
-]
-Keep = Annotated[list[str] | None, option("--keep", "GLOB", "Keep operations of such a name; may be repeated.")]
-Recorded = Annotated[bool, flag("--recorded", "Remove recorded calls, which `tuned tune` would measure.")]
-Quarantined = Annotated[bool, flag("--quarantine", "Delete quarantined documents.")]
-
-
-@app.command("ls", short_help="List the records.", epilog=examples("tuned ls", "tuned ls --name 'block*'"))
-def list_tuned(
-    directory: TunedDir = None,
-    name: Name = None,
-    device: Device = None,
-    limit: Limit = None,
-    as_json: Json = False,
-) -> int:
-    """List the records: the call, its configuration, how that was found, and how fast it is.
-
-    A source with a question mark is unsure, and `tuned tune --unsure` measures the call again.
-    """
-    return list_records(directory, name=name, device=device, limit=limit, as_json=as_json)
-
-
-@app.command(short_help="Show one record.", epilog=examples("tuned show block_matmul", "tuned show 13fa43 --json"))
-def show(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> int:
-    """Show one record, or those of an operation: configuration, candidates with their timings, where it was measured.
-
-    The configuration that programs use is marked with *, the default one with =.
-    """
-    return show_record(key, directory, as_json=as_json)
-
-
-@app.command(short_help="Say why a call runs as it does.", epilog=examples("tuned why block_matmul"))
-def why(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> int:
-    """Print which record a call uses, and why not the others.
-
-    KEY names a record, an operation, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a
-    record, the records of the most similar calls are shown, and the exit status is 1.
-    """
-    check_wanted(key)
-    return explain_record(key, directory, as_json=as_json)
-
-
-@app.command(short_help="Count the records.", epilog=examples("tuned stats", "tuned stats --json"))
-def stats(directory: TunedDir = None, as_json: Json = False) -> int:
-    """Count the records by layer, operation, device and source, and the documents that could not be read."""
-    return count_records(directory, as_json=as_json)
-
-
-@app.command(
+app.command("ls", short_help="List the records.", epilog=examples("tuned ls", "tuned ls --name 'block*'"))(ls)
+app.command(short_help="Show one record.", epilog=examples("tuned show block_matmul", "tuned show 13fa43 --json"))(show)
+app.command(short_help="Say why a call runs as it does.", epilog=examples("tuned why block_matmul"))(why)
+app.command(short_help="Count the records.", epilog=examples("tuned stats", "tuned stats --json"))(stats)
+app.command(
     short_help="Fix the configuration of a call.",
     epilog=examples("tuned pin 13fa4371", "tuned pin 13fa4371 '{\"block\": 64}'"),
-)
-def pin(
-    key: RecordKey,
-    configuration: Annotated[
-        str | None, argument("[JSON]", "The configuration. Default: the one that the record has.")
-    ] = None,
-    directory: TunedDir = None,
-    as_json: Json = False,
-) -> None:
-    """Fix the configuration of a tuned call: measurements no longer change it.
-
-    It is fixed in the store that --dir or the settings name. A configuration needs the names of those that the record
-    knows, and values of their types; one that was not measured is fixed with a warning.
-    """
-    pin_record(key, configuration, directory, as_json=as_json)
-
-
-@app.command(short_help="Let measurements decide again.", epilog=examples("tuned unpin 13fa4371"))
-def unpin(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> None:
-    """Let measurements decide again: the call has the configuration again that it had before the pin."""
-    unpin_record(key, directory, as_json=as_json)
-
-
-@app.command(
+)(pin)
+app.command(short_help="Let measurements decide again.", epilog=examples("tuned unpin 13fa4371"))(unpin)
+app.command(
     short_help="Remove records by name, or all.", epilog=examples("tuned rm block_matmul 13fa4371", "tuned rm --all")
-)
-def rm(
-    keys: RecordKeys = None,
-    everything: Annotated[bool, flag("--all", "Remove all records.")] = False,
-    directory: TunedDir = None,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> int:
-    """Remove the records that are named, or with --all every one, pinned ones too; their calls are measured again.
-
-    Asks before it removes all, unless --yes is given. Exits with 1 if a record stays.
-    """
-    if bool(keys) is everything:
-        raise UsageError("rm removes what is named: give the KEY of each record, or --all")
-    return remove_records(keys, directory, yes=yes, as_json=as_json)
-
-
-@app.command(
+)(rm)
+app.command(
     short_help="Remove records by age, name or version.",
     epilog=examples("tuned prune --old-versions", "tuned prune --name 'block*' --dry-run"),
-)
-def prune(
-    directory: TunedDir = None,
-    older_than: OlderThan = None,
-    name: Name = None,
-    old_versions: OldVersions = False,
-    keep: Keep = None,
-    recorded: Recorded = False,
-    quarantine: Quarantined = False,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> int:
-    """Remove the records that a rule names, and files that interrupted writers left. Pinned records stay.
-
-    Each rule removes records independently of the others. --name restricts --older-than and --old-versions to matching
-    operations; alone, it removes the matching records. If the settings name a bucket, the user's own directory is
-    pruned as well.
-    """
-    return prune_records(
-        directory, older_than=older_than, name=name, old_versions=old_versions, keep=keep or (),
-        recorded=recorded, quarantine=quarantine, dry_run=dry_run, as_json=as_json,
-    )  # fmt: skip
-
-
-@app.command(short_help="Check every record.", epilog=examples("tuned verify", "tuned verify --fix"))
-def verify(
-    directory: TunedDir = None,
-    fix: Annotated[bool, flag("--fix", "Quarantine damaged records.")] = False,
-    as_json: Json = False,
-) -> int:
-    """Read and decode every record of the layers that can be written. Exits with 1 if one is damaged and stays."""
-    return verify_records(directory, fix=fix, as_json=as_json)
+)(prune)
+app.command(short_help="Check every record.", epilog=examples("tuned verify", "tuned verify --fix"))(verify)
 
 
 @app.command(

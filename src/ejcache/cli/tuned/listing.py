@@ -10,7 +10,8 @@ from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import differences
 from ejcache.cli import output
 from ejcache.cli.fields import TableField, any_text, field_lines, print_rows
-from ejcache.cli.options import count
+from ejcache.cli.options import Device, Json, Limit, Name, RecordKey, TunedDir, count
+from ejcache.cli.selection import check_wanted
 from ejcache.cli.tuned.records import choose_records, named_layer, open_autotune, record_fields, recorded_key, strongest
 from ejcache.errors import EjcacheError, NotFoundError
 from ejcache.util.units import plural
@@ -18,7 +19,8 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.autotune.records.record import Candidate, Record, RecordKey
+    from ejcache.autotune.records.record import Candidate, Record
+    from ejcache.autotune.records.record import RecordKey as CallKey
     from ejcache.autotune.records.store import AutotuneStore, Found
     from ejcache.cli.fields import Fields
 
@@ -77,12 +79,16 @@ _LEAST: Final = ("tried", "gain", "device", "call")
 _LARGEST_GAIN: Final = 1e6
 
 
-def list_records(
-    directory: str | None, *, name: str | None, device: str | None, limit: str | None, as_json: bool
+def ls(
+    directory: TunedDir = None,
+    name: Name = None,
+    device: Device = None,
+    limit: Limit = None,
+    as_json: Json = False,
 ) -> int:
-    """Print a line for each record: the call, its configuration, how that was found, and how fast it is.
+    """List the records: the call, its configuration, how that was found, and how fast it is.
 
-    If several layers have a record of a call, the one that programs use is listed.
+    A source with a question mark is unsure, and `tuned tune --unsure` measures the call again.
     """
     with open_autotune(directory) as store:
         found = strongest(store.records(), name=name, device=device)
@@ -110,8 +116,11 @@ def report_rows(directory: str | None) -> list[Sequence[str]]:
     return []
 
 
-def show_record(key: str, directory: str | None, *, as_json: bool) -> int:
-    """Print one record, or those of an operation, with their candidates."""
+def show(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> int:
+    """Show one record, or those of an operation: configuration, candidates with their timings, where it was measured.
+
+    The configuration that programs use is marked with *, the default one with =.
+    """
     with open_autotune(directory) as store:
         items = choose_records(store, key, all_of_a_name=True)
     if as_json:
@@ -134,7 +143,7 @@ def _print_record(item: Found) -> None:
         _print_candidates(record)
 
 
-def count_records(directory: str | None, *, as_json: bool) -> int:
+def stats(directory: TunedDir = None, as_json: Json = False) -> int:
     """Count the records by layer, operation, device and source, and the documents that could not be read."""
     counted: dict[str, Counter[str]] = {name: Counter() for name in ("layers", "operations", "devices", "sources")}
     with open_autotune(directory) as store:
@@ -159,14 +168,15 @@ def count_records(directory: str | None, *, as_json: bool) -> int:
     return 0
 
 
-def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
+def why(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> int:
     """Print which record a call uses, and why not the others.
 
     KEY names a record, an operation, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a
     record, the records of the most similar calls are shown, and the exit status is 1.
     """
+    check_wanted(key)
 
-    def compared(wanted: RecordKey, items: Sequence[Found]) -> list[dict[str, Any]]:
+    def compared(wanted: CallKey, items: Sequence[Found]) -> list[dict[str, Any]]:
         return [record_fields(item) | {"differences": _pairs(differences(wanted, item.record.key))} for item in items]
 
     calls = []
@@ -189,7 +199,7 @@ def explain_record(key: str, directory: str | None, *, as_json: bool) -> int:
     return int(not all(fields["records"] for fields in calls))
 
 
-def _keys_of(store: AutotuneStore, key: str) -> list[RecordKey]:
+def _keys_of(store: AutotuneStore, key: str) -> list[CallKey]:
     try:
         return [item.record.key for item in choose_records(store, key, all_of_a_name=True)]
     except NotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.autotune.recording import RECORDED
 from ejcache.autotune.records.json_values import canonical_json, parse_json
@@ -21,7 +21,21 @@ from ejcache.autotune.records.record import (
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
 from ejcache.cli.fields import print_rows
-from ejcache.cli.options import age, confirm
+from ejcache.cli.options import (
+    DryRun,
+    Json,
+    Name,
+    OlderThan,
+    RecordKey,
+    RecordKeys,
+    TunedDir,
+    Yes,
+    age,
+    argument,
+    confirm,
+    flag,
+    option,
+)
 from ejcache.cli.selection import check_wanted
 from ejcache.cli.tuned.listing import RECORD
 from ejcache.cli.tuned.records import (
@@ -44,12 +58,29 @@ if TYPE_CHECKING:
     from ejcache.autotune.records.store import AutotuneStore, RecordLayer
 
 
+OldVersions = Annotated[
+    bool, flag("--old-versions", "Remove what another JAX, jaxlib or host measured than the newest one.")
+]
+Keep = Annotated[list[str] | None, option("--keep", "GLOB", "Keep operations of such a name; may be repeated.")]
+Recorded = Annotated[bool, flag("--recorded", "Remove recorded calls, which `tuned tune` would measure.")]
+Quarantined = Annotated[bool, flag("--quarantine", "Delete quarantined documents.")]
 _PLANNED: Final = ("key", "operation", "device", "configuration", "source", "call")
 """Columns of the records that are pruned."""
 
 
-def pin_record(key: str, configuration: str | None, directory: str | None, *, as_json: bool) -> None:
-    """Fix the configuration of a tuned call, in the store that `directory` or the settings name."""
+def pin(
+    key: RecordKey,
+    configuration: Annotated[
+        str | None, argument("[JSON]", "The configuration. Default: the one that the record has.")
+    ] = None,
+    directory: TunedDir = None,
+    as_json: Json = False,
+) -> None:
+    """Fix the configuration of a tuned call: measurements no longer change it.
+
+    It is fixed in the store that --dir or the settings name. A configuration needs the names of those that the record
+    knows, and values of their types; one that was not measured is fixed with a warning.
+    """
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
         plain = record.configuration if configuration is None else _parse(configuration)
@@ -59,30 +90,29 @@ def pin_record(key: str, configuration: str | None, directory: str | None, *, as
         _report_pin(store, _pin_record(store, record, plain), as_json=as_json)
 
 
-def unpin_record(key: str, directory: str | None, *, as_json: bool) -> None:
-    """Give a call the configuration that it had before the pin."""
+def unpin(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> None:
+    """Let measurements decide again: the call has the configuration again that it had before the pin."""
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
         _report_pin(store, _unpin_record(store, record) or record, as_json=as_json)
 
 
-def prune_records(
-    directory: str | None,
-    *,
-    older_than: str | None,
-    name: str | None,
-    old_versions: bool,
-    keep: Sequence[str],
-    recorded: bool,
-    quarantine: bool,
-    dry_run: bool,
-    as_json: bool,
+def prune(
+    directory: TunedDir = None,
+    older_than: OlderThan = None,
+    name: Name = None,
+    old_versions: OldVersions = False,
+    keep: Keep = None,
+    recorded: Recorded = False,
+    quarantine: Quarantined = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> int:
-    """Delete the records that a rule names, and files that interrupted writers left.
+    """Remove the records that a rule names, and files that interrupted writers left. Pinned records stay.
 
-    Each rule deletes records independently of the others. `name` restricts `older_than` and `old_versions` to matching
-    operations; alone, it deletes the matching records. Pinned records stay, and those of `keep`. If the settings name a
-    bucket, the user's own directory is pruned as well.
+    Each rule removes records independently of the others. --name restricts --older-than and --old-versions to matching
+    operations; alone, it removes the matching records. If the settings name a bucket, the user's own directory is
+    pruned as well.
     """
     seconds = age(older_than, option="--older-than")
     if not (seconds is not None or old_versions or name is not None or recorded or quarantine):
@@ -94,7 +124,7 @@ def prune_records(
         layers = {layer.name: layer.documents for layer in own_layers(store)}
         by_name = name is not None and not (seconds is not None or old_versions or recorded or quarantine)
         found = _to_remove(store, name, seconds=seconds, old_versions=old_versions, by_name=by_name)
-        records = [item for item in found if not _is_kept(item, keep)]
+        records = [item for item in found if not _is_kept(item, keep or ())]
         documents = [(item.layer, item.record.key.path) for item in records]
         prefixes = [prefix for prefix, wanted in ((RECORDED, recorded), (QUARANTINE, quarantine)) if wanted]
         documents += [(place, path) for prefix in prefixes for place in layers for path in layers[place].list(prefix)]
@@ -122,11 +152,19 @@ def prune_records(
     return 0
 
 
-def remove_records(keys: Sequence[str] | None, directory: str | None, *, yes: bool, as_json: bool) -> int:
-    """Delete all records, or those that are named, pinned ones too, from every layer that can be written.
+def rm(
+    keys: RecordKeys = None,
+    everything: Annotated[bool, flag("--all", "Remove all records.")] = False,
+    directory: TunedDir = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> int:
+    """Remove the records that are named, or with --all every one, pinned ones too; their calls are measured again.
 
-    It asks before it deletes all, unless `yes`; 1 if a record stays.
+    Asks before it removes all, unless --yes is given. Exits with 1 if a record stays.
     """
+    if bool(keys) is everything:
+        raise UsageError("rm removes what is named: give the KEY of each record, or --all")
     for wanted in keys or ():
         check_wanted(wanted)
     with open_autotune(directory, write=True, must_exist=True) as store:
@@ -153,8 +191,12 @@ def remove_records(keys: Sequence[str] | None, directory: str | None, *, yes: bo
     return int(stays)
 
 
-def verify_records(directory: str | None, *, fix: bool, as_json: bool) -> int:
-    """Read every record of the layers that can be written; 1 if a damaged one stays. `fix` quarantines it."""
+def verify(
+    directory: TunedDir = None,
+    fix: Annotated[bool, flag("--fix", "Quarantine damaged records.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Read and decode every record of the layers that can be written. Exits with 1 if one is damaged and stays."""
     findings: list[dict[str, Any]] = []
     total = unknown = 0
     with open_autotune(directory, write=fix, must_exist=True) as store:
