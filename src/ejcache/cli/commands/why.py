@@ -1,4 +1,4 @@
-"""`ejcache why`: the reason for a miss, and the differences from the most similar entry."""
+"""`ejcache why`: the reason for a miss, and the differences from the nearest program of the last starts."""
 
 from __future__ import annotations
 
@@ -56,15 +56,16 @@ def why(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Say why programs were compiled rather than loaded: what was changed since the most similar compilation.
+    """Say why programs were compiled and not loaded: what has changed since the last starts of the same script.
 
-    Without KEY, the last miss of any cache is explained; with --dir, the last miss of that cache. If KEY was not missed
-    on this host, the entry of that name is compared with the one of the same function that was stored before it. If the
-    cache cannot be reached, the miss is compared with what this host has compiled. Of a function with more than 2,000
-    entries, the newest 2,000 are compared.
+    Without KEY, `why` explains the last miss of any cache; with --dir, the last miss of that cache. It compares a miss
+    with what the last five starts of the script compiled or loaded. If KEY was not missed on this host, it compares
+    the entry of that name with the one of the same function that was stored before it. If the cache cannot be reached,
+    it compares with what this host has compiled. Of a function with more than 2,000 entries, it compares the newest
+    2,000.
 
-    What reuse_lowering did with a function is shown, too: reused, recorded, proven, compared, traced or plain, and why;
-    there KEY may also be a qualified name, such as train.step.
+    `why` also shows what reuse_lowering did with a function: reused, recorded, proven, compared, traced or plain, and
+    why. There KEY may also be a qualified name, such as train.step.
     """
     if last is not None and last < 1:
         raise UsageError(f"--last cannot be {last}: accepted is a number of misses, 1 or more")
