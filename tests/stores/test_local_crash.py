@@ -17,7 +17,17 @@ from test_local_bounds import disk_usage
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.store import LocalStore
 
-POINTS = ["file-begun", "file-written", "evicted", "noted", "renamed", "done", "before-commit", "committed"]
+POINTS = [
+    "file-begun",
+    "file-written",
+    "evicted",
+    "noted",
+    "renamed",
+    "done",
+    "before-commit",
+    "committed",
+    "begun-anew",
+]
 LIMIT = 200_000
 
 WRITER = """
@@ -40,7 +50,7 @@ if sys.argv[4] == "replace":
     store.replace("k0", b"n" * 60_000)
 else:
     store.put("new", b"n" * 60_000)
-for _ in range(200 * (point in ("before-commit", "committed"))):  # many puts are one commit
+for _ in range(200 * (point in ("before-commit", "committed", "begun-anew"))):  # many puts are one commit
     store.replace("new", b"n" * 60_000)
 armed = False
 print(store.get("new") == b"n" * 60_000, flush=True)
@@ -82,9 +92,11 @@ def check_whole(path):
 def test_killed_at(tmp_path, start_python, point, way, operation):
     """Killed or terminated at each point of a put that evicts, and of a replacement."""
     path = fill(tmp_path / "store")
+    (order,) = path.glob("v1/local/order-*")
     process = start_python(WRITER, path, point, way, operation)
     assert process.wait() == -signal.Signals[way]
     check_whole(path)
+    assert order.exists()  # it was not made anew, which would count every file
 
 
 @pytest.mark.parametrize("point", ["file-begun", "file-written"])

@@ -23,6 +23,7 @@ STEPS = {
     "renamed": ("writing.py", "pending.is_placed = True"),
     "before-commit": ("hints.py", "cache.set(_STATE, self.state.encode())"),
     "committed": ("hints.py", "        self._file.begin(self.state.number)\n        known.read"),
+    "begun-anew": ("changes.py", "os.ftruncate(self._fd, len(base))"),
     "done": ("order.py", "self._is_inside = False\n        if threading.current_thread()"),
     "order-made": ("order.py", "cache = Cache(own[0], timeout=0, disk=_TextsOnly, **_SETTINGS)"),
 }

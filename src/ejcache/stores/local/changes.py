@@ -68,6 +68,14 @@ def decode_base(data: bytes) -> int:
     return int(data[:_BASE_BYTES])
 
 
+def number_of(line: bytes) -> int:
+    """Return the number of a line; raises `DamageError`."""
+    try:
+        return int(json.loads(line[_CRC_BYTES:])[0])
+    except (ValueError, TypeError, LookupError) as exc:
+        raise DamageError(f"its changes cannot be read: {exc}") from exc
+
+
 def decode(lines: bytes, *, after: int) -> list[tuple[float, dict[str, Change]]]:
     """Return the ages and changes in lines that follow the one of the number `after`; raises `DamageError`."""
     found: list[tuple[float, dict[str, Change]]] = []
@@ -121,6 +129,8 @@ class ChangeFile:
 
     def begin(self, number: int) -> None:
         """Forget the lines, which the order has now.
+
+        A process that dies before they are cut off leaves lines that do not follow the base.
 
         Raises:
             OSError: that is not possible; the lines may still be there, which does no harm.

@@ -39,7 +39,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.stores.local.changes import Change, DamageError, decode, decode_base, encode
+from ejcache.stores.local.changes import Change, DamageError, decode, decode_base, encode, number_of
 from ejcache.stores.local.layout import PAIRS
 from ejcache.stores.worth import weight_of_uses
 from ejcache.util.store_keys import key_of_place, place_of_key
@@ -244,6 +244,9 @@ class Transaction:
         base = data[: data.index(b"\n") + 1]
         missing = state.number - number
         lines = data[len(base) :].splitlines(keepends=True)
+        if lines and number_of(lines[0]) <= number:  # a process died while it began the file anew
+            self._file.begin(number)
+            lines = []
         if not 0 <= missing <= len(lines):
             raise DamageError("it is older than the last change to a file, or newer")
         return Known(state, len(base) + sum(len(line) for line in lines[:missing]), base)
@@ -266,7 +269,7 @@ class Transaction:
                 seen = 0 if about is None else about.st_mtime_ns
                 wrong[name] = Change(after, size, seen, seen)
         if wrong:
-            self._append(wrong)
+            self.note(wrong)
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -280,9 +283,6 @@ class Transaction:
         Raises:
             OSError: that cannot be written; nothing may be changed.
         """
-        self._append(changes, worth=worth)
-
-    def _append(self, changes: Mapping[str, Change], *, worth: float | None = None) -> None:
         line = encode(self.state.number + 1, self.state.age, changes)
         try:
             self._file.append(line)
