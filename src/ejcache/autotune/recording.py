@@ -76,7 +76,7 @@ def each_call(told: Callable[[Call], object]) -> Iterator[None]:
 
 
 def is_ahead() -> bool:
-    """True in a block of `each_call`."""
+    """True if it is called in a block of `each_call`."""
     return _ahead.get() is not None
 
 
