@@ -26,9 +26,9 @@ from ejcache.journal.start_records import Process, StartRecord, beginning_of, re
 from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
 from ejcache.reports.html import axis, html_page
 from ejcache.reports.model import DiskUse, build
-from ejcache.reports.sections import duration, print_report
+from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
-from ejcache.util.units import format_size
+from ejcache.util.units import duration, format_size
 
 PROGRAM = """
 import sys, jax, jax.numpy as jnp, numpy as np, ejcache

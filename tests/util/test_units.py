@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ejcache.errors import SettingError
-from ejcache.util.units import format_age, format_size, parse_age, parse_size
+from ejcache.util.units import duration, format_age, format_size, parse_age, parse_size
 
 HUGE = (
     "9" * 400,
@@ -77,6 +77,23 @@ def test_sizes_are_shown_short(size, text):
 def test_ages_are_shown_short(seconds, text):
     """One unit."""
     assert format_age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0004, "0 s"),
+        (0.0117, "0.012 s"),
+        (-0.1404, "-0.14 s"),
+        (0.606, "0.61 s"),
+        (90, "90.0 s"),
+        (185, "3 min 5 s"),
+        (9000, "2.5 h"),
+    ],
+)
+def test_durations_have_as_many_digits_as_a_person_weighs(seconds, text):
+    """Two below a second."""
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize("text", ["10GiB", "512MiB", "1.5GiB", "2TiB", "10GB", "1.07GB", "1MB"])

@@ -15,9 +15,9 @@ from urllib.parse import quote
 from ejcache.history.causes import IN_SENTENCE
 from ejcache.journal.line import HIT, PHASES
 from ejcache.journal.start_records import beginning_of
-from ejcache.reports.sections import MEANINGS, NUMBERS, SECONDS, duration, headline, sections
+from ejcache.reports.sections import MEANINGS, NUMBERS, SECONDS, headline, sections
 from ejcache.util.log import printable
-from ejcache.util.units import plural
+from ejcache.util.units import duration, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

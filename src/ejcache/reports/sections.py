@@ -10,7 +10,7 @@ from ejcache.cli import output
 from ejcache.cli.commands.advise import lines_of
 from ejcache.history.findings import said_of_none, shown_path
 from ejcache.journal.line import PHASES
-from ejcache.util.units import format_size, plural
+from ejcache.util.units import duration, format_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,18 +64,6 @@ class Section:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     below: Sequence[Sequence[str]] = ()
-
-
-def duration(seconds: float) -> str:
-    """Return a time for people: `0 s`, `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`; half a millisecond is 0 s."""
-    if abs(seconds) < 0.0005:
-        return "0 s"
-    if abs(seconds) < 1:
-        return f"{seconds:.3f} s"
-    if abs(seconds) < 120:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if abs(seconds) < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def headline(report: Report) -> list[str]:

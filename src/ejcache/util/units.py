@@ -112,6 +112,16 @@ def plural(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def duration(seconds: float) -> str:
+    """Return a time for people: `0 s`, `0.012 s`, `4.2 s`, `3 min 5 s`, `2.5 h`; half a millisecond is 0 s."""
+    if abs(seconds) < 0.0005:
+        return "0 s"
+    if abs(seconds) < 120:
+        return f"{seconds:.2g} s" if abs(seconds) < 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if abs(seconds) < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def format_age(seconds: float) -> str:
     """Return a duration as a person reads it, in its largest whole unit."""
     for unit, length in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):

@@ -12,15 +12,11 @@ from ejcache.cli.fields import TableField, any_text, field_lines, number_text, s
 from ejcache.cli.listing import Totals, list_entries
 from ejcache.cli.options import Dir, Json, flag
 from ejcache.keys.key import PGLE
-from ejcache.util.units import format_age, format_size, plural
+from ejcache.util.units import duration, format_size, plural
 
 if TYPE_CHECKING:
     from ejcache.cli.chosen_cache import OpenCache
     from ejcache.cli.fields import Fields
-
-
-def _duration(value: float) -> str:
-    return f"{value:,.1f} s" + (f" ({format_age(value)})" if value >= 120 else "")
 
 
 def _size(size: int, row: Fields) -> str:
@@ -45,11 +41,11 @@ def _of_requests(number: int, row: Fields) -> str:
 def _ahead(preload: Fields, _: Fields) -> str:
     loaded = preload["loaded"]
     used = output.share(preload["hits"], loaded)
-    return f"{loaded:,}, used {used}, {_duration(preload['seconds'])}" if loaded else ""
+    return f"{loaded:,}, used {used}, {duration(preload['seconds'])}" if loaded else ""
 
 
 def _not_kept(number: int, seconds: float) -> str:
-    return f"{number:,} ({_duration(seconds)} of compiling)" if number else ""
+    return f"{number:,} ({duration(seconds)} of compiling)" if number else ""
 
 
 def _hits_of_tier(counts: Fields, _: Fields) -> str:
@@ -87,8 +83,8 @@ COUNTED: Final = (
     TableField("Tier ", "tiers", _hits_of_tier, has_parts=True),
     TableField("Damaged", "corrupt", number_text),
     TableField("Errors", "errors", number_text),
-    TableField("Time compiling", "compile_seconds", lambda seconds, _: _duration(seconds)),
-    TableField("Time loading", "load_seconds", lambda seconds, _: _duration(seconds)),
+    TableField("Time compiling", "compile_seconds", lambda seconds, _: duration(seconds)),
+    TableField("Time loading", "load_seconds", lambda seconds, _: duration(seconds)),
     TableField("Read", "bytes_read", lambda number, _: format_size(number)),
     TableField("Written", "bytes_written", lambda number, _: format_size(number)),
 )
