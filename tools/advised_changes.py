@@ -231,7 +231,7 @@ def measure(title: str, text: str, path: Path, *, rounds: int, warm: bool) -> bo
 
 def texts() -> dict[str, str]:
     """The programs by their titles."""
-    from planted import PLANTED  # type: ignore[import-not-found]  # of the tests
+    from start_cases import PLANTED  # type: ignore[import-not-found]  # of the tests
 
     found = {each.title: each.text for each in cast("list[Any]", PLANTED)}
     found |= {each.name: each.read_text("utf-8") for each in (ROOT / "tests" / "data" / "planted").glob("*.py")}

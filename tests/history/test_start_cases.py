@@ -15,9 +15,9 @@ QUICK = {"static: a constant", "weak types, and a constant", "a cell edited twic
 
 
 def said_of(place, *titles):
-    """The answers about the cases of these titles; all of them without titles."""
+    """The answers about the cases and planted programs of these titles."""
     driver = [sys.executable, SUPPORT / "starts_driver.py", place, *titles]
-    done = run_program(driver, env={"PYTHONPATH": str(SUPPORT), "COLUMNS": None}, timeout=1800, start=Forked)
+    done = run_program(driver, env={"PYTHONPATH": str(SUPPORT), "COLUMNS": None}, timeout=3600, start=Forked)
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"title"')]
     return {answer["title"]: answer for answer in answers}
 
@@ -46,6 +46,6 @@ def test_each_program_is_compared_with_its_counterpart_of_the_last_start(tmp_pat
 
 @pytest.mark.soak
 def test_all_cases(tmp_path):
-    answers = said_of(tmp_path / "cases")
+    answers = said_of(tmp_path / "cases", *(case.title for case in CASES))
     assert sum(len(case.says) for case in CASES) >= 65
     assert {case.title: why for case in CASES if (why := wrong(case, answers[case.title]))} == {}

@@ -1,7 +1,7 @@
-"""Runs scripts as starts of one host, and prints what is said of the last one: `starts_driver.py DIR [TITLE …]`.
+"""Runs scripts as starts of one host, and prints what is said of the last one: `starts_driver.py DIR TITLE …`.
 
-Prints a JSON object for each case of `start_cases`: the causes of what its last start compiled, in the order in which
-that was asked for, and the findings of `advise` about each start.
+Prints a JSON object for each of these cases and planted programs of `start_cases`: the causes of what its last start
+compiled, in the order in which that was asked for, and the findings of `advise` about each start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from start_cases import CASES, Case, Start
+from start_cases import CASES, PLANTED, Case, Start
 
 
 def run(start: Start, place: Path) -> None:
@@ -81,15 +81,15 @@ def measure(case: Case, place: Path) -> dict[str, Any]:
     found = []
     for start in case.starts:
         run(start, place)
-        found.append(findings() if case.asks_advise else [])
+        found.append(findings() if case.advise else [])
     return {"title": case.title, "causes": causes(case), "findings": found}
 
 
 def main() -> None:
-    """Run the cases of these titles, or all of them."""
+    """Run what has these titles."""
     where, titles = Path(sys.argv[1]), sys.argv[2:]
-    for number, case in enumerate(CASES):
-        if titles and case.title not in titles:
+    for number, case in enumerate([*CASES, *(planted.case for planted in PLANTED)]):
+        if case.title not in titles:
             continue
         try:
             answer = measure(case, where / str(number))

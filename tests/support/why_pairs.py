@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from helpers import ROOT
 
-__all__ = ["MISLEADING", "PAIRS", "WhyPair"]
+__all__ = ["MISLEADING", "PAIRS", "WhyPair", "edited"]
 
 _Two = tuple[dict[str, Any], dict[str, Any]]
 
@@ -37,10 +37,11 @@ class WhyPair:
     @property
     def texts(self) -> tuple[str, str]:
         """The texts of the two programs."""
-        return self.program, _edited(self.program, self.edits, self.title)
+        return self.program, edited(self.program, self.edits, self.title)
 
 
-def _edited(text: str, edits: Any, title: str) -> str:
+def edited(text: str, edits: Any, title: str) -> str:
+    """The text with these replacements, each of which finds what it replaces; `title` names the program if not."""
     for old, new in edits:
         assert old in text, (title, old)
         text = text.replace(old, new)
@@ -49,7 +50,7 @@ def _edited(text: str, edits: Any, title: str) -> str:
 
 def _pair(row: dict[str, Any], programs: dict[str, str]) -> WhyPair:
     named = row.pop("program", "mlp")
-    program = _edited(programs.get(named, named), row.pop("first", ()), row["title"])
+    program = edited(programs.get(named, named), row.pop("first", ()), row["title"])
     lists = {name: tuple(map(tuple, row.pop(name, default))) for name, default in (("edits", ()), ("argv", ((), ())))}
     twos = {name: tuple(row.pop(name)) for name in ("env", "config") if name in row}
     return WhyPair(program=program, **lists, **twos, **row)
