@@ -1,4 +1,4 @@
-"""The first token of S3 and Azure is asked for while the client is made, not in the time of the first answer."""
+"""The first token is asked for while the client is made, not in the time of the first answer: of each storage."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from capabilities import require
 
 from ejcache.bucket.azure import AzureBucket
 from ejcache.bucket.breaker import CircuitBreaker
+from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.s3 import S3Bucket
 from ejcache.errors import StoreError
 
@@ -46,6 +47,26 @@ def nothing_is_spent_meanwhile(bucket, tokens):
     reader.join()
     assert (read, tokens.times) == ([None], 1)
     bucket.close()
+
+
+def test_of_google(monkeypatch):
+    """Credentials that Google's libraries have found."""
+    tokens = Tokens()
+
+    class Credentials:
+        valid, expiry = False, None
+
+        def refresh(self, request):
+            tokens.give()
+            self.valid = True
+
+        def apply(self, headers):
+            headers["authorization"] = "Bearer t"
+
+    with serving(lambda request: answer(request, b"", status=404)) as server:
+        monkeypatch.setattr("ejcache.bucket.gcs.default_credentials", Credentials)
+        monkeypatch.setattr("ejcache.bucket.gcs._GOOGLE", f"http://127.0.0.1:{server.server_port}")
+        nothing_is_spent_meanwhile(GcsBucket("b"), tokens)
 
 
 def test_of_a_role_of_aws(monkeypatch, tmp_path):

@@ -7,11 +7,9 @@ import threading
 
 import fsspec.config
 import pytest
-from answering import VERSION, answer, serving
 from buckets import GcsServer
 
 from ejcache.bucket.base import ABSENT
-from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.gcsfs_bucket import GcsfsBucket
 from ejcache.bucket.google_credentials import Token, credentials_of, is_left_to_gcsfs
@@ -177,50 +175,6 @@ def test_a_token_is_renewed_once(monkeypatch):
     assert len(renewed) == 1
     token.apply(headers)
     assert headers["x-goog-user-project"] == "quota"
-
-
-class SlowToken:
-    """Credentials whose first token comes when `gate` is opened."""
-
-    valid, expiry = False, None
-
-    def __init__(self):
-        self.asked, self.gate, self.times = threading.Event(), threading.Event(), 0
-
-    def refresh(self, request):
-        self.times += 1
-        self.asked.set()
-        assert self.gate.wait(60)
-        self.valid = True
-
-    def apply(self, headers):
-        headers["authorization"] = "Bearer t"
-
-
-def test_the_first_token_does_not_take_the_time_of_the_first_answer(monkeypatch):
-    """It is asked for with the client: a server of tokens that is slow does not turn the cache off."""
-    token = SlowToken()
-
-    def reply(handler):
-        answer(handler, b"data", {**VERSION, "Content-Range": "bytes 0-3/4"}, status=206)
-
-    with serving(reply) as server:
-        location = f"http://127.0.0.1:{server.server_port}"
-        monkeypatch.setattr("ejcache.bucket.gcs.default_credentials", lambda: token)
-        monkeypatch.setattr("ejcache.bucket.gcs._GOOGLE", location)
-        bucket = GcsBucket("b")
-        bucket.breaker = CircuitBreaker()
-        read = []
-        reader = threading.Thread(target=lambda: read.append(bucket.read("k")))
-        before = bucket.breaker.patience
-        reader.start()
-        assert token.asked.wait(60)
-        assert bucket.breaker.patience == before  # nothing of it is spent while the token is waited for
-        token.gate.set()
-        reader.join()
-        assert read[0].data == b"data"
-        assert token.times == 1
-        bucket.close()
 
 
 @pytest.mark.parametrize("client", [GcsBucket, GcsfsBucket])

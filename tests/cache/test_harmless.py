@@ -70,22 +70,6 @@ needs_root = needs("root")
 
 
 @needs_root
-def test_a_directory_that_may_not_even_be_read(run_forked, open_place):
-    """Another user's 0700 directory: the program is right, one line says why, and a directory of its own serves it."""
-    directory, temporary = open_place / "c", open_place / "tmp"
-    temporary.mkdir()
-    temporary.chmod(0o777)
-    stats_of(run_forked(program(directory)))
-    finished = run_forked(program(directory, before=AS_NOBODY), env={"HOME": None, "TMPDIR": str(temporary)}, cwd="/")
-
-    stats = stats_of(finished)
-    assert stats["hits"] == 0
-    assert stats["stores"] == stats["misses"] > 0
-    assert "is closed to the user" in finished.stderr
-    assert len(finished.stderr.splitlines()) == 1
-
-
-@needs_root
 def test_who_asks_for_errors_gets_no_other_directory(run_forked, open_place):
     """Nor is a directory made in place of one that cannot be: JAX's own cache raises there, too."""
     (open_place / "c").mkdir(mode=0o755)

@@ -434,28 +434,6 @@ def test_a_reader_drops_its_copy(processes, monkeypatch):
     assert found(reader) == (b"y", None)
 
 
-def test_pending_uploads_bring_nothing_back(tmp_path, bucket, monkeypatch):
-    """What is left to upload is compared with what is stored then, and its copy goes."""
-    url = f"gs://bucket/{tmp_path.name}"
-    monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
-    policy, settings = policy_at(url)
-    tiers = policy.opened(settings)
-    with monkeypatch.context() as held:
-        held.setattr(tiers.worker, "submit", lambda _: False)
-        assert EntryWriter(policy).write(HEADER, b"x", settings).skip is None
-    with open_bucket(url) as objects:
-        objects.write("v1/journal/x", b"")  # there is a cache
-    assert ejcache("recall", "--dir", url, "--all", "--yes").status == 0
-    for note in tmp_path.rglob("scratch/policy"):
-        note.unlink()
-    assert tiers.flush(60)
-    store((policy, settings), HEADER._replace(key=KEY.replace("jit_f", "jit_h")))
-    (name,) = (name for name in bucket.objects() if "/v1/entries/" in name)
-    assert "jit_h" in name
-    assert tiers.has_local(KEY) is False
-    policy.close()
-
-
 def test_copies_of_a_former_place_go(tmp_path, bucket, monkeypatch):
     """They are found by nobody, and removed by a later process of the host."""
     made = Processes("bucket", tmp_path, monkeypatch)

@@ -35,23 +35,6 @@ def test_a_job_uses_a_directory_of_its_own(run_forked, prepared):
         assert "This process uses" in finished.stderr
 
 
-def test_a_trusted_directory_is_used(run_forked, prepared):
-    """With EJCACHE_TRUST_DIR=1 the directory is used as it is."""
-    finished = run_forked(program(prepared), env={"EJCACHE_TRUST_DIR": "1"})
-    assert stats_of(finished)["hits"] == 5
-    assert "any user can write" not in finished.stderr
-
-
-def test_the_command_line_refuses_it(run_forked, prepared):
-    """A command about such a directory ends with one sentence, not with another directory's content."""
-    done = run_forked(
-        "import sys; from ejcache.cli.main import main; sys.exit(main())", "ls", "--dir", str(prepared), check=False
-    )
-    assert done.returncode != 0
-    assert "any user can write to" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 @needs_root
 def test_root_uses_what_root_has_made_in_a_directory_of_another_user(run_forked, tmp_path):
     """As root in a container over a bind mount: the user's directory keeps root's store, which root uses again."""

@@ -89,19 +89,3 @@ def test_config_with_a_value_that_is_wrong(monkeypatch, tmp_path):
     assert ejcache("config").status == 0
     monkeypatch.setenv("EJCACHE_MAX_SIZES", "1GB")
     assert ejcache("config").status == 1
-
-
-def test_a_directory_that_is_a_file(tmp_path):
-    """A program says so in one sentence, which has the path once, and goes on."""
-    (tmp_path / "file").touch()
-    program = "import jax; print(float(jax.jit(lambda x: x * 2)(21.0))); raise SystemExit(3)"
-    done = run_program(
-        [PYTHON, "-m", "ejcache", "run", "--report", "off", "-c", program],
-        env={"EJCACHE_DIR": str(tmp_path / "file"), "JAX_PLATFORMS": "cpu"},
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (3, "42.0\n")
-    assert done.stderr == (
-        "ejcache: could not open the cache; the program goes on without it: "
-        f"{tmp_path / 'file'} is not a directory, so it cannot be used as a cache directory\n"
-    )

@@ -18,21 +18,36 @@ with contextlib.redirect_stdout(io.StringIO()):
         main(sys.argv[1:])
     except SystemExit:
         pass
-print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+print(json.dumps(sorted(sys.modules)))
 """
 NOT_NEEDED = {"jax", "jaxlib", "numpy", "sqlite3", "zstandard", "diskcache", "fsspec"}
 COMPLETING = {"_EJCACHE_COMPLETE": "complete_bash", "COMP_WORDS": "ejcache pr", "COMP_CWORD": "1"}
 
 
+def imported(*arguments, env=None):
+    """The modules that a command imports; those of ours by their whole names."""
+    done = run_program([sys.executable, "-c", PROGRAM, *arguments], env=env)
+    names = json.loads(done.stdout.splitlines()[-1])
+    return {name if name.startswith("ejcache.") else name.partition(".")[0] for name in names}
+
+
 @pytest.mark.parametrize(
     ("arguments", "env"),
-    [(["--help"], {}), (["--version"], {}), (["nonsense"], {}), ([], COMPLETING)],
-    ids=["help", "version", "a typing error", "completion"],
+    [(["--help"], {}), (["nonsense"], {}), ([], COMPLETING)],
+    ids=["help", "a typing error", "completion"],
 )
 def test_no_command_is_imported_before_it_is_called(arguments, env):
-    """Help, the version, a typing error and completion import neither JAX nor any storage."""
-    done = run_program([sys.executable, "-c", PROGRAM, *arguments], env=env)
-    assert NOT_NEEDED & set(json.loads(done.stdout.splitlines()[-1])) == set()
+    """Help, a typing error and completion import neither JAX nor any storage."""
+    assert NOT_NEEDED & imported(*arguments, env=env) == set()
+
+
+def test_a_command_imports_what_it_needs(tmp_path):
+    """Its own module and the storage in use; neither JAX, nor the modules of other commands."""
+    fill(tmp_path / "cache", "jit_f")
+    names = imported("ls", "--dir", str(tmp_path / "cache"))
+    assert names & {"jax", "jaxlib", "numpy", "fsspec", "gcsfs"} == set()
+    rooms = ("ejcache.cli.commands.", "ejcache.cli.tuned.", "ejcache.cli.programs.")
+    assert [name for name in names if name.startswith(rooms)] == ["ejcache.cli.commands.ls"]
 
 
 @pytest.fixture

@@ -24,12 +24,6 @@ def test_errors_as_json(arguments, status, kind):
     assert (plain.status, plain.out, plain.err) == (status, "", said.err)
 
 
-def test_there_are_few_commands():
-    """A person can learn them: those that help lists."""
-    listed = {name.partition(" ")[0] for name in COMMANDS}
-    assert len(listed) <= 18, sorted(listed)
-
-
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help(name):
     """Each command says what it does, each option too, and each takes --dir and --json."""

@@ -406,15 +406,6 @@ def test_what_the_program_sets_goes_first(tmp_path, write, line):
     assert not (tmp_path / "given").exists()
 
 
-def test_an_empty_variable_sets_nothing(tmp_path, write):
-    """While JAX_COMPILATION_CACHE_DIR is empty, the next source names the directory, as `ejcache config` says."""
-    write("train.py", JAX_PROGRAM)
-    environment = {"JAX_COMPILATION_CACHE_DIR": "", "COMPILE_FUNC_DIR": str(tmp_path / "compiled")}
-    done = ejcache_run("--min-compile-seconds", "0", "train.py", cwd=tmp_path, env=environment)
-    assert ", 0 stored" not in done.stderr
-    assert (tmp_path / "compiled" / "v1").is_dir()
-
-
 @pytest.mark.parametrize("report", ["line", pytest.param("report.json", marks=pytest.mark.soak)])
 def test_the_report_says_why_nothing_is_cached(tmp_path, write, report):
     """If nothing is cached, the report names the reason in place of the directory."""
@@ -438,16 +429,6 @@ def test_a_program_without_jax(tmp_path, write):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "script.py"]
     as_json = ejcache_run("--json", "script.py", cwd=tmp_path).stderr
     assert json.loads(as_json)["processes"] == 0
-
-
-def test_a_cache_that_cannot_be_made_fails_nobody(tmp_path, write):
-    """Where no directory can be made the program runs, with one warning."""
-    write("train.py", JAX_PROGRAM)
-    (tmp_path / "file").write_text("")
-    done = ejcache_run("--dir", "file/cache", "--report", "off", "train.py", cwd=tmp_path)
-    assert done.stdout.endswith("42.0\n")
-    assert len(done.stderr.splitlines()) == 1
-    assert "file/cache" in done.stderr
 
 
 def test_an_installation_without_jax(tmp_path, write):

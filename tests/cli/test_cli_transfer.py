@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from archives import flipped, of_a_later_version
+from archives import flipped
 from autotune_helpers import record
 from capabilities import require
-from cli_helpers import ejcache, fill, key_text, plain_jax, put
+from cli_helpers import ejcache, fill, key_text, put
 
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.bucket.breaker import forget_breakers
@@ -92,41 +92,6 @@ def test_what_fails_is_tried_again(bucket, tmp_path):
     assert held(URL) == held(tmp_path / "cache")
 
 
-def test_by_name_and_age(bucket, cache):
-    """Only the selected entries are copied, and --dry-run copies nothing."""
-    for options, number in (
-        (["--name", "jit_*t"], 1),
-        (["--newer-than", "1h"], 3),
-        (["--newer-than", "0s"], 0),
-        (["--used-within", "1h", "--name", "jit_[te]*"], 2),
-    ):
-        said = ejcache("push", URL, "--dir", cache, *options, "--dry-run", "--json").json
-        assert (said["dry_run"], said["planned_entries"]) == (True, number)
-    assert bucket.objects() == {}
-    assert "would copy 3 entries" in ejcache("push", URL, "--dir", cache, "-n").out
-    assert copied("push", URL, "--dir", cache, "--name", "jit_init") == (1, 0)
-    assert ejcache("push", URL, "--dir", cache, "--dry-run", "--json").json["planned_entries"] == 2
-
-
-def test_what_is_damaged_stays(bucket, cache, tmp_path):
-    """A damaged entry, one under a foreign key, and one of a later version are not copied; only the last is fine."""
-    with LocalStore(cache) as store:
-        good = store.peek(key_text("jit_train"))
-        store.put("foreign", good)
-        store.put("damaged", flipped(good, -8))
-        store.put("later", of_a_later_version(good))
-    said = ejcache("push", URL, "--dir", cache, "--json")
-    assert (said.status, said.json["copied_entries"], said.json["unknown_versions"]) == (1, 3, 1)
-    assert {item["key"] for item in said.json["damaged"]} == {"foreign", "damaged"}
-    assert held(URL).keys() == {key_text(name) for name in NAMES}
-    (path,) = [name for name in bucket.api.buckets["bucket"].objects if "jit_eval" in name]
-    bucket.api.buckets["bucket"].objects[path].replace_data(b"garbage")
-    said = ejcache("pull", URL, "--dir", tmp_path / "other")
-    assert said.status == 1
-    assert "damaged and not copied" in said.err
-    assert held(tmp_path / "other").keys() == {key_text("jit_train"), key_text("jit_init")}
-
-
 def test_a_limit_keeps_what_was_used_last(bucket, cache, tmp_path, monkeypatch):
     """A cache with a limit ends up with the entries that were used last."""
     with open_store(URL) as store:
@@ -152,35 +117,12 @@ def test_a_target_that_may_not_be_written(bucket, cache):
     assert "may not write to gs://bucket/a" in said.err
 
 
-def test_a_target_that_refuses_the_credentials(bucket, cache):
-    """One sentence says so, and none of what programs do then: a command does not go on without its target."""
-    bucket.add_fault("status", status=401)
-    said = ejcache("push", URL, "--dir", cache)
-    assert (said.status, said.err.count("\n"), "refuses the credentials" in said.err) == (1, 1, True), said.err
-
-
 def test_a_source_without_entries(bucket, tmp_path):
     """Where programs that use a bucket keep what is theirs on this host, nothing has been stored; it is no other's."""
     for name in ("state", "tiers"):
         (tmp_path / "cache" / name).mkdir(parents=True)
     said = ejcache("push", URL, "--dir", tmp_path / "cache")
     assert (said.status, "no program has stored an entry there" in said.err) == (1, True), said.err
-
-
-@pytest.mark.parametrize("command", ["push", "pull"])
-def test_bad_usage(bucket, cache, tmp_path, command):
-    """Copying a cache to itself is bad usage; a missing cache is reported, and nothing is created."""
-    assert ejcache(command, cache, "--dir", cache.as_uri()).status == 2
-    assert ejcache(command, "nonsense://x", "--dir", cache).status == 2
-    assert ejcache(command, URL, "--dir", cache, "--newer-than", "old").status == 2
-    here, there = (tmp_path / "none", URL) if command == "push" else (cache, tmp_path / "none")
-    said = ejcache(command, there, "--dir", here)
-    assert said.status == 1
-    assert "does not exist" in said.err
-    assert not (tmp_path / "none").exists()
-    plain_jax(tmp_path / "plain")
-    here, there = (tmp_path / "plain", URL) if command == "push" else (cache, tmp_path / "plain")
-    assert "no program has stored" in ejcache(command, there, "--dir", here).err
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -224,15 +166,6 @@ def test_no_command_of_a_job_imports_jax(run_python, cache, tmp_path, group):
     file = tmp_path / "ci.tar"
     run_python(command, *group, "push", file, "--dir", cache)
     run_python(command, *group, "pull", file, "--dir", tmp_path / "other")
-
-
-def test_a_name_that_no_entry_has(cache, tmp_path):
-    """Copying nothing is said, and a dry run writes no file."""
-    file = tmp_path / "warm.tar"
-    said = ejcache("push", file, "-n", "--dir", cache)
-    assert (said.status, said.out.startswith("would copy "), file.exists()) == (0, True, False)
-    said = ejcache("push", tmp_path / "other", "--name", "nothing*", "--dir", cache)
-    assert (said.status, said.out) == (0, f"nothing to copy: {cache} holds no such entries\n")
 
 
 def names_in(path) -> set[str]:
@@ -330,15 +263,6 @@ def test_a_damaged_file(cache, tmp_path):
         said = ejcache("pull", tmp_path / "flipped.tar", "--dir", tmp_path / words[:3])
         assert (said.status, words in said.err) == (1, True), said
         assert held(tmp_path / words[:3]).items() <= held(cache).items()
-
-
-def test_options_that_a_file_has_not(cache, tmp_path):
-    """Bad usage is said."""
-    assert ejcache("push", tmp_path / "other", "--dir", cache, "--if-changed").status == 2
-    assert ejcache("push", tmp_path / "other", "--dir", cache, "--max-size", "1GB").status == 2
-    assert ejcache("pull", tmp_path / "all.tar", "--dir", cache, "--newer-than", "1d").status == 2
-    said = ejcache("push", tmp_path / "none" / "all.tar", "--dir", cache)
-    assert (said.status, "does not exist" in said.err) == (1, True)
 
 
 def socket_at(path):

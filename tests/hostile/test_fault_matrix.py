@@ -22,9 +22,11 @@ import pytest
 import zstandard
 from archives import flipped, framed, of_a_later_version
 from cli_helpers import ejcache as command
+from cli_helpers import fill
 
 import ejcache
 from ejcache import entry
+from ejcache.bucket.breaker import forget_breakers
 
 ROWS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text())
 SECRET = b"-----BEGIN OPENSSH PRIVATE KEY----- nobody else's business"
@@ -233,7 +235,7 @@ def test_a_program_meets_damage(make, kind, row):
 
 @pytest.mark.parametrize("kind", ["local", "shared", "bucket"])
 def test_a_command_meets_damage(make, kind):
-    """`ls` lists the other program, `verify` finds the damage, and with --fix takes it out and leaves all else."""
+    """`ls` lists the other program, `push` copies it alone, and `verify` finds the damage, which --fix takes out."""
     cache = make(kind)
     at = ("--dir", cache.url)
     for row in ROWS["damage"]:
@@ -242,6 +244,11 @@ def test_a_command_meets_damage(make, kind):
         assert "jit_other" in command("ls", *at).out, row
         for asked in (["stats"], ["ls", "--json"], ["ls", "jit_program"], ["why"], ["prune", "-n", "--max-size", "0"]):
             assert said_well(command(*asked, *at)), (row, asked)
+        pushed = command("push", "copy.tar", *at, "--json")
+        is_copied = row.get("copied", False)
+        assert [each["key"] for each in pushed.json["damaged"]] == [cache.key] * (is_found and not is_copied), row
+        assert pushed.json["unknown_versions"] == int(row["miss"] == "version"), row
+        assert pushed.json["copied_entries"] == 1 + is_copied, row
         said = command("verify", *at)
         assert (said_well(said), said.status) == (True, int(is_found)), (row, said)
         assert said_well(command("verify", "--fix", *at)), row
@@ -365,7 +372,10 @@ def test_storage_that_refuses(make, bucket, asker, row, caplog):
         assert len(lines) == 1, said
         assert re.search(row["said"], lines[0])
     else:
-        said = command("ls", "--dir", cache.url)
-        assert (said.status, said_well(said)) == (1, True)
-        assert re.search(row["said"], said.err), said
+        fill(Path("mine"), "jit_f")
+        for asked in (("ls", "--dir", cache.url), ("push", cache.url, "--dir", "mine")):
+            said = command(*asked)
+            assert (said.status, said_well(said)) == (1, True), said
+            assert re.search(row["said"], said.err), said
+            forget_breakers()  # the next command is another process
     bucket.clear_faults()

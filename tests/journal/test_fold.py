@@ -11,7 +11,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from archives import flipped
-from helpers import traced_memory, used_in, uses
+from helpers import raiser, traced_memory, used_in, uses
 from hypothesis import given
 from memory_bucket import MemoryBucket
 from store_suite import ODD_KEYS
@@ -224,13 +224,6 @@ def journal(objects, used, *, number=0):
     objects.write(journal_name(number), encode_journal(uses(used)))
 
 
-def raiser(error):
-    def fail(*args, **kwargs):
-        raise error
-
-    return fail
-
-
 def compacted_in(objects):
     """The compaction, and the uses that it noted."""
     listing = Listing()
@@ -410,18 +403,6 @@ def test_two_fold_at_once():
     objects.write = late
     assert compacted_in(objects)[1] == {"a": 5.0, "b": 6.0}
     assert used_in(objects) == {"a": 5.0, "b": 6.0}
-    assert names(objects) == [SNAPSHOT]
-
-
-def test_killed_while_folding():
-    """Journals that were folded by somebody who died before removing them are folded again, to the same."""
-    objects = MemoryBucket()
-    journal(objects, {"k": 5.0})
-    objects.delete_many, delete_many = raiser(KeyboardInterrupt()), objects.delete_many
-    with pytest.raises(KeyboardInterrupt):
-        compacted_in(objects)
-    objects.delete_many = delete_many
-    assert compacted_in(objects)[1] == {"k": 5.0}
     assert names(objects) == [SNAPSHOT]
 
 

@@ -9,7 +9,7 @@ import pytest
 from buckets import GcsServer, gcs_bucket
 from capabilities import needs
 from eviction_traces import encoded
-from helpers import used_in, uses
+from helpers import raiser, used_in, uses
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
@@ -59,13 +59,6 @@ def fold(objects, *, days=0.0, listed=None):
 
 
 FOLDED = [SNAPSHOT]
-
-
-def raiser(error):
-    def fail(*args, **kwargs):
-        raise error
-
-    return fail
 
 
 class TestUses:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 
 import jax
 import jax.numpy as jnp
 import pytest
-from forking import Forked
-from helpers import python_command, run_program
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxlib.mlir import ir
@@ -378,89 +375,6 @@ def test_code_for_the_host_is_noticed():
     assert digest_module(parse(calling("f", functions=(marked,)))).host_code
     assert digest_module(parse(calling("f", functions=(marked.replace("private", "public"),)))).host_code
     assert not digest_module(parse(calling("f", functions=(helper,)))).host_code
-
-
-# Programs of shared helpers, lowered forwards after nothing; and backwards, after unrelated work, with JAX's caches
-# emptied within every program, so that helpers are traced anew and emitted once more, under other numbers.
-HISTORY = """
-import json, sys
-import jax, jax.numpy as jnp
-from ejcache.jax_integration.lowering.module_digest import digest_module
-
-@jax.jit
-def clip(x, k): return jnp.clip(x, -k, k)
-@jax.jit
-def relu(x): return jnp.where(x > 0, x, 0)
-@jax.jit
-def twice(x): return relu(relu(x) * 2) + clip(x, 3.0)
-@jax.jit
-def norm(x): return x / jnp.sqrt(jnp.mean(x * x) + 1e-5)
-class Made:
-    # a helper made anew for every program, as a closure in a training loop is
-    def __init__(self, k): self.k = k
-    def __call__(self, x):
-        k = self.k
-        @jax.jit
-        def helper(x): return jnp.sin(x) * k
-        return helper(helper(x))
-STEPS = [lambda x, k: clip(x, k), lambda x, k: relu(x) + k, lambda x, k: twice(x) * k, lambda x, k: norm(x) - k,
-         lambda x, k: Made(k)(x), lambda x, k: jax.grad(lambda y: (twice(y) * k).sum())(x),
-         lambda x, k: jax.lax.fori_loop(0, 3, lambda i, y: relu(y) * k, x), lambda x, k: jnp.sort(x) * k,
-         lambda x, k: x + jnp.var(clip(x, k)) + jnp.linalg.norm(x),
-         lambda x, k: jax.lax.scan(lambda c, y: (twice(c) * k, relu(y)), x, x[None] * k)[0],
-         lambda x, k: jax.lax.cond((x > k).any(), twice, lambda y: clip(y, k), x),
-         lambda x, k: jax.checkpoint(lambda y: jnp.tanh(norm(y)) * k)(x),
-         lambda x, k: jax.vmap(lambda y: jnp.where(y > k, y, Made(k)(y)))(x),
-         lambda x, k: jax.nn.gelu(x) * k + jax.nn.softmax(x),
-         lambda x, k: jax.grad(lambda y: jax.nn.relu6(y * k).sum())(x)]
-
-def digest(spec):
-    def program(x):
-        for step, k in spec["steps"]:
-            x = STEPS[step](x, k)
-            if sys.argv[1] == "other":
-                jax.clear_caches()
-        return x
-    module = jax.jit(program).lower(jnp.zeros(spec["shape"], spec["dtype"])).compiler_ir("stablehlo")
-    found = digest_module(module)
-    return found.digest, found.verbatim, module.operation.get_asm(enable_debug_info=False)
-
-specs = json.load(sys.stdin)
-order = range(len(specs))
-if sys.argv[1] == "other":
-    order = reversed(order)
-    for shape in ((3,), (4,), (2, 2)):
-        jax.jit(lambda x: jnp.clip(twice(x), 0, 1)).lower(jnp.zeros(shape))
-answers = {i: digest(specs[i]) for i in order}
-print(json.dumps([answers[i] for i in range(len(specs))]))
-"""
-
-
-def digests_of(specs: list[dict], history: str) -> list:
-    done = run_program(python_command(HISTORY, history), input=json.dumps(specs), start=Forked)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_random_programs_have_one_digest_in_two_processes_of_different_history():
-    """Programs of shared helpers: the same in both processes, and different from every different program."""
-    import random
-
-    dice = random.Random(20)
-    specs, seen = [], set()
-    while len(specs) < (400 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 20):
-        spec = {
-            "steps": [(dice.randrange(15), dice.choice([0.5, 2.0, 3.0])) for _ in range(dice.randint(1, 5))],
-            "shape": dice.choice([[4], [2, 4]]),
-            "dtype": dice.choice(["float32", "bfloat16"]),
-        }
-        if (text := json.dumps(spec)) not in seen:
-            seen.add(text)
-            specs.append(spec)
-    plain, other = digests_of(specs, "none"), digests_of(specs, "other")
-    assert [i for i in range(len(specs)) if plain[i][:2] != other[i][:2]] == []
-    assert {reason for _, reason, _ in plain} == {None}
-    assert len({found for found, _, _ in plain}) == len(specs)
-    assert sum(plain[i][2] != other[i][2] for i in range(len(specs))) > len(specs) // 10, "history changed too little"
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.sets(st.sampled_from("abcdef"))))

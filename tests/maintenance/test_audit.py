@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from archives import flipped, framed, of_a_later_version
+from archives import flipped, framed
 
 from ejcache import entry
 from ejcache.bucket.files import FileBucket
@@ -128,26 +128,6 @@ def test_a_clean_store_is_clean(store):
     assert (seen.entries, seen.size, seen.findings, seen.clean) == (2, size, [], True)
     assert {e.key: e.last_used for e in store.entries()} == before
     assert audit_structure(store).findings == []
-
-
-def test_damage_is_found_and_left_alone_unless_fixed(store):
-    """A flipped, a truncated and a foreign entry are told apart; only a fix removes them, and nothing intact."""
-    good = put(store, "good")
-    store.put("flipped", flipped(entry.encode(entry.Header(key="flipped"), b"x" * 100), -400))
-    store.put("truncated", good[:-1])
-    store.put("foreign", good)
-    store.put("later", of_a_later_version(good))
-    found = {f.key: (f.problem, f.repaired) for f in audit(store, list(store.entries())).findings}
-    assert found == {
-        "flipped": (Problem.CORRUPT, False),
-        "truncated": (Problem.CORRUPT, False),
-        "foreign": (Problem.FOREIGN, False),
-    }
-    assert len(list(store.entries())) == 5
-    fixed = audit(store, list(store.entries()), fix=True)
-    assert [f.repaired for f in fixed.findings] == [True] * 3
-    assert (fixed.clean, fixed.unknown_versions) == (True, 1)
-    assert {e.key for e in store.entries()} == {"good", "later"}
 
 
 def test_what_went_meanwhile_is_no_finding(store):

@@ -7,7 +7,7 @@ import json
 import pytest
 from memory_bucket import MemoryBucket
 
-from ejcache.errors import EntryCorruptError, EntryVersionError, PolicyDamagedError, SettingError
+from ejcache.errors import EntryCorruptError, EntryVersionError, SettingError
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.stored_policy import (
     POLICY,
@@ -154,18 +154,3 @@ def test_the_order_that_is_stored():
     assert policy(evict="cost") == EvictionPolicy(max_entries=3)
     change_limits(objects, {"evict": None})
     assert policy(evict="cost") == EvictionPolicy(max_entries=3, by_cost=True)
-
-
-@pytest.mark.parametrize("data", [b"[" * 200_000, b"[" * 60_000, b'{"max_size":' + b"9" * 4000 + b"}"])
-def test_a_hostile_policy_is_replaced(data):
-    """A policy that no parser gets through removes nothing, and stays until somebody asks to replace it."""
-    objects = MemoryBucket()
-    objects.write(POLICY, data)
-    assert EffectiveEvictionPolicy(objects, max_size=7)() is None
-    with pytest.raises(PolicyDamagedError, match="--replace writes another one"):
-        change_limits(objects, {"max_size": 5})
-    assert change_limits(objects, {"max_size": 5}, replace_damaged=True, shared=False) == {
-        "enabled": True,
-        "max_size": 5,
-    }
-    assert EffectiveEvictionPolicy(objects, max_size=7)() == EvictionPolicy(max_size=5)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ejcache.cache.opening import open_cache_store
-from ejcache.cli.main import main
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.layout import Layout
 
@@ -47,24 +45,6 @@ def test_a_damaged_limit_is_none(tmp_path: Path, text: str) -> None:
     limit_of(tmp_path / "cache")
     (tmp_path / "cache/v1/local/limit").write_text(text)
     assert limit_of(tmp_path / "cache") == -1
-
-
-def test_it_evicts(tmp_path: Path) -> None:
-    """The least recently used entries go when the cache's own limit is reached."""
-    limit_of(tmp_path / "cache")
-    (tmp_path / "cache/v1/local/limit").write_text("1000\n")
-    with open_cache_store(str(tmp_path / "cache"), resolve()) as store:
-        for key in "abc":
-            store.put(key, b"x" * 400)
-        assert {info.key for info in store.entries()} == {"b", "c"}
-
-
-def test_commands_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`stats` names the limit that counts, whether the cache has it or a setting does."""
-    limit_of(tmp_path / "cache")
-    (tmp_path / "cache/v1/local/limit").write_text("7000\n")
-    assert main(["stats", "--json", "--dir", str(tmp_path / "cache")]) == 0
-    assert json.loads(capsys.readouterr().out)["max_size"] == 7000
 
 
 def test_a_cache_that_does_not_exist_is_not_made_to_ask(tmp_path: Path) -> None:

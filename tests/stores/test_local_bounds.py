@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
-import sqlite3
 import subprocess
 import time
 from functools import partial
@@ -29,10 +27,6 @@ def keys_of(store):
     return {info.key for info in store.entries()}
 
 
-def disk_usage(path):
-    return sum(entry.lstat().st_blocks * 512 for entry in [path, *path.rglob("*")])
-
-
 def file_of(path, key):
     (found,) = path.glob(f"v1/local/??/{key}")
     return found
@@ -41,20 +35,6 @@ def file_of(path, key):
 def set_times(path, **times):
     for key, when in times.items():
         os.utime(file_of(path, key), (when, when))
-
-
-def test_sum_follows_every_change(tmp_path):
-    """After any sequence of puts, replacements and deletions the kept sum is the sum, and within the limit."""
-    generator = random.Random(5)
-    with LocalStore(tmp_path / "s", max_size=100_000) as store:
-        for _ in range(300):
-            key = f"k{generator.randrange(30)}"
-            data = bytes(generator.choice([0, 10, 5_000, 20_000]))
-            generator.choice([store.put, store.put, store.replace])(key, data)
-            if generator.random() < 0.2:
-                store.delete(key)
-            assert store.size() == sum(info.size for info in store.entries()) <= 100_000
-        assert store.check() == []
 
 
 def test_each_keeps_its_own_limit(tmp_path):
@@ -68,33 +48,6 @@ def test_each_keeps_its_own_limit(tmp_path):
         for n in range(9):
             wide.put(f"x{n}", bytes(10_000))
         assert wide.size() == 100_000
-
-
-def test_least_recently_used_across_stores(tmp_path):
-    """What another process used is kept before what nobody used; the order is that of use, not of creation."""
-    with LocalStore(tmp_path, max_size=50_000) as store, LocalStore(tmp_path) as reader:
-        for n in range(5):
-            store.put(f"k{n}", bytes(10_000))
-        reader.note_used("k1")
-        assert reader.get("k2") is not None
-        assert reader.contains("k2")
-        store.note_used("k0")
-        store.put("k5", bytes(20_000))
-        assert keys_of(store) == {"k0", "k1", "k4", "k5"}
-
-
-def test_a_use_waits_for_nobody(tmp_path):
-    """While another process holds the order, a use is noted at once."""
-    with LocalStore(tmp_path, timeout=0.2) as store, LocalStore(tmp_path) as other:
-        store.put("k0", bytes(10_000))
-        store.put("k1", bytes(10_000))
-        (index,) = tmp_path.glob("v1/local/order-*/cache.db")
-        holder = sqlite3.connect(index, isolation_level=None)
-        holder.execute("BEGIN EXCLUSIVE")
-        store.note_used("k0")
-        used = {info.key: info.last_used for info in other.entries()}
-        holder.close()
-        assert used["k0"] > used["k1"]
 
 
 def test_what_is_superseded_goes_first(tmp_path):
@@ -258,19 +211,6 @@ def test_a_lowered_limit_evicts_as_many_as_it_asks(tmp_path):
         store.put("new", bytes(10))
         assert keys_of(store) == {"k000", "new", *(f"k{n}" for n in range(692, 700))}
         assert store.check() == []
-
-
-def test_disk_usage_is_the_declared_one(tmp_path):
-    """`du` is within the limit and the declared overhead: many small entries with long keys, large ones, turnover."""
-    for name, limit, size, number in (("small", 80_000, 100, 1_200), ("large", 3 * MB, 30_000, 300)):
-        path = tmp_path / name
-        with LocalStore(path, max_size=limit) as store:
-            for n in range(number):
-                store.put(f"{n:0>350}", bytes(size))
-            entries = len(keys_of(store))
-            assert store.size() == limit
-            assert entries == limit // size
-            assert disk_usage(path) <= limit + store.overhead(entries)
 
 
 CALLS = ("open", "write", "utime", "rename", "unlink", "pwrite", "ftruncate", "stat", "fstat")

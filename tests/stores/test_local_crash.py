@@ -12,7 +12,6 @@ import pytest
 from helpers import SUPPORT
 from local_processes import starting
 from soak_turns import some
-from test_local_bounds import disk_usage
 
 from ejcache.errors import StoreBusyError
 from ejcache.stores.local.store import LocalStore
@@ -62,6 +61,10 @@ def start_python():
     """Start an interpreter that ends with the test."""
     with starting() as start:
         yield start
+
+
+def disk_usage(path):
+    return sum(entry.lstat().st_blocks * 512 for entry in [path, *path.rglob("*")])
 
 
 def fill(path):

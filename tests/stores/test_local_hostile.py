@@ -14,7 +14,6 @@ from store_processes import in_fork
 from ejcache.errors import NotAStoreError, StoreError, UntrustedDirectoryError
 from ejcache.stores.local.store import LocalStore
 from ejcache.util.directory_access import why_replaceable, why_untrusted
-from ejcache.util.store_keys import key_digest
 
 SIZE = 60_000
 
@@ -94,15 +93,11 @@ def plant_newer_format(place, _):
 
 
 LINKED = NotAStoreError, "{place} is a symbolic link"
-PAIR = f"v1/local/{key_digest('k3', 2)}"
 PLANTED = [
     *((where, plant_link, LINKED) for where in ("v1", "v1/local", "v1/local/tmp")),
     ("v1/local/format", plant_newer_format, (NotAStoreError, "format 3, and this version reads 2")),
     ("v1/quarantine", plant_link, None),
     ("v1/local/lock", plant_link, None),
-    (f"{PAIR}/k3", plant_link, None),
-    (f"{PAIR}/k3", plant_pipe, None),
-    (PAIR, plant_link, None),
     *((f"v1/local/{name}", plant_link, None) for name in ("format", "changes", "counters", "limit")),
     *((f"v1/local/{name}", plant_link, None) for name in (f"order-{'0' * 16}", f"dead-{'0' * 16}")),
     *((f"v1/local/{name}", plant_pipe, None) for name in ("format", "lock", "changes", "counters", "tmp/0123456789ab")),
@@ -110,7 +105,10 @@ PLANTED = [
     *((f"order/cache.db{end}", plant_pipe, None) for end in ("", "-wal", "-journal")),
     ("order/cache.db-journal", plant_super_journal, None),
 ]
-"""A place, what is planted there, and the error with its sentence, or None where the store works all the same."""
+"""A place, what is planted there, and the error with its sentence, or None where the store works all the same.
+
+What lies in the place of an entry is in tests/hostile/test_fault_matrix.py.
+"""
 
 
 @pytest.mark.parametrize(("where", "plant", "refused"), PLANTED)
@@ -127,7 +125,7 @@ def test_what_others_have_planted(path, private, where, plant, refused):
     for read_only in (True, False):
         error, said = refused or (StoreError, "")
         with nullcontext() if refused is None else pytest.raises(error, match=re.escape(said.format(place=place))):
-            assert value_in(path, read_only=read_only) == (None if where.startswith(PAIR) else bytes([3]) * SIZE)
+            assert value_in(path, read_only=read_only) == bytes([3]) * SIZE
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         place.unlink()
     if aside.exists() and not place.exists() and place.parent.exists():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import signal
 import sqlite3
@@ -31,7 +30,7 @@ def replace_until_busy(store):
 
 
 def test_busy_index_has_a_deadline(tmp_path):
-    """While another process holds the order, hits and counters go on; writes raise after the timeout if they need it.
+    """While another process holds the order, hits, uses and counters go on; writes raise after the timeout if needed.
 
     One that has read the order goes on until it has to write it.
     """
@@ -43,6 +42,9 @@ def test_busy_index_has_a_deadline(tmp_path):
         try:
             assert store.get("k") == b"value"
             assert store.contains("k")
+            before = next(store.entries()).last_used
+            store.note_used("k")
+            assert next(store.entries()).last_used > before
             assert [info.key for info in store.entries()] == ["k"]
             with LocalStore(tmp_path, timeout=0.2) as late:
                 assert late.get("k") == b"value"
@@ -196,44 +198,18 @@ def test_threads(tmp_path):
         assert store.check() == []
 
 
-def test_eight_writers_at_a_tight_limit(tmp_path):
-    """At no time is a store over its limit, and its sum is exact, while eight processes fill it."""
-    limit = 100_000
-    with LocalStore(tmp_path, max_size=limit):
-        pass
-
-    def fill(writer):
-        with LocalStore(tmp_path, max_size=limit, timeout=60.0) as store:
-            for n in range(40):
-                assert store.put(f"w{writer}-{n}", bytes(7_000 + 331 * (n % 9)))
-                assert store.size() <= limit
-                if n % 8 == writer:
-                    assert store.check() == []  # what the files have, and the sum, in one transaction
-
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=fill, args=(number,), daemon=True) for number in range(8)]
-    for each in writers:
-        each.start()
-    for each in writers:
-        each.join(120)
-    assert [each.exitcode for each in writers] == [0] * 8
-    with LocalStore(tmp_path, max_size=limit) as store:
-        assert store.check() == []
-        assert limit - 10_000 < store.size() <= limit
-
-
 def test_listing_holds_no_lock(tmp_path):
     """While somebody is in the middle of a long listing, writers write, and no key is listed twice."""
     with LocalStore(tmp_path) as store, LocalStore(tmp_path, timeout=0.2) as writer:
-        for n in range(1_500):
+        for n in range(500):
             store.put(f"k{n:04}", b"")
         listing = store.entries()
         seen = [next(listing).key for _ in range(10)]
         assert writer.delete("k0003")
         assert writer.put("k0003", b"x")
-        assert writer.delete("k1400")
+        assert writer.delete("k0400")
         seen += [info.key for info in listing]
-        assert len(seen) == len(set(seen)) == 1_499
+        assert len(seen) == len(set(seen)) == 499
 
 
 def test_two_processes_open_a_new_store_at_once(tmp_path):

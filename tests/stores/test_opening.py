@@ -7,7 +7,6 @@ import pytest
 from ejcache.errors import SettingError, UsageError
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import Location
-from ejcache.stores.memory import MemoryStore, forget_memory
 from ejcache.stores.network_filesystems import detect_network_filesystem
 from ejcache.stores.opening import mounts, open_store
 
@@ -31,16 +30,6 @@ def test_home_and_relative_paths(tmp_path, monkeypatch, clean_environment):
     assert Location.parse("./~/cache").path == str(tmp_path / "~" / "cache")
     assert Location.parse("file:///a%20b/c").path == "/a b/c"
     assert Location.parse("file://localhost/a").path == "/a"
-
-
-def test_memory():
-    """One name in one process is one store, with the limit of each who opens it."""
-    with open_store("memory://opening", max_size="1kB") as store, open_store("memory://opening") as same:
-        assert isinstance(store, MemoryStore)
-        store.put("k", b"value")
-        assert same.get("k") == b"value"
-        assert (store.max_size, same.max_size) == (1000, -1)
-    forget_memory("opening")
 
 
 @pytest.mark.parametrize(
@@ -76,22 +65,6 @@ def test_read_only_makes_nothing(tmp_path):
     with open_store(tmp_path / "none", read_only=True) as store:
         assert list(store.entries()) == []
     assert not (tmp_path / "none").exists()
-
-
-def test_imports_no_backend(run_python):
-    """Importing the module, and refusing a URL, imports neither diskcache nor SQLite."""
-    run_python(
-        """
-        import sys
-        from ejcache.stores.opening import mounts, open_store
-        try:
-            open_store("nonsense://x")
-        except ValueError:
-            pass
-        for name in ("diskcache", "sqlite3", "fsspec", "jax"):
-            assert name not in sys.modules, name
-        """
-    )
 
 
 MOUNTS = r"""

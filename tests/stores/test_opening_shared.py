@@ -307,20 +307,6 @@ def test_read_only(bucket, tmp_path):
     assert bucket.objects() == before
 
 
-def test_a_local_cache_imports_no_client(run_python, tmp_path):
-    """A local cache imports nothing that buckets need."""
-    run_python(
-        """
-        import sys
-        from ejcache.cache.opening import open_cache_store
-        from ejcache.settings.resolve import resolve
-        open_cache_store("cache", resolve()).close()
-        for name in ("fsspec", "gcsfs", "aiohttp", "jax"):
-            assert name not in sys.modules, name
-        """
-    )
-
-
 def test_xla_places(tmp_path):
     """XLA's own caches of a remote cache have a place on a local disk of this host; without one there are none."""
     settings = resolve(environ={"EJCACHE_LOCAL_DIR": str(tmp_path / "disk")})

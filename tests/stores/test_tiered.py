@@ -9,7 +9,6 @@ from memory_bucket import MemoryBucket
 from store_faults import FaultStore
 from store_processes import in_fork
 from store_sharing import ProcessTests, PromptStore
-from store_suite import briefly
 
 from ejcache.bucket.breaker import FAILED, CircuitBreaker, StorageNote, breaker_for
 from ejcache.bucket.files import FileBucket
@@ -32,35 +31,6 @@ from ejcache.stores.tiered.store import TieredStore
 from ejcache.stores.tiered.uploads import Uploads
 from ejcache.util.log import forget_warnings
 from ejcache.util.scheduler import Scheduler
-
-
-@briefly(
-    *("test_absence", "test_put_then_get", "test_put_creates_only", "test_replace", "test_delete", "test_listing"),
-    *("test_odd_keys", "test_quarantine_compares", "test_read_only", "test_reopened"),
-)
-class TestTieredStore(ProcessTests):
-    """The conformance suite on a local store over one in memory, briefly: the suite below has the same on disks.
-
-    The limit is the shared tier's, which maintenance keeps, and memory is not shared by processes.
-    """
-
-    multiprocess = False
-    bounded = False
-
-    def open(self, path, *, max_size=-1, read_only=False):
-        return TieredStore(
-            LocalStore(path / "local"),
-            MemoryStore(str(path), max_size=max_size),
-            scratch=path / "scratch",
-            read_only=read_only,
-        )
-
-    test_fork_after_open = None  # a fork shares the local tier and not the memory; the suite below has both
-
-    @pytest.fixture(autouse=True)
-    def _forget(self, tmp_path):
-        yield
-        forget_memory(str(tmp_path / "store"))
 
 
 class TestTieredOverFiles(ProcessTests):

@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import zstandard
 from archives import flipped
 
 from ejcache import entry
 from ejcache.cli.main import COMMANDS, load_command, main
 from ejcache.keys.key import CacheKey, parse_key
+from ejcache.maintenance import doctor
 from ejcache.settings.resolve import set_command_line
 from ejcache.stores.local.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pytest
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,15 @@ def ejcache(*arguments: object, columns: int | None = None) -> Said:
     finally:
         set_command_line({})
     return Said(status, out.getvalue(), err.getvalue())
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands wait on a busy machine, too, which is no finding to a doctor."""
+    for limit in ("SECONDS", "OPERATION_SECONDS", "FAR_SECONDS", "SLOW_DISK_SECONDS"):
+        monkeypatch.setattr(doctor, limit, 60.0)
+    monkeypatch.setattr(doctor, "JAX_SECONDS", 240.0)
+    monkeypatch.setattr("ejcache.cli.commands.config.LIMITS_SECONDS", 60.0)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 def every_command() -> dict[str, Any]:
@@ -126,14 +137,6 @@ def damage(directory, name: str) -> None:
     """Turn one bit of an entry over."""
     with LocalStore(directory) as store:
         store.replace(key_text(name), flipped(store.peek(key_text(name)) or b"", -320))
-
-
-def plain_jax(directory, name="jit_old", *, digit="a", raw=b"\x00\x00\x00\x09executable") -> str:
-    """An entry as plain JAX writes it."""
-    directory.mkdir(exist_ok=True)
-    key = f"{name}-{digit * 64}"
-    (directory / f"{key}-cache").write_bytes(zstandard.ZstdCompressor().compress(raw))
-    return key
 
 
 def files(directory) -> dict[str, bytes]:

@@ -135,6 +135,15 @@ def uses(times: Mapping[str, float]) -> dict[str, EntryUse]:
     return {key: EntryUse(float(when)) for key, when in times.items()}
 
 
+def raiser(error: BaseException) -> Callable[..., object]:
+    """A function that raises this, whatever it is called with."""
+
+    def fail(*_: object, **__: object) -> object:
+        raise error
+
+    return fail
+
+
 def line_of(record: StartRecord) -> bytes:
     """The line of a start record."""
     return encode_line(record.process._asdict(), *record[1:])

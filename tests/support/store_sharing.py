@@ -51,6 +51,23 @@ class ProcessTests(StoreTests):
         if not self.multiprocess:
             pytest.skip("the backend is of one process")
 
+    def test_seen_at_once(self, pair: tuple[Store, Store]) -> None:
+        """What one process put, replaced, deleted, quarantined or counted is so for the other one."""
+        here, there = pair
+        large = b"large" * 50_000
+        assert here.put("k", large) is True
+        assert (there.put("k", b"x"), there.get("k")) == (False, large)
+        there.replace("k", b"new")
+        assert there.put("l", b"x") is True
+        assert {info.key: info.size for info in here.entries()} == {"k": 3, "l": 1}
+        assert here.get("k") == b"new"
+        assert here.delete("k") is True
+        assert (there.contains("k"), there.quarantine("l", b"y"), there.quarantine("l", b"x")) == (False, False, True)
+        there.add_counters({"hits": 1})
+        here.add_counters({"hits": 2})
+        assert here.counters() == {"hits": 3}
+        check_everything(here)
+
     def test_counters_over_processes(self, pair: tuple[Store, Store], tmp_path: Path) -> None:
         """Counts of two processes at once add up without a loss, and a reset holds for both."""
         here, _ = pair

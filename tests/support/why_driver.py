@@ -1,6 +1,7 @@
 """Compiles pairs of `why_pairs` and asks `ejcache why` about the second program of each: `why_driver.py DIR [TITLE …]`.
 
-Prints a JSON object for each pair. `why_driver.py --compile DIR NUMBER WHICH` is the process of one program.
+Prints a JSON object for each pair, with what `report` and `advise` say of it, too. `why_driver.py --compile DIR NUMBER
+WHICH` is the process of one program.
 """
 
 from __future__ import annotations
@@ -62,14 +63,29 @@ def asked(pair: WhyPair) -> dict[str, Any]:
     return {"first": lines[0], "all": lines, "lines": len("\n".join(narrow.lines).strip().splitlines())}
 
 
+def told(pair: WhyPair) -> dict[str, Any]:
+    """What `why`, `report` and `advise` say to machines of the second program."""
+    from cli_helpers import ejcache
+
+    why = ejcache("why", pair.function, "--json").json["explanations"][0]
+    report = ejcache("report", "--json").json
+    rows = [{**each, "kind": group["kind"]} for group in report["causes"] for each in group["functions"]]
+    findings = [*report["findings"], *ejcache("advise", "--all", "--json").json["findings"]]
+    return {
+        "why": why,
+        "report": [each for each in rows if each["name"] == why["name"]],
+        "advise": [each for each in findings if each["function"] == pair.function],
+    }
+
+
 def measure(pair: WhyPair, number: int, place: Path) -> dict[str, Any]:
     """The answers about a pair, with its cache and without it."""
     place.mkdir(parents=True)
     os.environ["XDG_CACHE_HOME"] = str(place / "home")
     compile_both(pair, number, place)
-    there = asked(pair)
+    there, voices = asked(pair), told(pair)
     (place / "cache").rename(place / "gone")
-    return {"title": pair.title, "there": there, "gone": asked(pair)}
+    return {"title": pair.title, "there": there, "gone": asked(pair), **voices}
 
 
 def main() -> None:
