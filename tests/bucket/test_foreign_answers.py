@@ -96,7 +96,7 @@ from ejcache.stores.opening import open_bucket
 
 bucket = open_bucket(sys.argv[1])
 bucket.breaker = None
-bucket._prepare(60)
+bucket.prepare(wait=60)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     print(bucket.read("v1/entries/aa/k") if sys.argv[2] == "read" else len(list(bucket.walk("v1/"))))

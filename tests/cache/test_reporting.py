@@ -65,17 +65,39 @@ for url in ("/a", "/b"):
 """
 
 
-@pytest.mark.parametrize("destination", ["line", "TRUE"])
-def test_a_line_at_exit(run_forked, destination):
-    """The sum over all caches of the process, once."""
-    done = run_forked(PROGRAM, destination)
-    assert done.stderr == "ejcache: saved 0.0 of 0.0 s: 4 hits, 0 misses, 0 stored (/a, /b)\n"
+LINE = "ejcache: saved 0.0 of 0.0 s: 4 hits, 0 misses, 0 stored (/a, /b)\n"
+GONE = "import os, sys\nplace = os.path.abspath('gone')\nos.mkdir(place)\nos.chdir(place)\nos.rmdir(place)\n"
+FORKED = "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n"
 
 
-@pytest.mark.parametrize("destination", ["off", ""])
-def test_no_report(run_forked, destination):
-    """Switched off, nothing is said and nothing is written."""
-    assert run_forked(PROGRAM, destination).stderr == ""
+@pytest.mark.parametrize(
+    ("program", "destination", "said"),
+    [
+        (PROGRAM, "line", LINE),
+        (PROGRAM, "TRUE", LINE),
+        (PROGRAM, "off", ""),
+        (PROGRAM, "", ""),
+        (PROGRAM + FORKED, "line", LINE),
+    ],
+)
+def test_a_line_at_exit(run_forked, program, destination, said):
+    """The sum over all caches of the process, once, and once if it has forked; or nothing, if that is asked for."""
+    assert run_forked(program, destination).stderr == said
+
+
+@pytest.mark.parametrize(
+    ("program", "path", "said"),
+    [
+        (PROGRAM, "nowhere/report.json", "nowhere/report.json: "),
+        (PROGRAM, "~nosuchuser/report.json", "nosuchuser/report.json: "),
+        (GONE + PROGRAM, "report.json", "EJCACHE_REPORT"),
+    ],
+)
+def test_a_report_that_cannot_be_written(run_forked, program, path, said):
+    """It is said once, at exit: a path that is none, that of nobody's home, one from a directory that is gone."""
+    done = run_forked(program, path)
+    assert (done.returncode, done.stderr.count(said), "Traceback" in done.stderr) == (0, 1, False)
+    assert path.removeprefix("~") in done.stderr
 
 
 def test_json_at_exit(run_forked, tmp_path):
@@ -86,38 +108,6 @@ def test_json_at_exit(run_forked, tmp_path):
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["schema"], report["urls"]) == (1, ["/a", "/b"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "report.json"]
-
-
-def test_a_report_that_cannot_be_written(run_forked):
-    """A path that is none changes no exit status, and is said."""
-    done = run_forked(PROGRAM, "nowhere/report.json")
-    assert done.returncode == 0
-    assert "nowhere/report.json" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_report_to_a_user_that_there_is_not(run_forked):
-    """Said once, at exit; the program that is reported on hears nothing of it."""
-    done = run_forked(PROGRAM, "~nosuchuser/report.json")
-    assert done.returncode == 0
-    assert done.stderr.count("nosuchuser/report.json: ") == 1
-    assert "Traceback" not in done.stderr
-
-
-def test_a_report_from_a_deleted_directory(run_forked, tmp_path):
-    """A relative path leads nowhere: it is said once, and nothing is reported."""
-    gone = "import os, sys\nplace = os.path.abspath('gone')\nos.mkdir(place)\nos.chdir(place)\nos.rmdir(place)\n"
-    done = run_forked(gone + PROGRAM, "report.json")
-    assert done.returncode == 0
-    assert done.stderr.count("report.json") == 1
-    assert "EJCACHE_REPORT" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_forked_child_reports_nothing(run_forked):
-    """The parent answers for what it counted, the child adds no second report."""
-    done = run_forked(PROGRAM + "pid = os.fork()\nif pid: os.waitpid(pid, 0)\n", "line")
-    assert len(done.stderr.splitlines()) == 1
 
 
 def test_counting_in_a_signal_handler():

@@ -210,7 +210,7 @@ def damaged(cache, row):
 @pytest.mark.parametrize("kind", ["local", "shared", "bucket", "copies"])
 @rows("damage")
 def test_a_program_meets_damage(make, kind, row):
-    """It computes the right thing and counts why it has missed; what it compiles takes the place, or goes beside it."""
+    """It computes the right thing and says why it has missed; what it compiles takes the place, or goes beside it."""
     cache = make(kind)
     data = damaged(cache, row)
     with cache.program() as enabled:
@@ -222,6 +222,7 @@ def test_a_program_meets_damage(make, kind, row):
             assert stats.tiers["local"]["corrupt"] == 1
         else:
             assert stats.misses_by_reason == {row["miss"]: 1}
+            assert ROWS["why"][row["miss"]] in ejcache.why()[0].sentence
     with ejcache.open_store(cache.asked) as store:
         if row.get("stays"):
             assert store.peek(cache.key) == data
@@ -367,6 +368,7 @@ def test_storage_that_refuses(make, bucket, asker, row, caplog):
         with cache.program() as enabled:
             cache.run()
             assert enabled.stats().hits == 0
+            assert ROWS["why"]["error"] in ejcache.why()[0].sentence
         said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
         lines = [line for line in said if "waiting for the storage" not in line]
         assert len(lines) == 1, said

@@ -20,23 +20,25 @@ from ejcache.stores.tiered.store import TieredStore
 
 PEER = textwrap.dedent("""
     import sys
+    from functools import partial
     from pathlib import Path
     from ejcache.errors import StoreError
     from ejcache.stores.local.store import LocalStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.bucket.gcs import GcsBucket
     from ejcache.bucket.retry import RetryPolicy
+    from ejcache.stores.tiered import store as tiered
     from ejcache.stores.tiered.store import TieredStore
+
+    # On a busy machine the first request takes long: the client's library is imported before it.
+    tiered.HostFetches = partial(tiered.HostFetches, patience=200.0)
 
     def tiers(url, place, **options):
         bucket = GcsBucket("bucket", "prefix", endpoint_url=url, policy=RetryPolicy(deadline=60.0))
         place = Path(place)
         local = LocalStore(place / "local", timeout=60.0)
         options = {"drain_seconds": 60.0, **options}
-        store = TieredStore(local, SharedStore(bucket), scratch=place / "scratch", **options)
-        # On a busy machine the first request takes long: the client's library is imported before it.
-        store._fetches._patience = 200.0
-        return store
+        return TieredStore(local, SharedStore(bucket), scratch=place / "scratch", **options)
 
     def say(*words):
         print(*words, flush=True)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pytest
-from store_invariants import check_bound, check_everything, check_listing
+from store_invariants import check_everything, check_listing
 
 from ejcache.entry import Header, encode
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError, StoreTooSmallError
@@ -580,19 +580,6 @@ class BoundTests(Suite):
                 assert {info.key: info.size for info in store.entries()} == model
             check_everything(store)
 
-    def test_values_near_the_limit(self, tmp_path: Path) -> None:
-        """A limit of 50 MB and values of 8 MB: six of them are kept, never none and never a seventh."""
-        self.need()
-        size, limit = 8_000_000, 50_000_000
-        with self.open(tmp_path / "store", max_size=limit) as store:
-            for n in range(9):
-                assert store.put(f"k{n}", bytes([n]) * size) is True
-                kept = range(max(0, n - 5), n + 1)
-                assert sorted(info.key for info in store.entries()) == [f"k{m}" for m in kept]
-                assert store.size() == len(kept) * size
-            assert store.peek("k8", length=2) == b"\x08\x08"
-            check_bound(store)
-
     @pytest.mark.parametrize("limit", [1, 100, 32_768, 4_500_000])
     def test_one_value_of_the_whole_limit(self, tmp_path: Path, limit: int) -> None:
         """A value of exactly the limit is stored in place of everything else; one byte more is refused for nothing."""
@@ -615,17 +602,6 @@ class BoundTests(Suite):
             assert store.put("next", b"n") is True
             assert self.stored(path) == {"next": b"n"}
 
-    def test_empty_entries_need_no_room(self, tmp_path: Path) -> None:
-        """Entries without bytes fit into a full store and evict nothing."""
-        self.need()
-        with self.open(tmp_path / "store", max_size=10) as store:
-            fill(store, "a")
-            for n in range(10):
-                assert store.put(f"empty-{n}", b"") is True
-            assert store.size() == 10
-            assert len(list(store.entries())) == 11
-            check_everything(store)
-
     def test_a_smaller_limit(self, tmp_path: Path) -> None:
         """A store that is opened with less room than it holds fits again when its next put returns."""
         self.need()
@@ -639,17 +615,6 @@ class BoundTests(Suite):
             fill(store, "i")
             assert sorted(self.stored(path)) == ["a", "h", "i"]
             check_everything(store)
-
-    def test_room_is_given_back(self, tmp_path: Path) -> None:
-        """Deleted and quarantined entries make room again, without an eviction."""
-        self.need()
-        with self.open(tmp_path / "store", max_size=30) as store:
-            fill(store, "abc")
-            store.delete("c")
-            fill(store, "d")
-            assert store.quarantine("b", b"b.........") is True
-            fill(store, "e")
-            assert sorted(self.stored(tmp_path / "store")) == ["a", "d", "e"]
 
 
 class StoreTests(BasicTests, BoundTests):
