@@ -34,18 +34,6 @@ def breaker(clock):
     return CircuitBreaker(clock=clock, jitter=lambda low, high: 1.0)
 
 
-def test_opens_after_failures_in_a_row(breaker):
-    """Three failures in a row open it; a success in between starts the count anew."""
-    for _ in range(2):
-        breaker.fail()
-    breaker.succeed()
-    for _ in range(2):
-        breaker.fail()
-    assert breaker.is_open is False
-    breaker.fail()
-    assert breaker.is_open is True
-
-
 def test_one_deadline_opens_it(breaker):
     """One failure that took as long as a deadline is enough."""
     breaker.fail(seconds=2.0)

@@ -212,18 +212,6 @@ class TestForbidden:
             assert unlistable.read(f"hidden/{n}") is None
         assert unlistable.read("there").data == b"value"
 
-    def test_a_bucket_that_permits_nothing_is_left_alone(self, gcs):
-        """After three refusals it is not asked any more."""
-        bucket = gcs_bucket(gcs)
-        gcs.add_fault("status", method="GET", status=403)
-        for n in range(3):
-            with pytest.raises(NoPermissionError):
-                bucket.read(f"k{n}")
-        with pytest.raises(StoreNotAskedError):
-            bucket.read("k4")
-        assert len(gcs.requests) == 3
-        bucket.close()
-
 
 class TestCredentials:
     @pytest.mark.parametrize(

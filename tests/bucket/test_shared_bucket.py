@@ -293,17 +293,6 @@ class TestTrouble:
         server.add_fault("shorten", method="GET", count=1)
         assert bucket.read("k").data == b"value" * 10
 
-    @pytest.mark.parametrize(
-        ("status", "error", "said"),
-        [(503, StoreUnavailableError, r"503 Injected fault 503.*tries within"), (429, StoreBusyError, "429")],
-    )
-    def test_refusing_forever(self, server, unbroken, retry_time, status, error, said):
-        """A storage that fails for ever is unavailable, one that asks for patience busy: after several tries."""
-        server.add_fault("status", status=status)
-        with pytest.raises(error, match=said):
-            unbroken.create("k", b"x")
-        assert len(server.requests) > 1
-
     @pytest.mark.parametrize("action", ["stall", "stall_body", "stall_after"])
     def test_stalling_forever(self, server, unbroken, action):
         """A storage that says nothing, or not everything, is busy at the deadline."""
@@ -371,20 +360,6 @@ class TestTrouble:
         with pytest.raises(StoreReadOnlyError):
             bucket.delete("k")
         assert len(server.requests) == 3
-
-    def test_no_bucket(self, server):
-        """A bucket that does not exist is said to be the trouble, of every call."""
-        bucket = gcs_bucket(server, name="elsewhere")
-        bucket.breaker = None
-        for call in (
-            lambda: bucket.read("k"),
-            lambda: bucket.create("k", b"x"),
-            lambda: list(bucket.walk("")),
-            lambda: bucket.delete("k"),
-        ):
-            with pytest.raises(StoreUnavailableError, match="no bucket gs://elsewhere"):
-                call()
-        bucket.close()
 
     def test_one_write_a_second(self, server, bucket, retry_time, monkeypatch):
         """Two overwrites of one object within a second succeed, because the second is tried again."""
@@ -483,33 +458,6 @@ class TestEnd:
         assert finished.stderr == ""
         names = [name.split("/")[2] for name in server.objects()]
         assert sorted(names) == ["entries", "entries", "journal"]
-
-
-class TestRetryPolicy:
-    def test_tries_until_it_succeeds(self):
-        """Transient failures are tried again; what is returned at last counts."""
-        outcomes = iter([TransientError("one"), TransientError("two"), "done"])
-
-        def attempt(timeout):
-            assert 0 < timeout <= 5
-            outcome = next(outcomes)
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
-
-        assert RetryPolicy().run("trying", attempt) == "done"
-
-    def test_other_errors_pass(self):
-        """Anything but a transient failure reaches the caller at once."""
-        calls = []
-
-        def attempt(timeout):
-            calls.append(timeout)
-            raise KeyError("k")
-
-        with pytest.raises(KeyError):
-            RetryPolicy().run("trying", attempt)
-        assert len(calls) == 1
 
 
 def test_a_large_entry_over_a_slow_link():

@@ -102,14 +102,6 @@ def test_a_shared_hit_is_hashed_once(cache, tiers, monkeypatch):
     assert hashed.count(len(data) - 32) == 2
 
 
-def test_without_tiers():
-    """A cache of one store has no tiers to show, and nothing to wait for."""
-    cache = cache_of("memory://", MemoryStore)
-    cache.put("k", b"value")
-    assert cache.flush(60) is True
-    assert cache.stats().to_dict()["tiers"] == {}
-
-
 def test_damage_of_both_tiers_is_a_miss(cache, tiers, caplog):
     """An entry that is damaged in both tiers is a counted miss, gone from both, and can be stored again."""
     for tier in tiers:
@@ -119,15 +111,6 @@ def test_damage_of_both_tiers_is_a_miss(cache, tiers, caplog):
     assert stats.misses_by_reason == {"corrupt": 1}
     assert [tier.contains("k") for tier in tiers] == [False, False]
     assert "is not used and will be replaced: k" in caplog.text
-    assert cache.put("k", b"value") is True
-    assert cache.get("k") == b"value"
-
-
-def test_shared_tier_in_trouble_is_a_miss(cache, tiers):
-    """When the shared tier fails a lookup is a miss that says so, and what is compiled is kept by the local tier."""
-    tiers[1].fail("get", StoreUnavailableError("gone"), times=None)
-    assert cache.get("k") is None
-    assert cache.stats().misses_by_reason == {"error": 1}
     assert cache.put("k", b"value") is True
     assert cache.get("k") == b"value"
 
