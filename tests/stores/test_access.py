@@ -384,7 +384,7 @@ def test_a_path_that_sqlite_cannot_open(place, monkeypatch):
     first, second = start(deep), start(deep)
     assert (first.hits, second.hits) == (0, 17)
     assert first.place == str(place / ".cache" / "ejcache")
-    assert "SQLite opens an index at a path of at most" in first.said[0]
+    assert "SQLite opens a database at a path of at most" in first.said[0]
     (check,) = (check for check in doctor.check_directory(deep) if check.name == "trust")
     assert (check.verdict, "another path" in check.advice) == ("warning", True)
     long = Path(str(place.joinpath(*["d" * 60] * 8))[:440].rstrip("/"))

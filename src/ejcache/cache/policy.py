@@ -61,7 +61,7 @@ class Miss(StrEnum):
     CORRUPT = "corrupt"
     """The entry was damaged; it was quarantined."""
     FOREIGN = "foreign"
-    """The index answered with another key's entry; it was quarantined."""
+    """The store answered with another key's entry; it was quarantined."""
     VERSION = "version"
     """The entry is of a format that this version does not read."""
     REJECTED = "rejected"

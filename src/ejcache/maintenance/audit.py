@@ -142,7 +142,7 @@ def _check(store: Store, info: EntryInfo, *, fix: bool) -> _CheckedEntry:
     except StoreError as exc:
         return _CheckedEntry(finding=Finding(info.key, info.size, Problem.UNREADABLE, str(exc)))
     if data is None:
-        # It was deleted after it was listed. If the index still names it, the store's own check reports that.
+        # It was deleted after it was listed.
         return _CheckedEntry()
     try:
         entry.decode(data, key=info.key)

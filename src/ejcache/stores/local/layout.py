@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 FORMAT: Final = 2
 """The layout that this version reads and writes."""
 _FIRST: Final = 1
-"""The layout of an index that had the entries; no version reads it any more."""
+"""The layout that kept entries in one database; no version reads it any more."""
 _TAG: Final = (
     b"Signature: 8a477f597d28d172789f06886806bc55\n"
     b"# This file is a cache directory tag created by ejcache.\n"
@@ -385,13 +385,13 @@ def _is_there(path: str) -> bool:
 
 
 def _why_no_path(root: Path) -> str:
-    """Say why no index can be below `root`, as a sentence; "" if one can."""
-    if os.path.expandvars(root) != str(root):  # diskcache expands it: the index would lie elsewhere
+    """Say why the order of eviction cannot be kept below `root`, as a sentence; "" if one can."""
+    if os.path.expandvars(root) != str(root):  # diskcache expands it: the order would lie elsewhere
         return f"the path {root} has the name of a variable in it ($NAME), which nobody has expanded"
     length = len(os.fsencode(os.path.realpath(root)))
     if length <= LONGEST_ROOT:
         return ""
-    return f"the path {root} has {length} bytes, and SQLite opens an index at a path of at most {LONGEST_ROOT}"
+    return f"the path {root} has {length} bytes, and SQLite opens a database at a path of at most {LONGEST_ROOT}"
 
 
 def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
