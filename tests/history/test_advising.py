@@ -314,7 +314,6 @@ def test_smaller_findings_are_counted():
 
 def test_forms():
     assert document([FINDING], SmallerFindings(2, 0.03)) == {
-        "schema": 1,
         "findings": [
             {
                 "kind": "shape_varies",

@@ -14,7 +14,7 @@ from ejcache.history.asked_again import committed_otherwise, made_anew
 from ejcache.history.buckets import buckets_of
 from ejcache.history.causes import AVOIDABLE, cause, cause_beside
 from ejcache.history.difference import CAPTURED, NUMBER, ORDER, SHAPE
-from ejcache.history.earlier import Earlier, Texts
+from ejcache.history.earlier import BUDGET, Earlier, Texts
 from ejcache.history.findings import (
     ABOUT,
     KINDS,
@@ -55,8 +55,6 @@ _COMPARED: Final = 64
 """Programs of one function, the latest, with which another one is compared."""
 _PATTERN: Final = {SHAPE: 2, NUMBER: 2, CAPTURED: 2}
 """How often a cause must have made a function compile in one process, of those where once is no pattern."""
-_BUDGET: Final = 4_000_000
-"""Characters of all texts that are read for one report."""
 _IGNORE: Final = re.compile(r"#\s*ejcache:\s*ignore(?:\[([\w, ]*)\])?")
 
 
@@ -90,7 +88,7 @@ def advise(
     asked = [with_facts(record.programs, by_key) for record in starts]
     ordered = [by_function(programs) for programs in asked]
     if earlier is None:
-        earlier = Earlier(every, Texts(fetch, budget=_BUDGET))
+        earlier = Earlier(every, Texts(fetch, budget=BUDGET))
     read = [group for groups in ordered for group in groups[:_FUNCTIONS]]
     with earlier.texts.loaded(each for group in read for each in _representatives(group, earlier)):
         found = _found(asked, ordered, earlier, lines_of)

@@ -60,6 +60,8 @@ _UNREAD: Final = 3.0
 """In how many things two programs differ of which a text is not known."""
 _CELL: Final = re.compile(r"/ipykernel_\d+/\d+\.py$|^<ipython-input-|^<stdin>$")
 """The file of what was typed into a notebook or a prompt; of a notebook, each version of a cell has its own."""
+BUDGET: Final = 4_000_000
+"""Characters of all texts that are read for one page of findings or of a report."""
 _LARGEST: Final = 8_000_000
 """Characters of a text that is read."""
 

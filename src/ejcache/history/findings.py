@@ -1,6 +1,6 @@
 """What a finding is, and the forms in which it is shown.
 
-document := {"schema": 1, "findings": [finding …], "smaller_findings": {"number", "saves"}}
+document := {"findings": [finding …], "smaller_findings": {"number", "saves"}}
 finding  := {"kind", "function", "file", "line", "source", "programs", "calls", "seconds",
              "saves": [{"known", "seconds", "of"} …], "sentence", "what_to_do", "help"}
 """
@@ -17,7 +17,6 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_SCHEMA: Final = 1
 LEAST_SAVED: Final = 0.05
 """Seconds that a change must save to be shown unasked; of a large constant, its bytes count."""
 AT_LEAST: Final = "at least"
@@ -147,8 +146,7 @@ def said_of_none(smaller: SmallerFindings) -> list[str]:
 
 def document(findings: Iterable[Advice], smaller: SmallerFindings) -> dict[str, Any]:
     """Return the findings for machines."""
-    found = [finding.to_dict() for finding in findings]
-    return {"schema": _SCHEMA, "findings": found, "smaller_findings": smaller.to_dict()}
+    return {"findings": [each.to_dict() for each in findings], "smaller_findings": smaller.to_dict()}
 
 
 def annotation(finding: Advice) -> str:

@@ -18,7 +18,7 @@ from ejcache.cli.options import Dir, Json, age, flag, option
 from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.history.advise import set_smaller_apart
-from ejcache.history.earlier import Earlier, Texts
+from ejcache.history.earlier import BUDGET, Earlier, Texts
 from ejcache.history.log import lost_before
 from ejcache.journal.start_records import read_starts
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 _DAY: Final = 86_400.0
 _MOST_STARTS: Final = 500
 """Records of other processes that are read from shared storage."""
-_BUDGET: Final = 4_000_000
-"""Characters of all texts that are read for one report."""
 
 
 def report(
@@ -74,7 +72,7 @@ def report(
         return _compare(compare, records, as_json=as_json)
     if not records:
         raise NotFoundError("no start was recorded, or none of that time and cache")
-    earlier = Earlier(starts, Texts(budget=_BUDGET), lost_before=lost_before(starts))
+    earlier = Earlier(starts, Texts(budget=BUDGET), lost_before=lost_before(starts))
     findings, smaller = set_smaller_apart(findings_of(records, earlier=earlier))
     is_page = html is not None or show
     found = build(

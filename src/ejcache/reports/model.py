@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.compile_time import CompileTime
 from ejcache.history.causes import NEW, OF_TEXTS, OUTCOMES, Cause, cause, title_of
 from ejcache.history.earlier import Earlier, Texts
-from ejcache.history.findings import SmallerFindings
+from ejcache.history.findings import SmallerFindings, document
 from ejcache.history.program import is_of_jax
 from ejcache.journal.line import HIT, saved_seconds, seconds_to_get
 from ejcache.journal.start_records import beginning_of, in_starts
@@ -318,8 +318,7 @@ class Report:
             "dropped": self.dropped,
             "disk": [asdict(each) for each in self.disk],
             "tuned": self.tuned,
-            "findings": [each.to_dict() for each in self.findings],
-            "smaller_findings": self.smaller_findings.to_dict(),
+            **document(self.findings, self.smaller_findings),
             "compiled_in": dict(self.compiled_in),
         }
 
