@@ -1,13 +1,14 @@
 """One JAX of each minor version since 0.4.38, and the newest pre-release: does ejcache serve its starts?
 
-    python tools/each_jax.py --seconds 300
+    python tools/each_jax.py --seconds 400
 
 For each version, in an environment of its own that is kept in `.venv-jax/`: six small programs with JAX's own cache and
 no floor, twice; then with ejcache, twice, with a damaged entry, with a cache that is too small, and twice with a bucket
 on loopback. The values must be equal, the hits at least JAX's own, and nothing may be warned of that the programs
 without ejcache are not warned of. Then come the cases of `tests/programs/every_jax.py`: callbacks, forbidden
 compilations, `warm`, a tuned operation, serialised executables, events, errors, `why`, processes that start together,
-and two ranks, which also share what the first one compiles.
+and two ranks, which also share what the first one compiles. Last come the pairs of `tests/keys/key_pairs.toml`: one
+program must have one key, and two programs must have two.
 
 What does not fit into the time is left out. The versions take turns by the date, and the last lines say which ran.
 Exits with 1 if a version fails, and with 0 where no environment can be made.
@@ -160,14 +161,23 @@ _STAMP: Final = re.compile(r"^([A-Z])\d{4} [\d:.]+ +\d+ ")
 """The time and the process of a line of XLA's log."""
 
 
+def bare_environment(**variables: str) -> dict[str, str]:
+    """The environment of a process that has ejcache as it is here, and none of the person's settings."""
+    kept = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH")
+    found = {name: os.environ[name] for name in kept if name in os.environ}
+    return found | {
+        "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "JAX_PLATFORMS": "cpu",
+        **variables,
+    }
+
+
 def start(python: Path, mode: str, place: str, **variables: str) -> Start:
     """Start the six programs: `jax` with JAX's own cache, `ours` with ejcache."""
-    kept = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH")
-    env = {name: os.environ[name] for name in kept if name in os.environ}
-    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1", **variables}
-    done = subprocess.run(
-        [python, str(PROGRAMS), mode, place], env=env, capture_output=True, text=True, check=False, timeout=240
-    )
+    command = [str(python), str(PROGRAMS), mode, place]
+    env = bare_environment(**variables)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=240)
     said = [line for line in done.stderr.splitlines() if line.strip()]
     lines = [_STAMP.sub(r"\1 ", line) for line in said]
     if done.returncode or not done.stdout.startswith("{"):
@@ -256,7 +266,7 @@ def check(python: Path, server: str) -> str:
         said = f"{warm.hits} hits of {first.counted['misses']}, {began}; {damaged} damaged; {own[1].seconds:.1f} s of"
         said += f" processor with JAX's own, {warm.seconds:.1f} s with ejcache"
         said += f"; {check_cases(python, scratch)} cases"
-        return said
+        return f"{said}; {check_keys(python)}"
 
 
 # -- what depends on the version -----------------------------------------------------------------------------------
@@ -268,12 +278,9 @@ _CALLBACKS_SINCE: Final = (0, 11)
 
 def begin(python: Path, home: str, case: str, place: str, *words: str) -> subprocess.Popen[str]:
     """Begin a case in a process of its own."""
-    kept = ("PATH", "TMPDIR", "LANG", "LD_LIBRARY_PATH")
-    env = {name: os.environ[name] for name in kept if name in os.environ}
-    env |= {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": home}
     command = [str(python), str(CASES), case, place, *words]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, env=bare_environment(HOME=home), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
 def said_by(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -359,6 +366,22 @@ def check_cases(python: Path, scratch: str) -> int:
     return len(cases)
 
 
+def check_keys(python: Path) -> str:
+    """Make the keys of all pairs of compilations; how many there are, and which this JAX cannot be asked for.
+
+    Raises:
+        FailedError: two programs have one key, or one program has two.
+    """
+    command = [str(python), str(ROOT / "tools" / "key_table.py"), "--count"]
+    done = subprocess.run(command, env=bare_environment(), capture_output=True, text=True, check=False, timeout=300)
+    require(done.returncode == 0, f"keys: {' | '.join(done.stderr.splitlines()[-5:])}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    require(not found["wrong"], f"keys: wrong of {found['wrong']}")
+    said = f"{found['same']} pairs with one key, {found['different']} with two"
+    left_out = [f"{title} ({because})" for title, because in found["left_out"].items()]
+    return f"{said}, not of this JAX: {', '.join(left_out)}" if left_out else said
+
+
 class Run:
     """The versions of one run, two at a time.
 
@@ -408,7 +431,7 @@ class Run:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=300.0, help="what would not end within so many is left out")
+    parser.add_argument("--seconds", type=float, default=400.0, help="what would not end within so many is left out")
     parser.add_argument("--place", type=Path, default=ROOT / ".venv-jax", help="where the environments are kept")
     parser.add_argument("--day", type=int, default=dt.datetime.now(tz=dt.UTC).toordinal())
     parser.add_argument("--only", action="append", default=[], help="a version; may be given again")

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Measure the pairs of tests/keys/key_pairs.toml with the installed JAX, and write tests/keys/key_pairs.md.
 
-    python tools/key_table.py [--check]
+    python tools/key_table.py [--check | --count]
 
-With `--check` nothing is written, and the exit status is 1 if the page is not what would be written.
+With `--check` nothing is written, and the exit status is 1 if the page is not what would be written. With `--count`
+nothing is written either: a line of JSON says how many pairs have the keys that they must have, which do not, and which
+this JAX cannot be asked for, and why.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,8 +28,8 @@ HEAD = """\
 # Which programs have one key
 
 This page is made by `python tools/key_table.py` with JAX {jax}, jaxlib {jaxlib}, {libtpu}; the
-pairs are those of `tests/keys/key_pairs.toml`, and `tests/keys/test_key_pairs.py` measures them with every JAX that
-is tested.
+pairs are those of `tests/keys/key_pairs.toml`. `tests/keys/test_key_pairs.py` measures them, and `tools/each_jax.py`
+does so with one JAX of each minor version.
 
 JAX is asked to compile both programs of a pair, each in the process that the pair describes. What JAX hands to its
 cache gets two keys there: ejcache's, and that of JAX's own cache. A GPU, a TPU, Neuron and a plug-in are the CPU under
@@ -115,13 +118,34 @@ def _word(same: bool, one_key: bool) -> str:
     return text if same == one_key else f"**{text}**"
 
 
+def count(measured: Sequence[Any]) -> dict[str, Any]:
+    """How many pairs have the right keys, and which have not; those that are known are left out."""
+    found: dict[str, Any] = {"same": 0, "different": 0, "wrong": []}
+    for one in measured:
+        if one.pair.known:
+            continue
+        if one.ours == one.pair.same and one.untouched:
+            found["same" if one.pair.same else "different"] += 1
+        else:
+            found["wrong"].append(one.pair.title)
+    return found
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--check", action="store_true", help="write nothing, and compare with the page")
+    ways.add_argument("--count", action="store_true", help="write nothing, and print how many are right")
     options = parser.parse_args(argv)
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     measuring = importlib.import_module("key_measuring")
-    text = page(measuring.measure(measuring.read_pairs()))
+    pairs = measuring.read_pairs()
+    measured = measuring.measure(pairs)
+    if options.count:
+        left_out = {pair.title: pair.because for pair in pairs if not measuring.can_be_asked(pair)}
+        print(json.dumps({**count(measured), "left_out": left_out}))
+        return 0
+    text = page(measured)
     if options.check:
         return int(not PAGE.exists() or PAGE.read_text() != text)
     PAGE.write_text(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,9 @@ from ejcache.jax_integration.lowering import module_digest, private_functions
 from ejcache.jax_integration.lowering.kernels import strip_mosaic_config
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.lowering.private_functions import base_name, content_name, function_order
+from ejcache.jax_integration.seam import kernel_dialects
 from ejcache.jax_integration.seam.compiling import module_text
+from ejcache.jax_integration.seam.parts import Part
 
 MAIN = """
 module @jit_f attributes {{mhlo.num_partitions = 1 : i32}} {{
@@ -332,6 +335,28 @@ def test_debug_locations_within_tpu_kernels_do_not_count():
         "no JSON",
     ]
     assert len({first, *(with_kernel("tpu_custom_call", d) for d in different)}) == len(different) + 1
+
+
+def test_a_jax_that_lacks_a_dialect_reads_the_kernels_of_the_others(monkeypatch):
+    """JAX 0.4.38 has none of Mosaic's for GPUs."""
+    monkeypatch.delattr("jaxlib.mosaic.python.mosaic_gpu")
+    monkeypatch.setitem(sys.modules, "jaxlib.mosaic.python.mosaic_gpu", None)
+    here, moved = (with_kernel("__gpu$xla.gpu.triton", {"ir": kernel_bytes(place, 1)}) for place in ("a.py", "b.py"))
+    assert here == moved
+
+
+def test_a_jax_that_does_not_let_kernels_be_read_gives_their_programs_keys(monkeypatch, caplog):
+    """The lines of a kernel's source count then, which is said in one line."""
+    needs = {"jax._src.interpreters.mlir": ("upstream_dialects_of_another_version",)}
+    monkeypatch.setattr(kernel_dialects, "PART", Part(kernel_dialects.PART.gives, needs))
+    here, again, moved, other = (
+        with_kernel("__gpu$xla.gpu.triton", {"ir": kernel_bytes(place, value)})
+        for place, value in (("a.py", 1), ("a.py", 1), ("b.py", 1), ("a.py", 2))
+    )
+    assert here == again
+    assert len({here, moved, other}) == 3
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("ejcache")]
+    assert "upstream_dialects_of_another_version is gone" in line
 
 
 def test_a_pallas_kernel_that_moved_is_the_same():

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import jax
 from helpers import ROOT, variables_to_clear
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -83,7 +85,10 @@ class Side:
 class Pair:
     """Two compilations that are the same or are not.
 
-    `known` is why two compilations of one program have two keys all the same: nobody has shown that they may share.
+    Attributes:
+        known: why two compilations of one program have two keys all the same: nobody has shown that they may share.
+        since: the first minor version of JAX that can be asked for both; empty if each can.
+        because: why no older one can.
     """
 
     title: str
@@ -91,6 +96,8 @@ class Pair:
     one: Side
     other: Side
     known: str = ""
+    since: str = ""
+    because: str = ""
 
 
 @dataclass(frozen=True)
@@ -155,7 +162,7 @@ def read_pairs() -> list[Pair]:
             same=kind == "same",
             one=_side(row["one"]),
             other=_side(row["other"]),
-            known=row.get("known", ""),
+            **{name: row[name] for name in ("known", "since", "because") if name in row},
         )
         for kind in ("same", "different")
         for row in tables[kind]
@@ -173,8 +180,14 @@ def make_keys(sides: Iterable[Side]) -> dict[tuple[Process, Case], dict[str, Any
         return _run(groups, Path(scratch))
 
 
+def can_be_asked(pair: Pair) -> bool:
+    """True if the installed JAX can be asked for both sides of a pair."""
+    return jax.__version_info__ >= tuple(int(part) for part in pair.since.split(".") if part)
+
+
 def measure(pairs: list[Pair]) -> list[Measured]:
-    """Make the keys of all sides, and compare them."""
+    """Make the keys of all sides, and compare them; those that this JAX cannot be asked for are left out."""
+    pairs = list(filter(can_be_asked, pairs))
     found = make_keys(one for pair in pairs for one in (pair.one, pair.other))
     measured = []
     for pair in pairs:
@@ -203,18 +216,34 @@ def measure(pairs: list[Pair]) -> list[Measured]:
 
 def _run(groups: dict[Process, list[Case]], scratch: Path) -> dict[tuple[Process, Case], dict[str, Any]]:
     found = _Found()
+    # A process that starts anew, and a pod, wait for much that takes no processor.
+    with ThreadPoolExecutor() as pool:
+        jobs = [
+            pool.submit(_run_forked, groups, scratch, found),
+            pool.submit(_run_pods, groups, scratch, found),
+            *(pool.submit(_run_alone, process, groups, scratch, found) for process in groups if process.python),
+        ]
+    for job in jobs:
+        job.result()
+    assert not found.failures, "\n\n".join(found.failures)
+    return found.keys
+
+
+def _run_forked(groups: dict[Process, list[Case]], scratch: Path, found: _Found) -> None:
     forked = {process: cases for process, cases in groups.items() if not process.python and process.rank is None}
     lines = [json.dumps(_order(process, cases, scratch)) for process, cases in forked.items()]
     answers = _communicate([], "SERVER", "\n".join([*lines, ""]), scratch)
     for (process, cases), answer in zip(forked.items(), answers, strict=True):
         found.add(process, cases, answer)
-    for process, cases in groups.items():
-        if process.python:
-            order = _order(process, cases, scratch)
-            [answer] = _communicate(
-                list(process.python), "ALONE", json.dumps(order), scratch, env=order["process"]["env"]
-            )
-            found.add(process, cases, answer)
+
+
+def _run_alone(process: Process, groups: dict[Process, list[Case]], scratch: Path, found: _Found) -> None:
+    order = _order(process, groups[process], scratch)
+    [answer] = _communicate(list(process.python), "ALONE", json.dumps(order), scratch, env=order["process"]["env"])
+    found.add(process, groups[process], answer)
+
+
+def _run_pods(groups: dict[Process, list[Case]], scratch: Path, found: _Found) -> None:
     ranks = {process: cases for process, cases in groups.items() if process.rank is not None}
     for bare in {replace(process, rank=0) for process in ranks}:
         pod = [replace(bare, rank=rank) for rank in (0, 1)]
@@ -226,8 +255,6 @@ def _run(groups: dict[Process, list[Case]], scratch: Path) -> dict[tuple[Process
             assert rank.returncode == 0, rank.stderr
             [line] = [line for line in rank.stdout.splitlines() if line.startswith("KEYS ")]
             found.add(process, cases, json.loads(line.removeprefix("KEYS ")))
-    assert not found.failures, "\n\n".join(found.failures)
-    return found.keys
 
 
 class _Found:

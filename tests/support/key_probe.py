@@ -19,7 +19,6 @@ import io
 import json
 import os
 import sys
-import types
 import warnings
 from pathlib import Path
 
@@ -91,6 +90,17 @@ def exchange_jaxlib(folder: Path) -> None:
     jaxlib.__file__ = str(folder / "__init__.py")
 
 
+class CalledOtherwise:
+    """A back end under the name of another platform."""
+
+    def __init__(self, backend, platform: str) -> None:
+        self.platform = platform
+        self._backend = backend
+
+    def __getattr__(self, name: str):
+        return getattr(self._backend, name)
+
+
 # -- where the keys are made ----------------------------------------------------------------------------------------
 
 changes: list[str] = []
@@ -133,12 +143,7 @@ def watch(process: dict) -> None:
 
     def compile_or_get_cached(backend, computation, devices, options, callbacks, *rest):
         if process["platform"]:
-            backend = types.SimpleNamespace(
-                platform=process["platform"],
-                platform_version=backend.platform_version,
-                devices=backend.devices,
-                local_device_count=backend.local_device_count,
-            )
+            backend = CalledOtherwise(backend, process["platform"])
         options, sentinel = copy.deepcopy(options), None
         if "://" in process.get("url", "memory://"):
             seam.set_xla_caches(options, {})  # JAX makes nothing of URLs
@@ -155,18 +160,13 @@ def watch(process: dict) -> None:
         before = state(computation, options)
         call = seam.JaxCall(None, (backend, computation, devices, options, callbacks), rest)
         settings = compiler.settings()
-        try:
-            key = pipeline._compilation(call, settings, compiler.cache_of(settings), sentinel=sentinel).key
-        except Exception as exc:
-            key = None
-            if not getattr(exc, "skip", None):
-                print(exc, file=sys.stderr)
+        key = pipeline._compilation(call, settings, compiler.cache_of(settings), sentinel=sentinel).key
         untouched = state(computation, options) == before
         raise Stop(
             {
-                "ours": None if key is None else key.text,
+                "ours": key.text,
                 "theirs": key_of_jax(options, backend, computation, devices, sentinel),
-                "components": dict(key.components) if key else {},
+                "components": dict(key.components),
                 "untouched": untouched,
             }
         )
@@ -264,7 +264,9 @@ def serve() -> None:
         child = os.fork()
         if child == 0:
             carry_out(line)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        if status:  # of a signal, so that it has answered nothing
+            write(json.dumps(f"signal {os.WTERMSIG(status)} ended it"), 1)
 
 
 def carry_out(line: str) -> None:

@@ -8,9 +8,25 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
+
+try:
+    from jax.experimental.layout import DeviceLocalLayout as Layout  # before JAX 0.7
+except ImportError:
+    from jax.experimental.layout import Layout
+try:
+    from jax.experimental.layout import Format
+except ImportError:  # before JAX 0.6
+    from jax.experimental.layout import Layout as Format
+try:
+    from jax import ffi
+except ImportError:  # before JAX 0.5
+    from jax.extend import ffi
+try:
+    from jax import shard_map
+except ImportError:  # before JAX 0.6
+    from jax.experimental.shard_map import shard_map
 
 
 def array(*shape, dtype="float32", sharding=None):
@@ -145,7 +161,7 @@ def mapped(*, devices=(0, 1), axis="x", operation="psum"):
         return jax.lax.ppermute(x, axis, turn)
 
     out = P() if operation == "psum" else P(axis)
-    body = jax.shard_map(mapped, mesh=mesh, in_specs=P(axis), out_specs=out)
+    body = shard_map(mapped, mesh=mesh, in_specs=P(axis), out_specs=out)
     return jax.jit(body), (array(8, sharding=NamedSharding(mesh, P(axis))),)
 
 
@@ -185,7 +201,7 @@ def foreign(*, target="a_kernel", **attributes):
     """A call of a kernel of one's own; an address of nothing stands for it, since the program is not run."""
 
     def foreign(x):
-        return jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, **attributes)
+        return ffi.ffi_call(target, jax.ShapeDtypeStruct(x.shape, x.dtype))(x, **attributes)
 
     return jax.jit(foreign), (array(4),)
 
@@ -327,7 +343,7 @@ def collective_order(*, axis="x"):
         return jax.lax.psum(x, axis)
 
     spec = P(None if axis == "x" else "x", None if axis == "y" else "y")
-    body = jax.shard_map(collective_order, mesh=mesh, in_specs=P("x", "y"), out_specs=spec)
+    body = shard_map(collective_order, mesh=mesh, in_specs=P("x", "y"), out_specs=spec)
     return jax.jit(body), (array(4, 4, sharding=NamedSharding(mesh, P("x", "y"))),)
 
 

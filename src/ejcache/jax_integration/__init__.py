@@ -14,7 +14,8 @@ PROVEN: Final = ("0.10", "0.11", "0.12")
 NEEDED: Final = f"JAX {PROVEN[0]} to {PROVEN[-1]}"
 _PARTS: Final = (
     *("arguments", "autotune.tracing", "backends", "compilation_watch", "compiling"),
-    *("coordination_service", "flags", "pickling", "topologies", "trace_settings", "tracebacks", "watching"),
+    *("coordination_service", "flags", "kernel_dialects", "pickling", "topologies", "trace_settings", "tracebacks"),
+    "watching",
 )
 """The modules of the seam that have a `PART`."""
 

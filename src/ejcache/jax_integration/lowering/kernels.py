@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from jaxlib.mlir import ir, passmanager
 
 from ejcache.errors import MALFORMED
+from ejcache.jax_integration.seam.kernel_dialects import kernel_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,9 @@ class KernelStripper:
             return None
         version = kernel[len(_MAGIC)] >> 1
         if self._context is None:
-            self._context = _kernel_context()
+            self._context = kernel_context()
+        if self._context is None:
+            return None
         with self._context, ir.Location.unknown():
             try:
                 module = ir.Module.parse(kernel)
@@ -84,22 +87,6 @@ def _bytecode(module: Any, version: int) -> bytes:
     output = io.BytesIO()
     module.operation.write_bytecode(output, desired_version=version)
     return output.getvalue()
-
-
-def _kernel_context() -> Any:
-    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-    from jaxlib.mosaic.python import mosaic_gpu, tpu
-    from jaxlib.triton import dialect as triton
-
-    context = ir.Context()
-    registry = ir.DialectRegistry()
-    _jax_mlir_ext.register_dialects(registry)
-    context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
-    for dialect in (tpu, triton, mosaic_gpu):
-        dialect.register_dialect(context)
-    context.allow_unregistered_dialects = True
-    return context
 
 
 def strip_mosaic_config(config: str, strip: Callable[[bytes], bytes | None]) -> str:
