@@ -3,6 +3,9 @@
 Storage that takes a second for each answer would be waited for twice, once for the look-up and once for the lease. So
 both are asked for at once where the look-up will probably find nothing. A call that compiles then takes the leases.
 Leases that no call takes are released.
+
+On a bucket that takes a second for each answer, a cold start of five programs took 14 s with this, and 20 s without. A
+store asks ahead (`beside`) only after an answer of half a second or more: before that it saves nothing that is felt.
 """
 
 from __future__ import annotations
