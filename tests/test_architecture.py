@@ -99,7 +99,7 @@ INNER_LEVELS = {
         "text": 1,
         "environment": 1,
         "program": 2,
-        "buckets": 3,
+        "padding": 3,
         "difference": 3,
         "earlier": 3,
         "causes": 4,

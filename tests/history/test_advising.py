@@ -7,9 +7,9 @@ import random
 import pytest
 
 from ejcache.history.advise import SMALLEST, advise, of_function, set_smaller_apart
-from ejcache.history.buckets import buckets, buckets_of
 from ejcache.history.difference import ARGUMENTS, SHAPE, kind_of_signatures, program_differences
 from ejcache.history.findings import Advice, Saving, SmallerFindings, annotation, document
+from ejcache.history.padding import buckets, buckets_of
 from ejcache.history.program import argument_types
 from ejcache.history.text import Places, SourceFiles, read_text
 from ejcache.journal.line import HIT, STORED, ProgramRecord

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ejcache.cache.policy import Miss
 from ejcache.cache.stats import Skip
 from ejcache.history import difference as differ
-from ejcache.history.buckets import buckets_of
 from ejcache.history.definitions import definition_of
 from ejcache.history.environment import ARROW, Difference, environment_differences
+from ejcache.history.padding import buckets_of
 from ejcache.history.program import argument_types, caller_of, digest_of
 from ejcache.history.text import SourceFiles, read_text, spell_types
 from ejcache.journal.line import STORED

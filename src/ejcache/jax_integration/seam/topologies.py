@@ -1,5 +1,6 @@
-"""Topologies: as a key has them, and their devices, which a process can compile for without having them. A part of the
-seam.
+"""Topologies as a key has them, their devices, which may be elsewhere, and the memory that a program needs there.
+
+A part of the seam.
 
 Read for this: jax 0.10.2 and 0.12.0.1, `cache_key.py`, `jax/experimental/topologies.py` and `xla_bridge.py`.
 """
