@@ -94,7 +94,7 @@ class Publisher:
                     # The text goes first: nothing may be written after the entry that could evict it.
                     text = compiling.module_text(compilation.module)
                     record = record._replace(module=writer.write_text(text, settings, program=compilation.name))
-                skip, size = self._write(compilation, record, raw)
+                skip, size = self._write(writer, compilation, record, raw)
                 record = record._replace(size=size)
             except Exception as exc:
                 # A failure of ours must not take the executable from the program.
@@ -152,7 +152,7 @@ class Publisher:
         record = ProgramRecord(name, url=cache.url, outcome=reason, compile_seconds=seconds["compiled"])
         _log(cache, settings, record, None, seconds)
 
-    def _write(self, compilation: Compilation, record: ProgramRecord, raw: bytes) -> WriteResult:
+    def _write(self, writer: EntryWriter, compilation: Compilation, record: ProgramRecord, raw: bytes) -> WriteResult:
         cache, settings, profile = compilation.cache, compilation.settings, compilation.profile
         backend = compilation.placement.backend
         where = _stored_key(compilation)
@@ -179,7 +179,6 @@ class Publisher:
             extra=extra,
         )
         # Each host of the program needs one of its own; also in place of a copy that ends processes.
-        writer = EntryWriter(cache)
         stays = compilation.stays_here = cache.is_local_only(record.compile_seconds, settings)
         if compilation.publisher == 0 or compilation.is_suspected or stays:
             is_useless = where in compilation.unloadable or compilation.is_suspected
