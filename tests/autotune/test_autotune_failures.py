@@ -85,7 +85,7 @@ def seen(x):
     return x
 
 def slowly(x):
-    return x + 0 * jax.lax.fori_loop(0, 300_000, lambda _, y: jnp.sin(y) + 1, x)
+    return x + 0 * jax.lax.fori_loop(0, 50_000, lambda _, y: jnp.sin(y) + 1, x)
 
 @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="preempted", store=store, tuner=Tuner(workers=1))
 def op(x, *, n):
@@ -261,7 +261,7 @@ def test_a_candidate_that_works_only_under_jit(tmp_path, caplog):
     def op(x, *, n):
         if n == 2 and not isinstance(x, jax.core.Tracer):
             raise RuntimeError("17 TB are needed")
-        return x + 0 * jax.lax.fori_loop(0, (2 - n) * 200_000, lambda _, y: jnp.sin(y) + 1, x)
+        return x + 0 * jax.lax.fori_loop(0, (2 - n) * 50_000, lambda _, y: jnp.sin(y) + 1, x)
 
     x = jnp.ones(4)
     assert op.tune(x).configuration == {"n": 2}

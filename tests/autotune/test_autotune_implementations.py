@@ -25,10 +25,10 @@ def walked(x, steps):
 
 
 def slow(x):
-    return walked(x, 400_000)
+    return walked(x, 100_000)
 
 
-@autotuned(configs=[Steps(200_000), Steps(4)], name="looped")
+@autotuned(configs=[Steps(50_000), Steps(4)], name="looped")
 def looped(x, *, config):
     return walked(x, config.count)
 
@@ -69,7 +69,7 @@ def test_the_fastest_implementation_with_its_configuration_is_chosen(store, tmp_
 def test_the_first_implementation_is_the_default(store):
     """Without a measurement the first implementation runs, with its own default."""
     walk, x = operation(store, {"looped": looped, "slow": slow}), jnp.ones(8)
-    assert walk.bound((x,), {}).default() == Implementation("looped", Steps(200_000))
+    assert walk.bound((x,), {}).default() == Implementation("looped", Steps(50_000))
     assert walk.bound((x,), {}).candidates()[-1] == Implementation("slow")
 
 
