@@ -37,7 +37,9 @@ def test_sizes(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "ten", "-5", "10 XB", "iB", "5i", "1e9", "-1", True, 1.5, float("nan"), *HUGE])
+@pytest.mark.parametrize(
+    "text", ["", "ten", "-5", "10 XB", "10GBB", "iB", "5i", "1e9", "-1", True, 1.5, float("nan"), *HUGE]
+)
 def test_a_bad_size_is_one_clear_sentence(text):
     """The message names the setting, the value it got and what is accepted."""
     with pytest.raises(SettingError) as caught:
