@@ -181,6 +181,13 @@ def test_what_cannot_be_described_is_neither_measured_nor_remembered(store):
         op(X, Opaque(64))
 
 
+def test_names_without_an_order_run_with_the_guess(store):
+    """JAX takes no such dictionary apart, and the undecorated function runs with it."""
+    op = autotuned(configs=[{"n": 1}, {"n": 2}], name="op", store=store)(lambda x, names, *, n: x * n * names["a"])
+    np.testing.assert_array_equal(op(X, {"a": 3, 1: 4}), X * 3)
+    assert list(store.records()) == []
+
+
 def test_closures_over_graphs_have_keys_or_none_and_never_hang(store):
     """Links back are described by their place; a graph with too many paths counts as opaque."""
 

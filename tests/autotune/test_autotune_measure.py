@@ -377,7 +377,7 @@ def test_compiler_flags_are_in_the_key(monkeypatch):
     def named(flags):
         monkeypatch.setenv("XLA_FLAGS", flags)
         device.environment_of.cache_clear()
-        return set(device.device_and_environment((jnp.ones(3),), {})[1])
+        return set(device.device_and_environment([jnp.ones(3)])[1])
 
     plain = named("")
     assert "cores" in plain

@@ -132,14 +132,18 @@ class Call(abc.ABC):
         # Settings at their default are left out, so that keys from before they existed stay valid.
         if settings := changed_trace_settings():
             call["settings"] = settings
-        # Looked for now: the stand-ins for tracers, with which the call may be measured later, do not show the axes.
-        leaves = split_arguments(self.args, self.kwargs, self.names)
+        try:
+            leaves = split_arguments(self.args, self.kwargs, self.names)
+        except ValueError as exc:
+            # Of a dictionary whose names have no order, JAX makes no leaves; eagerly, the operation may take it.
+            self.describer.unhashable.append(f"JAX cannot take its arguments apart: {str(exc).splitlines()[0]}")
+            leaves = split_arguments((), {})
         self.differentiated = leaves.differentiated and not gradient
         self.part = DIFFERENTIATED if self.differentiated else ""
         self.axes, mapped = leaves.axes, leaves.mapped()
         if mapped:
             call[MAPPED] = mapped
-        device, environment = device_and_environment(self.args, self.kwargs)
+        device, environment = device_and_environment(leaves.leaves)
         return RecordKey(operation, version, device, environment, call)
 
     def described(self) -> dict[str, Any]:
@@ -172,7 +176,6 @@ class Call(abc.ABC):
                 default=NO_CONFIGURATION if default is None else default,
                 known=known,
                 names=self.names,
-                axes=self.axes,
                 differentiated=self.differentiated,
                 starts=self._starts,
                 history=lambda: self._history(known),
@@ -189,7 +192,7 @@ class Call(abc.ABC):
             configuration, tuner = self.restored(stored, Source.TUNED), self.tuner()
             return tuner.agrees(
                 self.build, self.args, self.kwargs, default=self.default(), other=configuration, names=self.names,
-                axes=self.axes, differentiated=self.differentiated, operation=self.key.operation,
+                differentiated=self.differentiated, operation=self.key.operation,
             )  # fmt: skip
         finally:
             _being_measured.reset(token)

@@ -66,11 +66,11 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         trace_fingerprint,
     )
 
-    leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
-    parts: list[Any] = [treedef]
     place = None
     snapshot = _Snapshot()
     try:
+        leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+        parts: list[Any] = [treedef]
         if treedef.num_nodes - treedef.num_leaves > _OWN_NODES:
             parts.append(snapshot.of_nodes(treedef))
         for leaf in leaves:
@@ -88,7 +88,7 @@ def fingerprint(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         parts += (place, trace_fingerprint(), mapped_axes(leaves), is_differentiated(leaves))
         found = tuple(parts)
         hash(found)
-    except TypeError:
+    except (TypeError, ValueError):
         return None
     return found
 

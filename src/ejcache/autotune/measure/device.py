@@ -21,7 +21,7 @@ from ejcache.settings.environment import all_variables, environment_variable
 from ejcache.util.processes import cores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 def device_of(leaves: Iterable[Any]) -> Any:
@@ -38,11 +38,9 @@ def device_of(leaves: Iterable[Any]) -> Any:
     return jax.local_devices(backend=configured)[0] if isinstance(configured, str) else configured
 
 
-def device_and_environment(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    """Return the kind of device that the call runs on, and the environment part of its key."""
-    import jax
-
-    device = device_of(leaf for leaf in jax.tree_util.tree_leaves((tuple(args), dict(kwargs))) if is_array(leaf))
+def device_and_environment(leaves: Sequence[Any]) -> tuple[str, dict[str, str]]:
+    """Return the kind of device that a call with these leaves runs on, and the environment part of its key."""
+    device = device_of(leaf for leaf in leaves if is_array(leaf))
     return str(device.device_kind), {**dict(environment_of(device)), **kernel_limits()}
 
 

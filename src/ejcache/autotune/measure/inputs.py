@@ -189,7 +189,6 @@ def split_arguments(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     names: Sequence[str] = (),
-    axes: tuple[MappedAxis, ...] | None = None,
     *,
     differentiated: bool | None = None,
 ) -> Inputs:
@@ -199,7 +198,6 @@ def split_arguments(
         args: positional arguments.
         kwargs: keyword arguments.
         names: of the positional arguments.
-        axes: over which `jax.vmap` maps the call; None to look for them in tracers.
         differentiated: the caller needs gradients; None to look at the tracers.
     """
     import jax
@@ -213,7 +211,7 @@ def split_arguments(
         dynamic=tuple(is_array(leaf) for leaf in leaves),
         treedef=treedef,
         names=tuple(_name(path, names) for path, _ in flat),
-        axes=mapped_axes(leaves) if axes is None else axes,
+        axes=mapped_axes(leaves),
         differentiated=is_differentiated(leaves) if differentiated is None else differentiated,
     )
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.search import Times
     from ejcache.autotune.measure.space import CallSpace
     from ejcache.autotune.records.record import RecordKey
-    from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 
 TUNER_VERSION: Final = 4
@@ -118,7 +117,6 @@ class Tuner:
         default: Any = NO_CONFIGURATION,
         known: Record | None = None,
         names: Sequence[str] = (),
-        axes: tuple[MappedAxis, ...] | None = None,
         differentiated: bool | None = None,
         starts: Callable[[], Mapping[str, CandidateOrigin]] = dict,
         history: Callable[[], Sequence[tuple[Times, CandidateOrigin]]] = tuple,
@@ -136,7 +134,6 @@ class Tuner:
             default: a winner must beat it. If it is not given or fails, the fastest candidate wins.
             known: an earlier record of the call. Its candidates are not measured again.
             names: of the positional arguments.
-            axes: over which `jax.vmap` maps the call; None to look for them in tracers.
             differentiated: the winner's gradient has to be right, too; None to look at the tracers.
             starts: returns configurations, canonical JSON, that many candidates begin with, and why.
             history: returns the times in records of the operation, and the origin of candidates from there.
@@ -150,7 +147,7 @@ class Tuner:
             SpansProcessesError: the call runs on devices of other processes.
             UsageError: there are no candidates, or one still runs on the device.
         """
-        inputs = split_arguments(args, kwargs, names, axes, differentiated=differentiated)
+        inputs = split_arguments(args, kwargs, names, differentiated=differentiated)
         refuse_spanning(inputs.leaves, name=key.operation)
         trials = [*_trials(candidates, default), *_measured_before(space, known, default)]
         progress = Progress(key.operation)
@@ -173,7 +170,6 @@ class Tuner:
         default: Any,
         other: Any,
         names: Sequence[str] = (),
-        axes: tuple[MappedAxis, ...] | None = None,
         differentiated: bool | None = None,
         operation: str = "",
     ) -> bool:
@@ -186,11 +182,10 @@ class Tuner:
             default: the operation's own configuration.
             other: the configuration.
             names: of the positional arguments.
-            axes: over which `jax.vmap` maps the call.
             differentiated: its gradient has to be right, too; None to look at the tracers.
             operation: the name, for messages.
         """
-        inputs = split_arguments(args, kwargs, names, axes, differentiated=differentiated)
+        inputs = split_arguments(args, kwargs, names, differentiated=differentiated)
         refuse_spanning(inputs.leaves, name=operation)
         trials = _trials([other], default)
         if len(trials) == 1:
