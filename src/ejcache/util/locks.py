@@ -138,6 +138,8 @@ class ThreadLock(_ReentrantLock):
         super().__init__()
         self._what = what
         self._deadline = threading.local()
+        lock: Any = self  # which type checkers do not take for an RLock
+        self._asked = threading.Condition(lock)
 
     def until(self, deadline: float) -> Self:
         """Return this lock, for a `with` statement of this thread that waits until `deadline` (monotonic seconds)."""
@@ -146,9 +148,8 @@ class ThreadLock(_ReentrantLock):
 
     def owned(self) -> bool:
         """True if this thread holds the lock."""
-        lock: Any = self  # which type checkers do not take for an RLock
         try:
-            threading.Condition(lock).notify(0)  # it wakes nobody, and refuses where this thread has not the lock
+            self._asked.notify(0)  # it wakes nobody, and refuses where this thread has not the lock
         except RuntimeError:
             return False
         return True
