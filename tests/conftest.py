@@ -56,6 +56,9 @@ for _name in variables_to_clear(os.environ):
     if _name != "JAX_PLATFORMS":
         del os.environ[_name]
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Tests compile thousands of small programs, and how quick those are in the end interests none of them. It halves what
+# XLA takes, and is a part of every key as any other flag.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 # A search for credentials goes on in its thread when the test that began it has left it, and its warnings would be
 # counted by a later test.
@@ -250,6 +253,7 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     # Requests in the background would be counted by tests of something else; `test_preload.py` switches it on.
     monkeypatch.setenv("EJCACHE_PRELOAD", "0")
     # The command line tool, called within this process, leaves its options behind as a process of its own would.
