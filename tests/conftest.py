@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import contextlib
 import functools
 import gc
 import logging
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
-from forking import Forked, ForkedWithClients
+from forking import Forked, ForkedWithClients, shared_place
 from helpers import ROOT, python_command, run_program, variables_to_clear
 from soak_turns import SoakTurns
 from steps import Clock
@@ -231,6 +232,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         for directory in (Path(ejcache.__file__).parent, ROOT / "tests" / "support"):
             compileall.compile_dir(directory, quiet=2)
+        place = contextlib.ExitStack()
+        place.enter_context(shared_place())
+        config.add_cleanup(place.close)
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ command that it is given, once. The modules and files that pages name hold small
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
@@ -135,7 +133,7 @@ def shell(tmp_path, bucket):
     """Run a text as a person's shell would, in a directory with a `train.py`, and return what it did."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    requests = forked_commands(commands, ForkedWithClients)
+    forked_commands(commands, ForkedWithClients)
     (commands / "srun").write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done; exec "$@"\n')
     (commands / "srun").chmod(0o755)
     for place in PLACES:
@@ -153,8 +151,7 @@ def shell(tmp_path, bucket):
             text = text.replace(place, f"{tmp_path}{place}")
         environment = {"PATH": f"{commands}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
         environment["PYTHONPATH"] = str(tmp_path / "site")
-        start = functools.partial(subprocess.Popen, pass_fds=[requests])
-        return run_program(["sh", "-eu", "-c", text], cwd=tmp_path, env=environment, timeout=600, start=start)
+        return run_program(["sh", "-eu", "-c", text], cwd=tmp_path, env=environment, timeout=600)
 
     return run
 

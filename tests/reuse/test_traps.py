@@ -227,7 +227,7 @@ def start(tmp_path):
 
 
 def test_nothing_is_stale(start):
-    """The third start traces what is never reused; with other values each function that reads them is traced, and right.
+    """The third start traces what is never reused; with other values each function that reads them is, and is right.
 
     What is never reused is code of exec with the name of a real file, and a trace that warned: a line says so.
     """

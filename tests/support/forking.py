@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import gc
 import importlib
 import json
 import os
 import runpy
+import select
 import selectors
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 import types
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helpers import variables_to_clear
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 IMPORTED = (
     "jax",
@@ -45,26 +52,63 @@ LARGEST = 1 << 17
 """Bytes of a request: its program and its environment."""
 
 
+PLACE = "TESTS_FORK_AT"
+"""The variable with the directory of the sockets. What runs tests sets it, so that all its workers share processes."""
+
+
+@contextlib.contextmanager
+def shared_place() -> Iterator[None]:
+    """Have one process of each kind for this process and all that it starts."""
+    with tempfile.TemporaryDirectory(prefix="fork-") as place:
+        Path(place, "lock").touch()
+        os.environ[PLACE] = place
+        yield
+        del os.environ[PLACE]
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Alone among those that start such a process, connect to it, or end as one."""
+    with (place / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @functools.cache
 def connected(*imported: str) -> socket.socket:
-    """The socket to a process that has imported these modules, too.
+    """A socket to a process that has imported these modules, too.
 
-    It starts with the first program that wants them, and ends with this process.
+    It starts with the first program that wants them, and ends with the last process that is connected.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if PLACE not in os.environ:
+        shared = shared_place()
+        shared.__enter__()
+        atexit.register(shared.__exit__, None, None, None)
+    path = address(*imported)
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with _locked(path.parent):
+        if not path.exists():
+            _start(path, imported)
+        ours.connect(str(path))
+    atexit.register(ours.close)
+    return ours
+
+
+def address(*imported: str) -> Path:
+    """The socket at which the process with these modules is asked."""
+    return Path(os.environ[PLACE], str(zlib.crc32(repr(imported).encode())))
+
+
+def _start(path: Path, imported: tuple[str, ...]) -> None:
     to_clear = variables_to_clear(os.environ)
-    with theirs:
-        number = theirs.fileno()
-        plain = {name: value for name, value in os.environ.items() if name not in to_clear}
+    plain = {name: value for name, value in os.environ.items() if name not in to_clear}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(path))
+        listening.listen(100)
+        number = listening.fileno()
         command = [sys.executable, __file__, str(number), *imported]
         process = subprocess.Popen(command, pass_fds=[number], env=plain, cwd="/")
-
-    @atexit.register
-    def end():
-        ours.close()
-        process.wait()
-
-    return ours
+    atexit.register(process.wait)  # after the connection of this process is closed, as it is registered before that
 
 
 class Forked(subprocess.Popen):
@@ -128,19 +172,15 @@ class ForkedWithClients(Forked):
     to_the_end = True  # their event loops and sockets have something to say when modules go
 
 
-def forked_commands(folder: Path, kind: type[Forked] = Forked) -> int:
-    """Make `python`, `ejcache` and `pytest` in a folder, for the PATH of a shell: their processes are of this kind.
-
-    Returns:
-        The descriptor that the shell must be passed.
-    """
-    requests = connected(*kind.imported).fileno()
-    client = f'exec "{sys.executable}" -I -S "{Path(__file__).with_name("forking_client.py")}" {requests}'
+def forked_commands(folder: Path, kind: type[Forked] = Forked) -> None:
+    """Make `python`, `ejcache` and `pytest` in a folder, for the PATH of a shell: their processes are of this kind."""
+    connected(*kind.imported)
+    client = Path(__file__).with_name("forking_client.py")
+    start = f'exec "{sys.executable}" -I -S "{client}" {address(*kind.imported)}'
     for name, module in (("python", ""), ("ejcache", "-m ejcache "), ("pytest", "-m pytest ")):
         command = folder / name
-        command.write_text(f'#!/bin/sh\n{client} {module}"$@"\n')
+        command.write_text(f'#!/bin/sh\n{start} {module}"$@"\n')
         command.chmod(0o755)
-    return requests
 
 
 class ForkedWithFrameworks(Forked):
@@ -149,31 +189,44 @@ class ForkedWithFrameworks(Forked):
     imported = ("equinox", "flax.linen", "flax.nnx", "flax.training.train_state", "optax")
 
 
-def _serve(requests: socket.socket) -> dict[str, Any] | None:
+def _serve(listening: socket.socket) -> dict[str, Any] | None:
     """Fork for each request; None in the process that serves, and the request in one that is to run a program."""
     waiting = selectors.DefaultSelector()
-    waiting.register(requests, selectors.EVENT_READ)
+    waiting.register(listening, selectors.EVENT_READ)
+    asking = 0
     while True:
         for ready, _ in waiting.select():
-            if ready.fileobj is not requests:
+            if ready.fileobj is listening:
+                waiting.register(listening.accept()[0], selectors.EVENT_READ)
+                asking += 1
+                continue
+            if ready.data is not None:
                 pid, answers = ready.data
                 waiting.unregister(ready.fileobj)
                 os.close(ready.fd)
                 with answers, contextlib.suppress(BrokenPipeError):  # a test may have ended before its program
                     answers.send(str(os.waitpid(pid, 0)[1]).encode())
                 continue
-            data, descriptors, _, _ = socket.recv_fds(requests, LARGEST, 4)
+            data, descriptors, _, _ = socket.recv_fds(ready.fileobj, LARGEST, 4)
             if not data:
-                return None
+                waiting.unregister(ready.fileobj)
+                ready.fileobj.close()
+                asking -= 1
+                if not asking and _is_last(listening):
+                    return None
+                continue
             pid = os.fork()
             if not pid:
                 for number, descriptor in enumerate(descriptors[:3]):
                     os.dup2(descriptor, number)
                 for descriptor in descriptors:
                     os.close(descriptor)
-                for other in [each for each in waiting.get_map().values() if each.fileobj is not requests]:
-                    os.close(other.fd)
-                    other.data[1].close()
+                for other in waiting.get_map().values():
+                    if other.data is None:
+                        other.fileobj.close()
+                    else:
+                        os.close(other.fd)
+                        other.data[1].close()
                 waiting.close()
                 return dict(json.loads(data))
             for descriptor in descriptors[:3]:
@@ -181,6 +234,16 @@ def _serve(requests: socket.socket) -> dict[str, Any] | None:
             answers = socket.socket(fileno=descriptors[3])
             answers.send(str(pid).encode())
             waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, answers))
+
+
+def _is_last(listening: socket.socket) -> bool:
+    """Take the address away, unless somebody has connected meanwhile."""
+    path = Path(listening.getsockname())
+    with contextlib.suppress(FileNotFoundError), _locked(path.parent):  # whoever runs tests has cleared up
+        if select.select([listening], [], [], 0)[0]:
+            return False
+        path.unlink()
+    return True
 
 
 def _have(environment: dict[str, str]) -> None:
@@ -220,8 +283,7 @@ def main() -> None:
         with contextlib.suppress(ImportError):  # a library that is not installed
             importlib.import_module(name)
     gc.freeze()
-    with socket.socket(fileno=int(sys.argv[1])) as requests:
-        request = _serve(requests)
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if request is None:
         return
     os.chdir(request["cwd"])
