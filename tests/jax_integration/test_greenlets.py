@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from forking import Forked, ForkedBeforeEjcache
 from helpers import run_program
 
 PATCHES = {
@@ -24,16 +25,14 @@ print(json.dumps([values, found.hits, found.misses, found.errors]))
 """
 
 
-@pytest.mark.parametrize("storage", ["local", "bucket"])
 @pytest.mark.parametrize("library", sorted(PATCHES))
-def test_two_starts(tmp_path, server, library, storage):
-    """The first start of a new host is right, and the second has all from the cache."""
-    place = f"{tmp_path}/cache/" if storage == "local" else f"gs://bucket/{library}"
+def test_two_starts(tmp_path, server, library):
+    """The first start of a new host is right, and the second has all from the cache, a bucket with copies here."""
     env = {
         "HOME": str(tmp_path),
-        "EJCACHE": place,
+        "EJCACHE": f"gs://bucket/{library}",
         "EJCACHE_MIN_COMPILE_SECONDS": "0",
-        "STORAGE_EMULATOR_HOST": server.url if storage == "bucket" else None,
+        "STORAGE_EMULATOR_HOST": server.url,
     }
     command = [sys.executable, "-c", PROGRAM.format(patch=PATCHES[library])]
     first, second = (json.loads(run_program(command, env=env, timeout=120).stdout) for _ in range(2))
@@ -47,7 +46,8 @@ def test_a_program_that_patches_late(tmp_path, library):
     program = PROGRAM.replace("{patch}", "import jax, ejcache\n" + PATCHES[library])
     env = {"HOME": str(tmp_path), "EJCACHE": f"{tmp_path}/cache/", "EJCACHE_MIN_COMPILE_SECONDS": "0"}
     for _ in range(2):
-        values, *_, errors = json.loads(run_program([sys.executable, "-c", program], env=env, timeout=120).stdout)
+        done = run_program([sys.executable, "-c", program], env=env, timeout=120, start=ForkedBeforeEjcache)
+        values, *_, errors = json.loads(done.stdout)
         assert (values, errors) == ([40.0, 21.0], 0)
 
 
@@ -64,7 +64,7 @@ print(jax.jit(lambda x: x + 1)(np.float32(20)), jax.jit(lambda x: x + 2)(np.floa
 """
     env = {"HOME": str(tmp_path), "EJCACHE": f"{tmp_path}/cache/", "EJCACHE_MIN_COMPILE_SECONDS": "0"}
     for _ in range(2):
-        finished = run_program([sys.executable, "-c", program], env=env, timeout=120)
+        finished = run_program([sys.executable, "-c", program], env=env, timeout=120, start=Forked)
         assert finished.stdout == "40.0\n21.0 22.0\n"
         assert finished.stderr.count("replaced Python's threads after ejcache had begun") == 1
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forking import ForkedBeforeEjcache
 from helpers import run_program
 
 import ejcache
@@ -38,4 +39,5 @@ def test_a_program_whose_package_is_removed_compiles_on(tmp_path, moment):
             Path(ejcache.__file__).parent, package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
         )
         command = [sys.executable, "-c", PROGRAM, when, tmp_path / "cache", package]
-        run_program(command, env={"PYTHONPATH": str(package.parent), "EJCACHE_PRELOAD": "0"})
+        environment = {"PYTHONPATH": str(package.parent), "EJCACHE_PRELOAD": "0"}
+        run_program(command, env=environment, start=ForkedBeforeEjcache)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from forking import ForkedBeforeEjcache
 from helpers import SUPPORT
 
 from ejcache.jax_integration import in_charge, missing_parts
@@ -55,7 +56,7 @@ def start(run_python, tmp_path):
     """What a start said in JSON, with these names of JAX renamed, and its lines on stderr."""
 
     def run(renamed):
-        done = run_python(PROGRAM, str(tmp_path / "c"), renamed, str(SUPPORT), env={"JAX_PLATFORMS": "cpu"})
+        done = run_python(PROGRAM, str(tmp_path / "c"), renamed, str(SUPPORT), start=ForkedBeforeEjcache)
         return json.loads(done.stdout), [line for line in done.stderr.splitlines() if line.startswith("ejcache: ")]
 
     return run
@@ -111,5 +112,5 @@ def test_a_jax_that_takes_no_store(start, tmp_path):
 def test_another_version_of_the_same_jax(run_python, tmp_path):
     """A version says nothing: what is there decides."""
     changed = 'import jax\njax.__version__ = jax.version.__version__ = "99.1.0"\n' + PROGRAM
-    found = json.loads(run_python(changed, str(tmp_path / "c"), "", str(SUPPORT)).stdout)
+    found = json.loads(run_python(changed, str(tmp_path / "c"), "", str(SUPPORT), start=ForkedBeforeEjcache).stdout)
     assert found[1] == "ours"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from archives import flipped
 from buckets import GcsServerProcess, gcs_bucket
-from forking import Forked
+from forking import Forked, ForkedBeforeEjcache
 from helpers import SUPPORT, local_documents
 
 from ejcache.jax_integration.xla_caches import Mirror, XlaFiles, merge_kernels
@@ -94,14 +94,14 @@ HIT = """
 def test_a_hit_fetches_nothing(run_python, tmp_path):
     """What is stored is fetched when something compiles; a hit has the path of an empty directory."""
     cache = tmp_path / "cache"
-    assert run_python(HIT, str(cache)).stdout.splitlines()[0].startswith("0 0 ")
+    assert run_python(HIT, str(cache), start=ForkedBeforeEjcache).stdout.splitlines()[0].startswith("0 0 ")
     (environment,) = (path.name for path in (cache / "v1/xla-processes").iterdir())
     files = XlaFiles(local_documents(cache), environment)
     (tmp_path / "own" / AUTOTUNE).mkdir(parents=True)
     for n in range(30):
         (tmp_path / "own" / AUTOTUNE / f"result{n}").write_bytes(os.urandom(50))
     assert files.push(tmp_path / "own", known=set()) == 30
-    said = run_python(HIT, str(cache), "compile").stdout.splitlines()
+    said = run_python(HIT, str(cache), "compile", start=ForkedBeforeEjcache).stdout.splitlines()
     assert said == ["1 0 False", "False False", "30"]
     assert [path.name for path in (cache / "v1/xla-processes" / environment).iterdir()] == ["present"]
 

@@ -28,16 +28,12 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers import variables_to_clear
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+JAX = ("jax", "jax.numpy", "jaxlib.mlir.dialects.mhlo", "scipy.linalg")
 IMPORTED = (
-    "jax",
-    "jax.numpy",
-    "jaxlib.mlir.dialects.mhlo",
-    "scipy.linalg",
+    *JAX,
     "ejcache.cli.main",
     "ejcache.jax_integration.activate",
     "ejcache.jax_integration.pipeline",
@@ -76,7 +72,7 @@ def _locked(place: Path) -> Iterator[None]:
 
 @functools.cache
 def connected(*imported: str) -> socket.socket:
-    """A socket to a process that has imported these modules, too.
+    """A socket to a process that has imported these modules.
 
     It starts with the first program that wants them, and ends with the last process that is connected.
     """
@@ -100,6 +96,8 @@ def address(*imported: str) -> Path:
 
 
 def _start(path: Path, imported: tuple[str, ...]) -> None:
+    from helpers import variables_to_clear  # it imports ejcache, which the new process may have to do without
+
     to_clear = variables_to_clear(os.environ)
     plain = {name: value for name, value in os.environ.items() if name not in to_clear}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -124,7 +122,7 @@ class Forked(subprocess.Popen):
     The three methods are those which start and await a child, in Python 3.11 to 3.13.
     """
 
-    imported: tuple[str, ...] = ()
+    imported: tuple[str, ...] = IMPORTED
     to_the_end = False
 
     def _execute_child(self, args, *options):
@@ -168,7 +166,7 @@ class Forked(subprocess.Popen):
 class ForkedWithClients(Forked):
     """The same with the libraries of remote storage, for tests to which it does not matter when they are imported."""
 
-    imported = ("adlfs", "aiobotocore.session", "gcsfs.core", "s3fs")
+    imported = (*IMPORTED, "adlfs", "aiobotocore.session", "gcsfs.core", "s3fs")
     to_the_end = True  # their event loops and sockets have something to say when modules go
 
 
@@ -183,10 +181,17 @@ def forked_commands(folder: Path, kind: type[Forked] = Forked) -> None:
         command.chmod(0o755)
 
 
+class ForkedBeforeEjcache(Forked):
+    """The same with JAX alone, for tests of what ejcache imports, or finds, when it is imported."""
+
+    imported = (*JAX, "grp", "pwd", "resource")
+    to_the_end = True
+
+
 class ForkedWithFrameworks(Forked):
     """The same with libraries of models and optimizers."""
 
-    imported = ("equinox", "flax.linen", "flax.nnx", "flax.training.train_state", "optax")
+    imported = (*IMPORTED, "equinox", "flax.linen", "flax.nnx", "flax.training.train_state", "optax")
 
 
 def _serve(listening: socket.socket) -> dict[str, Any] | None:
@@ -279,7 +284,7 @@ def _end(status: int) -> None:
 
 def main() -> None:
     """Serve, or in a forked process run the program that was requested as `__main__`."""
-    for name in (*IMPORTED, *sys.argv[2:]):
+    for name in sys.argv[2:]:
         with contextlib.suppress(ImportError):  # a library that is not installed
             importlib.import_module(name)
     gc.freeze()
