@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from forking import ForkedBeforeEjcache
 from helpers import SUPPORT
 
 from ejcache.errors import CompileForbiddenError
@@ -23,7 +24,7 @@ def failing(situation, place, choose):
     """The answers of processes in which those steps fail that `choose` names, of as many as there are."""
     command = [sys.executable, SUPPORT / "failing_steps.py", situation, place]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    with subprocess.Popen(
+    with ForkedBeforeEjcache(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         process.stdin.write("0 - 0\n")

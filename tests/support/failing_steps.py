@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from forking import end_process
 from jax._src import compiler as jax_compiler
 
 STEPS = {"import", "open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "sqlite3.connect"}
@@ -89,7 +90,7 @@ def run_programs(place: Path, situation: str, own: Path, number: int, error: str
 
 
 def main() -> None:
-    """Start one process after the other until stdin ends. Returns in this process and in each of them."""
+    """Start one process after the other until stdin ends."""
     situation, place = sys.argv[1], Path(sys.argv[2])
     (place / "home").mkdir(parents=True)
     # The first two fill the cache and the home.
@@ -100,7 +101,7 @@ def main() -> None:
         process = os.fork()
         if process == 0:
             run_programs(place, situation, own, int(number), error, lasting=lasting == "1")
-            return
+            end_process(0)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         if count >= 2:
             answer = own / "answer"

@@ -269,7 +269,7 @@ def _have(environment: dict[str, str]) -> None:
             config.update(name, kind(value) if kind in (int, float) else parsed)
 
 
-def _end(status: int) -> None:
+def end_process(status: int) -> None:
     """End this process as the interpreter does, up to where it begins to take modules apart."""
     try:
         threading._shutdown()
@@ -300,8 +300,8 @@ def main() -> None:
     except SystemExit as end:
         if end.code is not None and not isinstance(end.code, int):
             raise
-        _end((end.code or 0) & 0xFF)
-    _end(0)
+        end_process((end.code or 0) & 0xFF)
+    end_process(0)
 
 
 def _run(request: dict[str, Any]) -> None:
