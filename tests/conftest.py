@@ -15,7 +15,6 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hypothesis
 import pytest
 from forking import Forked, ForkedWithClients, shared_place
 from helpers import ROOT, python_command, run_program, variables_to_clear
@@ -35,6 +34,13 @@ if TYPE_CHECKING:
 
     from buckets import GcsServer
     from helpers import Finished
+
+# Hundreds of processes import the package. Where PYTHONDONTWRITEBYTECODE is set, each of them would compile its modules
+# anew, for a tenth of a second, each worker would rewrite every test module, for five, and each pytest, also one that a
+# test starts, all of hypothesis, for one.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+import hypothesis  # noqa: E402  # after those lines
 
 hypothesis.settings.register_profile(
     "default",
@@ -64,11 +70,6 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 # A search for credentials goes on in its thread when the test that began it has left it, and its warnings would be
 # counted by a later test.
 logging.getLogger("google.auth").setLevel(logging.ERROR)
-
-
-# Hundreds of processes import the package. Where PYTHONDONTWRITEBYTECODE is set, each of them would compile its modules
-# anew, for a tenth of a second, and each worker would rewrite every test module, for five.
-sys.dont_write_bytecode = False
 
 
 _ONE_PYTHON = (
