@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
 from autotune_simulation import planted
+from forking import Forked
 from helpers import run_program
 from soak_turns import some
 
@@ -108,12 +109,9 @@ def test_a_candidate_that_ends_the_process_is_not_tried_again(run_forked, tmp_pa
     it and are right.
     """
     arguments = [str(tmp_path / "store"), way, str(tmp_path / "tried")]
+    command = [sys.executable, *parent, "-c", PROGRAM, *arguments]
     for _ in range(deaths):
-        if parent:
-            command = [sys.executable, *parent, "-c", PROGRAM, *arguments]
-            assert run_program(command, cwd=tmp_path, check=False).returncode == status
-        else:
-            assert run_forked(PROGRAM, *arguments, check=False).returncode == status
+        assert run_program(command, cwd=tmp_path, check=False, start=Forked).returncode == status
     for _ in range(2):
         done = run_forked(PROGRAM, *arguments)
         assert "result 4.0" in done.stdout

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
 
 import pytest
 from capabilities import require
-from forking import Forked
+from forking import Forked, forked_commands
 
 import ejcache
 
@@ -190,7 +191,7 @@ def test_without_the_entry_point(run_way, tmp_path):
 
 LAUNCHER = """
 import subprocess, sys
-ranks = [subprocess.Popen([sys.executable, "rank.py", str(rank)], stdout=subprocess.PIPE) for rank in range(2)]
+ranks = [subprocess.Popen(["python", "rank.py", str(rank)], stdout=subprocess.PIPE) for rank in range(2)]
 for rank in ranks:
     print(rank.communicate()[0].decode().strip())
 sys.exit(sum(rank.returncode for rank in ranks) % 256)
@@ -220,8 +221,10 @@ def test_every_process_is_counted_once(end, status, ejcache_run, tmp_path):
     """The report of `ejcache run` is the sum over the ranks that a launcher starts, however they end."""
     (tmp_path / "launcher.py").write_text(LAUNCHER)
     (tmp_path / "rank.py").write_text(RANK.format(end=end))
+    forked_commands(tmp_path)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for _ in range(2):
-        done, report = ejcache_run("launcher.py", check=False, start=Forked)
+        done, report = ejcache_run("launcher.py", check=False, start=Forked, env=env)
         assert done.returncode == status, done
         counted = [[int(number) for number in line.split()] for line in done.stdout.splitlines()]
         total = [sum(column) for column in zip(*counted, strict=True)]
