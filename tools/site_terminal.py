@@ -1,5 +1,7 @@
 """Prints what the site shows of commands on a terminal, as JSON: the page, and the HTML report of the same starts.
 
+    python tools/site_terminal.py [PROGRAM]     with the program `ejcache` at another place
+
 The starts are those of README: its program runs twice, and once more after an edit. Then each command runs on a
 pseudo-terminal with colours, at two widths.
 """
@@ -86,13 +88,12 @@ def shown(printed: str, columns: int) -> str:
     return f'<pre class="terminal"><code>{"".join(parts)}</code></pre>'
 
 
-def pages() -> dict[str, str]:
-    """The page and the report by their names."""
+def pages(ejcache: list[str]) -> dict[str, str]:
+    """The page and the report by their names, made with this command."""
     with tempfile.TemporaryDirectory() as made:
         home = Path(made)
         env = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
         env |= {"HOME": made, "TERM": "xterm", "JAX_PLATFORMS": "cpu"}
-        ejcache = [sys.executable, "-m", "ejcache"]
         text = program()
         for source in (text, text, text.replace("RATE = 0.001", "RATE = 0.002")):
             (home / "train.py").write_text(source, encoding="utf-8")
@@ -108,4 +109,4 @@ def pages() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    json.dump(pages(), sys.stdout)
+    json.dump(pages(sys.argv[1:] or [sys.executable, "-m", "ejcache"]), sys.stdout)

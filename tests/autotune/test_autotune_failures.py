@@ -102,7 +102,7 @@ print(record.configuration, sorted((c.configuration["n"], c.status.value) for c 
 
 @pytest.mark.parametrize(
     ("way", "status", "deaths", "parent"),
-    [("trace", 7, 3, None), ("segfault", -signal.SIGSEGV, 1, ["-m", "ejcache", "run"])],
+    [("trace", 7, 3, []), ("segfault", -signal.SIGSEGV, 1, ["-m", "ejcache", "run"])],
 )
 def test_a_candidate_that_ends_the_process_is_not_tried_again(run_forked, tmp_path, way, status, deaths, parent):
     """The third death is enough, and the first if `ejcache run` saw that a signal of code's ended it. Later starts know
