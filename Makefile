@@ -20,6 +20,8 @@ WORKERS ?= 3
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Which tests: `make test SELECT='not soak and not one_python'` leaves out what does not depend on the version of Python.
 SELECT ?= not soak
+# In which order: the number of a random one, or none for that of tests/conftest.py.
+SHUFFLE ?=
 # Which long tests: all, `today`, or a turn from 0 to 9; and after how many seconds none begins any more.
 SOAK_TURN ?=
 SOAK_SECONDS ?=
@@ -53,7 +55,7 @@ types: $(VENV)/.test
 	$(BIN)/mypy
 
 pytest: $(VENV)/.test
-	$(BIN)/python -m pytest $(SPREAD) -m '$(SELECT)'
+	$(BIN)/python -m pytest $(SPREAD) $(addprefix --shuffle=,$(SHUFFLE)) -m '$(SELECT)'
 
 coverage: $(VENV)/.test
 	$(BIN)/python -m pytest $(SPREAD) -m '$(SELECT)' --cov --cov-report term-missing:skip-covered

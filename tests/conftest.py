@@ -8,6 +8,7 @@ import functools
 import gc
 import logging
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -212,7 +213,23 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if wanted or "\npytestmark = pytest.mark.soak\n" not in collection_path.read_text() else True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and tests in each file, in a random order")
+
+
+def shuffled(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """The files in an order that the seed gives, and the tests of each file: the same order in every worker."""
+    draw = random.Random(seed)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    parts = sorted(files.values(), key=lambda _: draw.random())
+    for part in parts:
+        draw.shuffle(part)
+    return [item for part in parts for item in part]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests = ROOT / "tests"
 
     @functools.cache
@@ -221,7 +238,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parts = path.relative_to(tests).as_posix() + "/"
         return next((n for n, name in enumerate(names) if parts.startswith(f"{name}/")), len(names))
 
-    items.sort(key=lambda item: below(item.path, _LONGEST))
+    seed = config.getoption("--shuffle")
+    items[:] = sorted(items, key=lambda item: below(item.path, _LONGEST)) if seed is None else shuffled(items, seed)
     for mark, names in (("one_python", _ONE_PYTHON), ("one_jax", _ONE_JAX)):
         for item in items:
             if below(item.path, names) < len(names):
