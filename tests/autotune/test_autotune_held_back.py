@@ -358,7 +358,7 @@ RIGHT = {
 
 
 def wins(right, other, args, **options):
-    build = {"default": after_work(right, 200_000), "other": other}.__getitem__
+    build = {"default": after_work(right, 1_000_000), "other": other}.__getitem__
     tuner = Tuner(rounds=8, min_gain=0.001, **options)
     record = tuner.tune(build, args, {}, key=key(), candidates=["other"], default="default")
     return record.configuration == "other"
