@@ -489,7 +489,7 @@ class FailedLately(MemoryBucket):
 
 
 @pytest.fixture(params=[5, 0], ids=["", "no thread has begun"])
-def failed_lately(request, tmp_path):
+def failed_lately(request, tmp_path, monkeypatch):
     """A store whose copies have three entries, which a killed process was to upload to a bucket that had failed."""
     local, note = LocalStore(tmp_path / "local"), StorageNote(tmp_path / "scratch" / "storage")
     note.leave(FAILED)
@@ -502,8 +502,10 @@ def failed_lately(request, tmp_path):
 
     in_fork(leave)
     bucket, worker = FailedLately(note), Scheduler(threads=request.param)
-    store = TieredStore(local, SharedStore(bucket), scratch=tmp_path / "scratch", drain_seconds=600.0, worker=worker)
-    store._shared.breaker = bucket.breaker
+    shared = SharedStore(bucket)
+    breakers = {shared.url: bucket.breaker, local.url: CircuitBreaker()}
+    monkeypatch.setattr("ejcache.stores.tiered.store.breaker_for", breakers.get)
+    store = TieredStore(local, shared, scratch=tmp_path / "scratch", drain_seconds=600.0, worker=worker)
     assert all(store.get(f"k{number}") == b"value" for number in range(3))
     yield store
     store.close()
