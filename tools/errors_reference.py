@@ -17,8 +17,9 @@ this page.
 
 Functions that find nothing return `None` and raise no exception. If the cache fails while JAX compiles or loads a
 program, ejcache counts the failure, logs it once, and lets JAX compile. With JAX's flag
-`jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Otherwise only calls of ejcache's own
-functions, and commands, raise these exceptions.
+`jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Without this flag, a call of a jitted
+function raises only one exception of this page, `CompileForbiddenError`. The others come from ejcache's own functions
+and commands.
 """
 
 

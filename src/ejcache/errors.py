@@ -81,7 +81,7 @@ class UsageError(EjcacheError, ValueError):
 
 
 class SettingError(UsageError):
-    """A setting has a value that it cannot have.
+    """A setting was given a value that ejcache does not accept.
 
     The message is one sentence: the setting, its value, and the values that are accepted.
     """
