@@ -102,6 +102,7 @@ class Entry(NamedTuple):
     raw: bytes
 
 
+# `stores.worth` reads `compile_seconds` and `created` from the bytes of a header, without decoding it.
 FIELDS: Final[dict[str, type]] = {
     "key": str,
     "kind": str,

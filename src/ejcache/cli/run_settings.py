@@ -1,6 +1,6 @@
-"""What `ejcache run` is told: its options become variables of the program, and say where the report goes.
+"""The options of `ejcache run`, `warm` and `advise` as variables of the program, and where the report of a run goes.
 
-Most runs are told nothing, so `starting` imports this where a setting is given.
+Most runs have no options, so `starting` imports this where a setting is given.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 LEASES: Final = "v1/leases/"
 _MAX_BYTES: Final = 4096
+HEARTBEAT_SECONDS: Final = 3.0
+"""Between two heartbeats: buckets allow about one write per second to an object."""
 _LONGEST_INTERVAL: Final = 60.0
 _GRACE: Final = 3.0
 """Seconds: storage that takes a second for each answer is not asked again whether there is an entry."""
@@ -73,11 +75,13 @@ class StoreLeases:
 
     Args:
         bucket: where they are kept.
-        interval: seconds between heartbeats; buckets allow about one write per second to an object.
+        interval: seconds between heartbeats.
         scheduler: renews the leases.
     """
 
-    def __init__(self, bucket: Bucket, *, interval: float = 3.0, scheduler: Scheduler = lease_scheduler) -> None:
+    def __init__(
+        self, bucket: Bucket, *, interval: float = HEARTBEAT_SECONDS, scheduler: Scheduler = lease_scheduler
+    ) -> None:
         self.grace = _GRACE
         self._bucket = bucket
         self._interval = interval

@@ -26,7 +26,7 @@ from ejcache.coordination.compile_speed import CompileSpeed
 from ejcache.coordination.host_leases import LocalLeases
 from ejcache.coordination.leases import QUIET_SECONDS, LivenessDetector, end_leases, lease_scheduler
 from ejcache.coordination.leases_ahead import LeasesAhead
-from ejcache.coordination.shared_leases import StoreLeases
+from ejcache.coordination.shared_leases import HEARTBEAT_SECONDS, StoreLeases
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.stores.host_notes import HostNotes
 from ejcache.stores.local.store import LocalStore
@@ -145,7 +145,7 @@ class SingleFlight:
         store: Store,
         *,
         directory: Path | None,
-        heartbeat: float = 3.0,
+        heartbeat: float = HEARTBEAT_SECONDS,
         sleep: Callable[[float], None] = time.sleep,
         speeds: Path | None = None,
     ) -> SingleFlight:

@@ -1,4 +1,4 @@
-"""Why a program was compiled, in words: the only place that has them.
+"""Kinds, titles and advice of causes, in words; what differs is said in `difference` and `environment`.
 
 `cause` gives a miss its kind, a sentence, and what to do about it. `ejcache why` prints one, `ejcache report` groups
 them, `ejcache advise` picks those that a change of the program removes, and the tables in `docs/causes.md` are made of

@@ -1,4 +1,4 @@
-"""Publishes what was compiled: stores the executable if a floor or a setting does not forbid it, and records the miss.
+"""Stores what was compiled, if no minimum and no setting forbids it; records the miss, and makes the texts for `why`.
 
 `notes` and `located_text` make what `ejcache why` compares besides the key.
 """

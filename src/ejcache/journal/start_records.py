@@ -1,4 +1,4 @@
-"""Start records as they are read: of the log of this host, a line (`line`), or other hosts; and which are one start."""
+"""Reads start records from this host's log or from lines of other hosts, and says which are one start."""
 
 from __future__ import annotations
 

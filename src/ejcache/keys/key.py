@@ -1,4 +1,6 @@
-"""A key: named components, each hashed alone, then together, and the text that people read in listings.
+"""The keys of entries and of side objects, their texts, and which entries are evicted before which.
+
+A key has named components, each hashed alone, then together, and a text that people read in listings:
 
     text    := name "-" platform "-" variant "-" logical "-" environment
     name    := the module's name, of [A-Za-z0-9_.], at most 96 characters

@@ -1,10 +1,10 @@
-"""When a job makes an eviction pass over a shared cache: of all processes that use the cache, one at a time.
+"""When a process writes its usage journal to a shared cache, and when it makes an eviction pass there.
 
-A process makes a pass when it has stored a certain share of the limit, and otherwise from time to time, unless another
-process has made one. The processes of a pod choose their times by chance, and each pass writes the snapshot of the
-usage journals: a process that finds the snapshot changed skips its turn. A process that stores little and soon ends
-makes a pass with probability (bytes it stored / share of the limit), so that many short jobs together still keep the
-limit.
+Of all processes that use the cache, one at a time makes a pass: when it has stored a certain share of the limit, and
+otherwise from time to time, unless another process has made one. The processes of a pod choose their times by chance,
+and each pass writes the snapshot of the usage journals: a process that finds the snapshot changed skips its turn. A
+process that stores little and soon ends makes a pass with probability (bytes it stored / share of the limit), so that
+many short jobs together still keep the limit.
 """
 
 from __future__ import annotations

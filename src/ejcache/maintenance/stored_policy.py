@@ -1,4 +1,6 @@
-"""The policy that is stored with a shared cache. It takes precedence over the limits of the jobs that use the cache.
+"""The policy that is stored with a shared cache: its limits, switch, recalls and epoch, and who shares it.
+
+It takes precedence over the limits of the jobs that use the cache.
 
     v1/policy.json := a JSON object: format, version, and the limits that are set: max_size (bytes), max_entries,
                       older_than and unused_for (seconds); evict, "lru" or "cost", the order of eviction; shared,

@@ -1,10 +1,11 @@
-"""Tasks in the background: queued, delayed and recurring ones, in threads that never keep a program from ending.
+"""Runs tasks in the background, queued, delayed and recurring ones, and starts every daemon thread of ejcache.
 
-Also what starts each daemon thread of ours (`start_daemon`), and whether those without work wait (`idle_threads`).
+`start_daemon` starts a thread, and `idle_threads` says whether threads without work wait.
 
-The threads are daemons and start with the first task; after `disable()` they end when no task is planned. A forked
-child has none of the threads, queued and delayed tasks of its parent; it keeps the recurring ones and starts its own
-threads. Tasks are lost when the process dies, so work that must not be lost is also kept on disk by the caller.
+The threads are daemons, which never keep a program from ending, and start with the first task; after `disable()` they
+end when no task is planned. A forked child has none of the threads, queued and delayed tasks of its parent; it keeps
+the recurring ones and starts its own threads. Tasks are lost when the process dies, so work that must not be lost is
+also kept on disk by the caller.
 """
 
 from __future__ import annotations

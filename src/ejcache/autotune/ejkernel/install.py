@@ -1,4 +1,4 @@
-"""Installs our chain of configurations under ejkernel, and our cache under what compiles for it and for EasyDeL.
+"""Installs our chain and our cache under ejkernel and EasyDeL; finds the kernels of recorded calls for `replay`.
 
 ejkernel's `ejit` gives JAX a directory of its own each time that it decorates a function, or writes pickles. The
 functions here have the same parameters, and compile through the cache of this process.

@@ -1,4 +1,4 @@
-"""`ejcache config`: every setting, its value and its source; and the limits that are stored with a shared cache."""
+"""`ejcache config`: shows and changes settings, a shared cache's limits and switch, and who shares a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ejcache doctor`: checks whether a place can hold a cache, and whether JAX is as ejcache expects."""
+"""`ejcache doctor`: prints the checks of `maintenance.doctor`, and adds the switch and the recalls of the cache."""
 
 from __future__ import annotations
 

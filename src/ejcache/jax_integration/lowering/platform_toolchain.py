@@ -1,4 +1,6 @@
-"""The tool chain of a platform: the native libraries behind JAX, by content, and the CPU that host code is made for.
+"""The native libraries behind JAX, by content, this host's CPU and devices, and which packages are installed.
+
+The libraries and the CPU are parts of keys: they are the tool chain of a platform.
 
 The version of jaxlib is not enough: a jaxlib that somebody built, or a library that was replaced in place, has the same
 version (jax#18750). A warm cache then gave code that crashed, or code of another compiler.

@@ -1,4 +1,4 @@
-"""The one seam: JAX's `compiler.compile_or_get_cached`, and the five functions by which it asks its cache.
+"""What is replaced in JAX, and the names of JAX that keys, executables and XLA's own caches need.
 
 `compile_or_get_cached` is replaced by a wrapper, which knows the module, the devices, the options and the callbacks of
 a compilation. It hands them as a `JaxCall` to `pipeline.Compiler`, which finds an executable or not, and then has JAX's

@@ -1,4 +1,4 @@
-"""The directory of a local store: where its files are, how they are found and removed, and what is wrong with it.
+"""The directory of a local store: where its files are, how they are removed, what is wrong, and the default limit.
 
     <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
       CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)
