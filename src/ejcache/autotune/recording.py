@@ -1,4 +1,4 @@
-"""Records the calls of operations, so that they can be tuned later or on another machine.
+"""Records the calls of operations for later or for another machine, or tells of each at once (`each_call`).
 
 `record()` or `EJCACHE_AUTOTUNE_RECORD` switches it on. `each_call()` tells of them in this process alone.
 """

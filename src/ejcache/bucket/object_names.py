@@ -1,4 +1,4 @@
-"""Names of the objects in a shared store, and how large an object of each name can be.
+"""Names of the objects in a shared store, and of the processes in them; how large each can be, and who waits for it.
 
     v1/entries/<2 hex>/<key>       entries; the hex digits are of SHA-256 of the key, to spread listings and directories
     v1/quarantine/<digest>         copies of a few damaged entries, for inspection

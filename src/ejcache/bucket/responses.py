@@ -1,4 +1,4 @@
-"""Reads answers of shared storage in bounds, checks digests, shortens answers for messages; `content_md5` for uploads.
+"""Reads answers of shared storage in bounds of bytes and time; digests of answers and uploads, answers in messages.
 
 A proxy, a login page or an attacker may answer in place of the storage. So every client reads answers within bounds
 (`AnswerBounds`; `guard` has aiohttp do it): no encoding is asked for, and none is undone; at most as many bytes are

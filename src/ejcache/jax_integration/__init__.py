@@ -1,6 +1,6 @@
-"""The only room that touches JAX: `seam` holds every contact with its internals, the rest builds on `seam`.
+"""Which parts of `seam` fit the installed JAX, as every start asks.
 
-Here is what of it fits the installed JAX, as every start asks.
+Of the package, only `seam` touches JAX's internals. The rest of this room builds on it.
 """
 
 from __future__ import annotations

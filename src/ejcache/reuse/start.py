@@ -1,6 +1,6 @@
-"""What a program depends on of this start, whatever function is asked for: JAX, the devices, the job, Python.
+"""What a program depends on of this start (JAX, devices, job, Python), and whether the start traces all and compares.
 
-Also whether this start is the one in twenty that traces everything and compares.
+One start in twenty traces everything that it could reuse, and compares it with what is stored.
 """
 
 from __future__ import annotations

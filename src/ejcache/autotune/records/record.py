@@ -1,4 +1,4 @@
-"""The record of one tuned call: a JSON document, as pure functions `encode_record` and `decode_record`.
+"""The record of one tuned call: its key, its JSON document (`encode_record`, `decode_record`), and which of two counts.
 
     {"ejcache": "autotune record", "schema": 1, "key": text, "digest": …,
      "operation": …, "version": …, "device": …, "environment": {…}, "call": {…},

@@ -1,6 +1,6 @@
-"""What a compilation needs of JAX's internals, from its start to what is stored of it: a part of the seam.
+"""What of JAX's internals a hit does not need: modules and executables as text and bytes, options, asking for keys.
 
-A hit needs nothing of it.
+The options are XLA's for devices that this host does not have. It is a part of the seam.
 
 Read for this: jax 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `compiler.py`, `compilation_cache.py`, `monitoring.py`,
 `interpreters/pxla.py`.

@@ -1,7 +1,7 @@
 """Names of JAX's internals that one thing needs, and what happens where a JAX lacks them: that thing alone is missing.
 
-Each module of the seam but `patch` has one `Part`. It gives the modules of JAX, which are empty where there are none,
-so that importing the seam never fails.
+Most modules of the seam have one `Part`; `patch`, `comparing`, `file_cache` and `reuse/` check names of their own. A
+`Part` gives the modules of JAX, which are empty where there are none, so that importing the seam never fails.
 """
 
 from __future__ import annotations
