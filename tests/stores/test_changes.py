@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 
 import pytest
 from helpers import ROOT
@@ -185,7 +186,7 @@ def test_many_at_once(tmp_path):
         assert len((tmp_path / "v1/local/changes").read_bytes()) < 60_000
         assert other.size() == 500
         (index,) = tmp_path.glob("v1/local/order-*/cache.db")
-        with sqlite3.connect(index) as connection:
+        with closing(sqlite3.connect(index)) as connection:
             assert connection.execute("SELECT count(*) FROM Cache").fetchone()[0] <= 501
         assert other.check() == []
 
