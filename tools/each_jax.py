@@ -118,6 +118,8 @@ def environment(version: Version, place: Path, *, seconds: float) -> Path | None
     shutil.rmtree(directory, ignore_errors=True)
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     packages = [f"jax=={version.jax}", *(each for each in needed if not each.startswith("jax"))]
+    if version.jax.startswith("0.5."):
+        packages.append("absl-py")  # which Pallas of this JAX imports, and JAX does not require
     end = time.monotonic() + min(seconds, BUILDING)
     for command in (
         [version.python, "-m", "venv", str(directory)],
