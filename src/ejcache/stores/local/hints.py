@@ -153,11 +153,6 @@ class EvictionRules:
     evict_before: Callable[[str], Iterable[str]] | None = None
     worth: Callable[[bytes, int], float] | None = None
 
-    @property
-    def changes(self) -> str:
-        """The file of the changes that the order does not have yet."""
-        return f"{self.layout.local}/changes"
-
     def weigh(self, name: str, size: int) -> float:
         """Return what a use of an entry saves for each byte, by its header."""
         return 0.0 if self.worth is None else self.worth(self.layout.start_of(name), size)
@@ -190,10 +185,10 @@ class Known:
     @property
     def is_due(self) -> bool:
         """True if so much is known that diskcache has to have it."""
-        return self.state.number - int(self.base) >= _LINES or self.hints >= _HINTS
+        return self.state.number - int(self.base) >= _LINES or self.unwritten >= _HINTS
 
     @property
-    def hints(self) -> int:
+    def unwritten(self) -> int:
         """Number of hints that diskcache does not have, or has too many."""
         return len(self.written) + len(self.dropped)
 
@@ -229,6 +224,8 @@ class Transaction:
             known = self._read_all()
         self.known = known
         self.state = known.state
+        if self._by_cost and self.state.weighed is None:
+            self.state.weighed = 0  # before any hint is made: each gets one by cost, too
         self._read_on()
 
     def _read_all(self) -> Known:
@@ -288,10 +285,14 @@ class Transaction:
             self._file.append(line)
         except OSError:
             self.fold()  # the disk may be full: the next line is where the first was
-            line = encode(self.state.number + 1, self.state.age, changes)
             self._file.append(line)
         self._apply(changes, worth=worth)
         self.known.read += len(line)
+
+    def note_removals(self, files: Mapping[str, os.stat_result]) -> None:
+        """Note that these files are removed; raises as `note` does."""
+        times = {name: about.st_mtime_ns for name, about in files.items()}
+        self.note({name: Change(about.st_size, None, times[name], times[name]) for name, about in files.items()})
 
     def _apply(self, changes: Mapping[str, Change], *, worth: float | None = None) -> None:
         self.state.number += 1
@@ -337,8 +338,6 @@ class Transaction:
         """Call `action`, after the order was written, if that is due, and a few files were counted."""
         if self.state.latest > time.time_ns() + _CLOCK_SLACK:
             raise DamageError("the clock was ahead when it was written")
-        if self._by_cost and self.state.weighed is None:
-            self.state.weighed = 0
         if not self.state.is_complete and (self.state.sized == 0 or self.state.count <= _FEW):
             self.count_share()
         elif self.known.is_due:
@@ -496,12 +495,7 @@ class Transaction:
     def _evict(self, chooser: _Chooser, excess: int, least: int) -> int:
         """Remove the next entries; returns their bytes, at least 1 if there was any."""
         while chosen := chooser.choose(excess, least):
-            self.note(
-                {
-                    name: Change(about.st_size, None, about.st_mtime_ns, about.st_mtime_ns)
-                    for name, about, _, _ in chosen
-                }
-            )
+            self.note_removals({victim.name: victim.about for victim in chosen})
             gone = [victim for victim in chosen if self.remove(victim)]
             for victim in gone:
                 chooser.note_removed(victim)
@@ -521,7 +515,7 @@ class Transaction:
     @property
     def is_long(self) -> bool:
         """True if who comes next should not have to write what this has changed."""
-        return self.known.hints >= 4 * _HINTS
+        return self.known.unwritten >= 4 * _HINTS
 
     def turn_of(self, key: Key) -> int:
         """Return the turn in a hint."""
@@ -562,7 +556,7 @@ class Transaction:
                     self._hint_by_cost(name, about.st_mtime_ns, worth)
                 state.weighed += 1
             is_small = state.sized == len(PAIRS) and state.count <= _FEW
-            if (time.thread_time() > until or self.known.hints >= _HINTS) and not is_small:
+            if (time.thread_time() > until or self.known.unwritten >= _HINTS) and not is_small:
                 return
 
     def recount(self) -> None:

@@ -103,6 +103,7 @@ class Layout:
         self.temporary = os.path.join(self.local, "tmp")
         self.counters = f"{self.local}/counters"
         self.counting = f"{self.local}/counting"
+        self.changes = f"{self.local}/changes"
 
     def check(self) -> bool:
         """True if the directories of a store exist, with all that is made with them.

@@ -168,7 +168,7 @@ class EvictionOrder:
             self._discard()
         cache = self._opened(deadline)
         self._is_inside = True
-        with ChangeFile(self.rules.changes) as file:
+        with ChangeFile(self.layout.changes) as file:
             change = Transaction(self.rules, self._known, cache, file, partial(_begun, cache, deadline))
             self._known = change.known
             done = change.do(action)
@@ -211,11 +211,11 @@ class EvictionOrder:
 
     def _make(self) -> str:
         try:
-            os.unlink(self.rules.changes)  # noqa: PTH108 (as the others: no path is made)
+            os.unlink(self.layout.changes)  # noqa: PTH108 (as the others: no path is made)
         except FileNotFoundError:
             pass
         except OSError:  # a directory that somebody has put there
-            self.layout.put_away([self.rules.changes])
+            self.layout.put_away([self.layout.changes])
         place = self.layout.fresh_order()
         make_below(Path(place))
         try:

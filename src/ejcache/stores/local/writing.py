@@ -119,8 +119,7 @@ def remove_entries(change: Transaction, names: Iterable[str]) -> list[str]:
     looked = ((name, change.layout.look_at(name)) for name in names)
     there = {name: about for name, about in looked if about is not None}
     if there:
-        times = {name: about.st_mtime_ns for name, about in there.items()}
-        change.note({name: Change(about.st_size, None, times[name], times[name]) for name, about in there.items()})
+        change.note_removals(there)
     gone, failure = [], None
     for name, about in there.items():
         try:
