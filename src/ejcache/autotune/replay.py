@@ -159,7 +159,8 @@ def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Tune
     stores: dict[int, AutotuneStore] = {}
 
     def tune_once(call: Call) -> None:
-        store = stores.setdefault(id(call.store()), call.store())
+        store = call.store()
+        stores[id(store)] = store
         place = id(store), call.key.digest
         if place not in done:
             done[place] = _tuned(call, store)

@@ -141,9 +141,7 @@ def prune(
         fields = {"url": url, "dry_run": dry_run, "planned_documents": len(documents), "removed_documents": removed}
         output.print_json(fields | {"swept_files": swept, "planned": planned})
         return 0
-    print_rows(
-        RECORD, ("key", "operation", "device", "configuration", "source", "call"), rows, least=("device", "call")
-    )
+    print_rows(RECORD, _PLANNED, rows, least=("device", "call"))
     for path in paths:
         if path not in texts:
             output.say(path)

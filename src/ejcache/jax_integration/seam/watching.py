@@ -96,9 +96,6 @@ xla_client = PART.module("jax._src.lib.xla_client")
 jax_monitoring = PART.module("jax._src.monitoring")
 
 _REGISTER: Final = "register_xla_transform"
-_CLEAR: Final = "clear_xla_transform"
-_PLUGIN: Final = "_c_api"
-"""End of the names of those two functions that are for plug-ins."""
 _BATCHED: Final = "register_custom_call_as_batch_partitionable"
 _PARTITIONED: Final = "register_custom_call_partitioner"
 _OWN_PARTITIONER: Final = "CustomSPMDPartitioning"
