@@ -64,7 +64,7 @@ class Machine:
 
     def parts(self) -> dict[str, Any]:
         """What replaces the names of `ejcache.autotune.measure.tuning_run`, so that the tuner runs candidates here."""
-        from ejcache.autotune.measure.results import Results
+        from ejcache.autotune.measure.output_comparison import Results
 
         def compiled(trials: Any, build: Any, tuning: Any, _: Any) -> None:
             for trial in trials:

@@ -188,7 +188,7 @@ def raced(wanted: dict[str, Any]) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from ejcache.autotune import Tuner
-    from ejcache.autotune.records.record import RecordKey
+    from ejcache.autotune.records.record_key import RecordKey
 
     x = jax.random.normal(jax.random.key(0), (wanted.get("size", 512),) * 2)
     wins, unsure, medians = [], 0, []

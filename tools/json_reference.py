@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ejcache import open_store
-from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
+from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing
+from ejcache.autotune.records.record_key import RecordKey
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli.main import main as ejcache
 from ejcache.entry import Header, encode

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ejcache.autotune import Tuner
-from ejcache.autotune.records.record import RecordKey
+from ejcache.autotune.records.record_key import RecordKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ejcache.autotune import Tuner
-from ejcache.autotune.records.record import RecordKey
+from ejcache.autotune.records.record_key import RecordKey
 
 SIZE = 96
 

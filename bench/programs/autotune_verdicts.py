@@ -15,7 +15,7 @@ from bench.noise import Machine
 from bench.outcome import OURS
 from ejcache.autotune import Tuner
 from ejcache.autotune.measure import tuning_run
-from ejcache.autotune.records.record import RecordKey
+from ejcache.autotune.records.record_key import RecordKey
 
 UNIT = 0.001
 CELLS: dict[str, tuple[list[float], int]] = {

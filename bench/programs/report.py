@@ -44,7 +44,7 @@ def _show() -> dict[str, Any]:
 
 
 def _make(programs: int, texts: int) -> int:
-    from ejcache.history.log import remember_program
+    from ejcache.history.host_log import remember_program
     from ejcache.journal.line import STORED, ProgramRecord, encode_line
     from ejcache.journal.recorder import START_LOG
 

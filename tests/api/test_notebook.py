@@ -8,8 +8,8 @@ import pytest
 from capabilities import require
 
 import ejcache
-from ejcache.cache.policy import Miss
-from ejcache.cache.stats import Skip, Stats, add_miss, add_skip
+from ejcache.cache.reasons import Miss, Skip
+from ejcache.cache.stats import Stats, add_miss, add_skip
 from ejcache.history.causes import Cause
 from ejcache.util.tally import Tally
 

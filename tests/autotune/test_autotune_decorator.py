@@ -37,9 +37,10 @@ from ejcache.autotune.call_documents import (
     encode_value,
     import_path,
 )
-from ejcache.autotune.call_key import Describer, code_digest, fingerprint
 from ejcache.autotune.choice import current_policy
 from ejcache.autotune.chooser import chooser_for
+from ejcache.autotune.descriptions import Describer, code_digest
+from ejcache.autotune.fingerprint import fingerprint
 from ejcache.autotune.operation import BoundCall
 from ejcache.autotune.recording import note
 from ejcache.autotune.records.record import Record, encode_record, pinned
@@ -308,7 +309,7 @@ def test_a_configuration_of_what_a_pytree_and_a_scalar_say(store):
 def test_functions_with_sets_have_one_key_in_every_process(run_python, capsys):
     """A set among a function's constants is described in one order, whatever the hash seed, which is random here."""
     program = """
-from ejcache.autotune.call_key import Describer
+from ejcache.autotune.descriptions import Describer
 def f(x, mode="a"):
     return x if mode in {"causal", "full", "window"} or (mode, 1) in {("a", 1), ("b", 2), ("c", 3)} else -x
 print(Describer().describe(f)["code"])

@@ -10,7 +10,7 @@ from autotune_helpers import key
 from soak_turns import some
 
 from ejcache.autotune import Tuner
-from ejcache.autotune.measure.variation import Style, VariedArray, perturbed
+from ejcache.autotune.measure.varied_arrays import Style, VariedArray, perturbed
 from ejcache.autotune.records.record import Status
 
 QUICK = Tuner(rounds=4, min_gain=0.5)

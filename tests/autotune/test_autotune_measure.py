@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 import ejcache
 from ejcache.autotune import Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
-from ejcache.autotune.log import Progress, show_progress
 from ejcache.autotune.measure import device
 from ejcache.autotune.measure.inputs import split_arguments
+from ejcache.autotune.measure.output_comparison import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.race import GainDecision, decide, hopeless
-from ejcache.autotune.measure.results import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
+from ejcache.autotune.progress import Progress, show_progress
 from ejcache.autotune.records.record import Status, Timing, quantile
 from ejcache.errors import EntryCorruptError, UsageError
 

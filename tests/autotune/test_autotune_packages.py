@@ -10,7 +10,7 @@ from cli_helpers import ejcache
 
 from ejcache.autotune import AutotuneStore, Source
 from ejcache.autotune.records.record import encode_record
-from ejcache.autotune.records.store import package_seeds
+from ejcache.autotune.records.shipped import package_seeds
 
 RAISING = "raise RuntimeError('the package was imported')\n"
 

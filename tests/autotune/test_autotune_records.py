@@ -16,17 +16,8 @@ from hypothesis import strategies as st
 
 from ejcache.autotune.call_documents import decode_call, encode_call
 from ejcache.autotune.records.json_values import ConfigurationError, from_json, to_json
-from ejcache.autotune.records.record import (
-    WITH_PROFILE,
-    RecordKey,
-    Source,
-    Status,
-    decode_record,
-    differences,
-    encode_record,
-    merged,
-    slug,
-)
+from ejcache.autotune.records.record import WITH_PROFILE, Source, Status, decode_record, encode_record, merged
+from ejcache.autotune.records.record_key import RecordKey, differences, slug
 from ejcache.errors import EntryCorruptError, EntryForeignError, EntryVersionError
 
 GOLDEN = ROOT / "tests" / "data" / "autotune"

@@ -12,7 +12,8 @@ from store_faults import FaultStore
 from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
 from ejcache.cache.compilation_cache import CompilationCache
-from ejcache.cache.policy import CachePolicy, Miss
+from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reasons import Miss
 from ejcache.cache.stats import stats_of_process
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.settings.resolve import resolve

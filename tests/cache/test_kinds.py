@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from ejcache import entry
-from ejcache.cache.policy import CachePolicy, Miss
+from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reasons import Miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore

@@ -22,7 +22,8 @@ from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.object_names import entry_name
 from ejcache.cache import shared_policy_watch
 from ejcache.cache.opening import open_cache
-from ejcache.cache.policy import CachePolicy, Miss
+from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reasons import Miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.maintenance.stored_policy import POLICY
 from ejcache.settings.resolve import resolve

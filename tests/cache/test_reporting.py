@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from ejcache.cache.exit_report import report_line
-from ejcache.cache.policy import Miss
-from ejcache.cache.stats import Skip, Stats, add_miss, add_skip
+from ejcache.cache.reasons import Miss, Skip
+from ejcache.cache.stats import Stats, add_miss, add_skip
 from ejcache.util import tally as tallies
 from ejcache.util.tally import Tally
 

@@ -13,10 +13,10 @@ from ejcache import entry
 from ejcache.cache import policy_watch, shared_policy_watch
 from ejcache.cache.former_copies import FormerCopies
 from ejcache.cache.opening import open_cache
-from ejcache.cache.policy import CachePolicy, Miss
+from ejcache.cache.policy import CachePolicy
 from ejcache.cache.policy_watch import FRESH_SECONDS, PolicyWatch, Reading
+from ejcache.cache.reasons import Miss, Skip
 from ejcache.cache.shared_policy_watch import SharedPolicyWatch
-from ejcache.cache.stats import Skip
 from ejcache.cache.writing import EntryWriter
 from ejcache.errors import NoPermissionError, StoreUnavailableError
 from ejcache.maintenance.stored_policy import MAX_BYTES, encode_policy, switch_of

@@ -11,7 +11,7 @@ from cli_helpers import be_patient, ejcache, key_text, put
 from eviction_traces import encoded
 
 from ejcache.bucket.object_names import entry_name
-from ejcache.history.log import record_miss
+from ejcache.history.host_log import record_miss
 from ejcache.journal.line import ProgramRecord
 from ejcache.keys.key import parse_key
 from ejcache.maintenance.stored_policy import POLICY

@@ -16,7 +16,7 @@ from cli_helpers import ejcache, fill, key_text, put
 
 from ejcache import entry
 from ejcache.autotune.records.store import AutotuneStore
-from ejcache.history.log import record_miss
+from ejcache.history.host_log import record_miss
 from ejcache.journal.line import STORED, ProgramRecord
 from ejcache.stores.opening import open_store
 

@@ -23,7 +23,7 @@ from helpers import ROOT, run_program
 from test_site import MADE
 
 from ejcache import entry
-from ejcache.autotune.records.store import GROUP
+from ejcache.autotune.records.shipped import GROUP
 from ejcache.stores.local.store import LocalStore
 
 PLACES = ("/tmp/my-cache", "/content/drive/MyDrive", "/opt/cache", "/shared/project", "/var/lib/node_exporter")

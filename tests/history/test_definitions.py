@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ejcache.history.definitions import UNKNOWN, definition_of, qualified_name, shorten_details
+from ejcache.history.definitions import UNKNOWN, definition_of, qualified_name
 from ejcache.history.earlier import Earlier, Texts, relation
+from ejcache.jax_integration.publishing import shorten_details
 from ejcache.journal.line import ProgramRecord
 from ejcache.journal.start_records import Process, StartRecord
 

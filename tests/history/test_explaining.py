@@ -24,8 +24,8 @@ from ejcache.history.causes import cause
 from ejcache.history.difference import program_differences
 from ejcache.history.earlier import Earlier, Texts
 from ejcache.history.environment import environment_differences
+from ejcache.history.host_log import read_misses, record_miss
 from ejcache.history.known_entries import KnownEntries, stored_text
-from ejcache.history.log import read_misses, record_miss
 from ejcache.history.text import SourceFiles, read_text
 from ejcache.jax_integration import publishing
 from ejcache.jax_integration.publishing import located_text

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 import ejcache
-from ejcache.history.definitions import rename_details
 from ejcache.history.text import read_text, rename_arguments
+from ejcache.jax_integration.publishing import rename_details
 
 HALF = jnp.bfloat16
 

@@ -286,7 +286,7 @@ def test_the_users_cache_directory_is_this_users_alone(run_forked, clean_environ
     "maker",
     [
         (
-            "from ejcache.journal.line import ProgramRecord\nfrom ejcache.history.log import record_miss\n"
+            "from ejcache.journal.line import ProgramRecord\nfrom ejcache.history.host_log import record_miss\n"
             "record_miss(ProgramRecord())"
         ),
         (

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from notice_boards import NoticeBoard
 
-from ejcache.cache.policy import Miss
+from ejcache.cache.reasons import Miss
 from ejcache.jax_integration.compilation import Compilation, LoadedExecutable
 from ejcache.jax_integration.no_compile_blocks import forbid_compile
 from ejcache.jax_integration.ranks.agreement import RankAgreement

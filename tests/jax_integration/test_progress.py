@@ -8,7 +8,7 @@ import re
 import pytest
 from steps import Steps
 
-from ejcache.history.log import record_miss
+from ejcache.history.host_log import record_miss
 from ejcache.jax_integration.progress import CompileProgress
 from ejcache.journal.line import STORED, ProgramRecord
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ejcache
-from ejcache.jax_integration.seam import tracebacks
+from ejcache.jax_integration.seam.calling_line import caller
 
 PACKAGE = str(Path(ejcache.__file__).parent)
 X = np.ones((2, 3), np.float32)
@@ -197,7 +197,7 @@ def main():
 @pytest.mark.parametrize("library", ["modelling", "pytest"])
 def test_the_line_that_calls_a_library_that_calls_back(library):
     """A model that a library calls is followed by the line that calls the library; a program that one runs is not."""
-    names = {"noted": tracebacks.caller, "__name__": "train"}
+    names = {"noted": caller, "__name__": "train"}
     exec(compile(LIBRARY, f"/venv/site-packages/{library}/calls.py", "exec"), names)
     exec(compile(PROGRAM, "/home/me/train.py", "exec"), names)
     called, in_model, in_net, direct = (text.replace("/home/me/", "") for text in names["main"]())

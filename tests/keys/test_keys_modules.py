@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jaxlib.mlir import ir
 
 from ejcache.jax_integration.lowering import module_digest, private_functions
-from ejcache.jax_integration.lowering.kernels import strip_mosaic_config
+from ejcache.jax_integration.lowering.kernel_locations import strip_mosaic_config
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.lowering.private_functions import base_name, content_name, function_order
 from ejcache.jax_integration.seam import kernel_dialects

@@ -21,7 +21,7 @@ from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
 from ejcache.reuse import start
 from ejcache.reuse.call import call_data
 from ejcache.reuse.word import Word
-from ejcache.values.whole import NotWholeError
+from ejcache.values.plain_data import NotWholeError
 
 
 @dataclasses.dataclass

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from ejcache.autotune import Tuner
-from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Status, Timing
+from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing
+from ejcache.autotune.records.record_key import RecordKey
 
 QUICK = Tuner(sample_seconds=0.0005)
 ENVIRONMENT = {"platform": "cpu", "jaxlib": "0.10"}

@@ -37,7 +37,7 @@ IMPORTED = (
     "ejcache.cli.main",
     "ejcache.jax_integration.activate",
     "ejcache.jax_integration.pipeline",
-    "ejcache.history.log",
+    "ejcache.history.host_log",
     "ejcache.stores.local.store",
     # Imported late; a program that has become another user may not be able to read them any more.
     "grp",

@@ -30,7 +30,7 @@ from flax import nnx
 from helpers import run_program
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from ejcache.values.whole import NotWholeError, whole_digest
+from ejcache.values.plain_data import NotWholeError, whole_digest
 
 
 class Kind(enum.Enum):
@@ -338,7 +338,7 @@ STATES = """
 import flax.linen as nn, jax, jax.numpy as jnp, optax, equinox as eqx
 from flax import nnx
 from flax.training.train_state import TrainState
-from ejcache.values.whole import whole_digest
+from ejcache.values.plain_data import whole_digest
 
 class Net(nnx.Module):
     def __init__(self, size, activation, rngs):

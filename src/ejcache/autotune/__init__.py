@@ -21,13 +21,14 @@ if TYPE_CHECKING:
         require,
     )
     from ejcache.autotune.chooser import Chooser, chooser_for, default_chooser
-    from ejcache.autotune.log import show_progress
     from ejcache.autotune.measure.space import Space, powers_of_two
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.operation import Autotuned, Implementation, autotuned, implementations
+    from ejcache.autotune.progress import show_progress
     from ejcache.autotune.recording import record
     from ejcache.autotune.records.json_values import ConfigurationError
-    from ejcache.autotune.records.record import Candidate, Record, RecordKey, Source, Timing
+    from ejcache.autotune.records.record import Candidate, Record, Source, Timing
+    from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
     from ejcache.autotune.replay import TunedCall, tune
 
@@ -79,12 +80,13 @@ _MODULES: Final = {
         "require",
     ),
     "chooser": ("Chooser", "chooser_for", "default_chooser"),
-    "log": ("show_progress",),
+    "progress": ("show_progress",),
     "measure.tuner": ("Tuner",),
     "operation": ("Autotuned", "Implementation", "autotuned", "implementations"),
     "recording": ("record",),
     "records.json_values": ("ConfigurationError",),
-    "records.record": ("Candidate", "Record", "RecordKey", "Source", "Timing"),
+    "records.record": ("Candidate", "Record", "Source", "Timing"),
+    "records.record_key": ("RecordKey",),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
     "replay": ("TunedCall", "tune"),
     "measure.space": ("Space", "powers_of_two"),

@@ -1,4 +1,4 @@
-"""`Call`: one call of an operation, as it is chosen for, recorded and measured."""
+"""`Call` is the base class of one call of an operation: its key, its configurations, and how it is measured."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import UnrecordableError, encode_value
-from ejcache.autotune.call_key import MAPPED, Describer
+from ejcache.autotune.descriptions import MAPPED, Describer
 from ejcache.autotune.measure.device import device_and_environment
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.records.json_values import canonical_json
-from ejcache.autotune.records.record import (
-    NO_CONFIGURATION,
-    CandidateOrigin,
-    RecordKey,
-    Source,
-    is_similar,
-    origin_of,
-)
-from ejcache.autotune.records.store import only_sizes_differ
+from ejcache.autotune.records.record import NO_CONFIGURATION, CandidateOrigin, Source, origin_of
+from ejcache.autotune.records.record_key import RecordKey, is_similar, only_sizes_differ
 from ejcache.errors import EjcacheError
 
 if TYPE_CHECKING:

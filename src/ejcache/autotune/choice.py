@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from ejcache.autotune.ejkernel_variables import label_prefix
 from ejcache.autotune.records.json_values import canonical_json, json_or_repr
-from ejcache.autotune.records.record import Record, RecordKey, Source, differences
+from ejcache.autotune.records.record import Record, Source
+from ejcache.autotune.records.record_key import RecordKey, differences
 from ejcache.errors import EjcacheError, SettingError
 from ejcache.settings.resolve import settings_in_use
 

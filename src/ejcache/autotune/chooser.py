@@ -26,7 +26,8 @@ from ejcache.autotune.log import warn_once
 from ejcache.autotune.pod import POD, PodAgreement, one_of_a_host
 from ejcache.autotune.recording import note, recording, tell_ahead
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
-from ejcache.autotune.records.record import CODE, Record, Source, differences
+from ejcache.autotune.records.record import CODE, Record, Source
+from ejcache.autotune.records.record_key import differences
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.no_compile_blocks import is_forbidden, refuse_tuning
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.call import Call
     from ejcache.autotune.choice import TuningPolicy
-    from ejcache.autotune.records.record import RecordKey
+    from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found
 
     _ChoiceSource = Callable[["_Asked"], Choice | None]

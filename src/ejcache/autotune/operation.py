@@ -1,4 +1,4 @@
-"""`@autotuned`: a function that chooses its configuration for each kind of call; `@implementations`: one of several."""
+"""Decorates functions: `@autotuned` chooses a configuration for each call, `@implementations` one of several ways."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, Typ
 
 from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import import_path
-from ejcache.autotune.call_key import Describer, code_digest, fingerprint
 from ejcache.autotune.choice import altered, current_policy, labelled
 from ejcache.autotune.chooser import chooser_for, default_chooser
+from ejcache.autotune.descriptions import Describer, code_digest
 from ejcache.autotune.ejkernel_variables import label_of_calls
+from ejcache.autotune.fingerprint import fingerprint
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.measure.results import check_setting
+from ejcache.autotune.measure.output_comparison import check_setting
 from ejcache.autotune.measure.space import Space
 from ejcache.autotune.measure.trial import error_line
 from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.recording import is_ahead, recording
-from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, module_name, to_json
-from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, RecordKey, Source, Status
+from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, to_json
+from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, Status
+from ejcache.autotune.value_kinds import module_name
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.autotune.tracing import traces_nothing, watch_shape_evaluation
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames
@@ -37,9 +39,10 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.choice import Choice, TuningPolicy
     from ejcache.autotune.chooser import Chooser
-    from ejcache.autotune.measure.results import Check
+    from ejcache.autotune.measure.output_comparison import Check
     from ejcache.autotune.measure.space import CallSpace
     from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
 
     Configs = Sequence[Any] | Callable[..., Sequence[Any]] | Space

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ejcache.autotune.call import Call
-    from ejcache.autotune.records.record import RecordKey
+    from ejcache.autotune.records.record_key import RecordKey
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.autotune.call_documents import MAX_CALL_BYTES, decode_call, encode_call
 from ejcache.autotune.choice import traced_apart
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.records.record import slug
+from ejcache.autotune.records.record_key import slug
 from ejcache.autotune.records.store import default_store
 from ejcache.errors import MALFORMED, EjcacheError, EntryError
 from ejcache.settings.environment import environment_variable

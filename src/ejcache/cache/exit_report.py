@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ejcache._version import __version__
 from ejcache.cache.overruled import describe_overruled
-from ejcache.cache.policy import Miss
+from ejcache.cache.reasons import Miss
 from ejcache.cache.report_destination import absolute_destination, is_off, line_without_a_cache
 from ejcache.cache.stats import Stats
 from ejcache.journal import differences

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache import entry
 from ejcache.cache.compile_time import compile_time
+from ejcache.cache.reasons import Miss
 from ejcache.errors import (
     EjcacheError,
     EntryCorruptError,
@@ -51,39 +51,6 @@ _NAMED: Final = 10
 """Recalled programs that a sentence names."""
 _FLUSH_SECONDS: Final = 2.0
 """Counters of hits go to the store at most this often: that is a transaction. A killed process loses the last."""
-
-
-class Miss(StrEnum):
-    """Why a lookup did not give an executable. Codes are append-only."""
-
-    ABSENT = "absent"
-    """No entry under this key."""
-    CORRUPT = "corrupt"
-    """The entry was damaged; it was quarantined."""
-    FOREIGN = "foreign"
-    """The store answered with another key's entry; it was quarantined."""
-    VERSION = "version"
-    """The entry is of a format that this version does not read."""
-    REJECTED = "rejected"
-    """The entry is intact, but XLA would not load it here."""
-    SUSPECTED = "suspected"
-    """The entry is intact, but two starts in a row ended while they loaded it; it is replaced."""
-    FORCED = "forced"
-    """EASYDEL_RECOMPILE_FORCE asks for a fresh compilation."""
-    DISAGREED = "disagreed"
-    """It could be loaded here, but not on every rank of its program."""
-    CHECKED = "checked"
-    """The hit was recompiled to check it."""
-    ERROR = "error"
-    """The storage failed."""
-    DISABLED = "disabled"
-    """The cache is switched off."""
-    QUICK = "quick"
-    """It compiled so quickly on this host before that shared storage was not read."""
-    NO_DEVICES = "no_devices"
-    """It is stored, but it was compiled for devices that this process does not have, so nothing loads it here."""
-    RECALLED = "recalled"
-    """An operator has recalled the entry."""
 
 
 class OpenedStore(NamedTuple):

@@ -1,4 +1,4 @@
-"""Counters: what was looked up in the cache, what became of it, and why; and as programs and commands see them.
+"""Counts what became of each lookup and each compilation, and why; `Stats` shows the counts to programs and commands.
 
 `left_out` and `left_out_seconds` are the compilations below a floor, `kept_here` and `kept_here_seconds` those that a
 shared cache keeps on one host only; the seconds are those of compiling. `preload_loaded`, `preload_hits` and
@@ -14,7 +14,6 @@ a later version is kept and shown by an earlier one.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.cache.compile_time import compile_time
@@ -24,7 +23,8 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.cache.policy import CachePolicy, Miss
+    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reasons import Miss, Skip
     from ejcache.settings.table import Settings
     from ejcache.util.tally import Tally
 
@@ -186,43 +186,6 @@ def stats_of_store(cache: CachePolicy, settings: Settings) -> Stats:
 
 MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
-
-
-class Skip(StrEnum):
-    """Why a compilation was not stored, or not looked up at all. Codes are append-only."""
-
-    DUPLICATE = "duplicate"
-    """Somebody else stored it first."""
-    OTHER_RANK = "other_rank"
-    """Another rank of its program stores it in the same place."""
-    QUICK = "quick"
-    """It compiled in less than the minimum compile time."""
-    SMALL = "small"
-    """Its entry is below the minimum entry size."""
-    LARGE = "large"
-    """Its entry is larger than the whole limit."""
-    READ_ONLY = "read_only"
-    """The cache is read-only."""
-    CALLBACK = "callback"
-    """It calls back into this process, which this JAX cannot restore."""
-    PARTITIONING = "partitioning"
-    """It holds the address of a custom_partitioning function."""
-    INSPECTION = "inspection"
-    """It calls a Python function while it compiles, to show it a sharding."""
-    PLATFORM = "platform"
-    """This platform cannot serialise executables."""
-    NO_KEY = "no_key"
-    """No key could be made."""
-    DISABLED = "disabled"
-    """The cache is switched off."""
-    ERROR = "error"
-    """The storage failed."""
-    FORBIDDEN = "forbidden"
-    """It was not compiled, because the program forbids compilations."""
-    RANKS_DIFFER = "ranks_differ"
-    """Another rank compiles another program under its name."""
-    HLO_PASS = "hlo_pass"  # noqa: S105 (a pass of the compiler)
-    """The process has registered a pass over the HLO, which no key can name."""
 
 
 def add_miss(tally: Tally, reason: Miss) -> None:

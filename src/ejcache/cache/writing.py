@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache import entry
 from ejcache.cache.policy import CachePolicy, may_write
-from ejcache.cache.stats import Skip, add_skip
+from ejcache.cache.reasons import Skip
+from ejcache.cache.stats import add_skip
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreTooSmallError
 from ejcache.keys.key import module_text_key
 from ejcache.stores.base import two_tiers

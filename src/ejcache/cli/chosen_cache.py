@@ -1,4 +1,4 @@
-"""Open the cache that a command works on: chosen by `--dir` or the settings, and opened as the command needs it."""
+"""Opens the cache that a command works on, which `--dir` or the settings name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from ejcache.cli.output import warn
 from ejcache.errors import EntryError, JaxImportError, NotFoundError, SettingError, UsageError
 from ejcache.maintenance.eviction import ScannedStore
 from ejcache.maintenance.recalls import recalls_in_words
-from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, decode_policy, read_limits, recalls_of, who_turned_off
+from ejcache.maintenance.stored_policy import (
+    read_limits,
+    read_limits_of_directory,
+    recalls_of,
+    who_turned_off,
+)
 from ejcache.settings.resolve import resolve, set_command_line
 from ejcache.stores.contents import inspect_location
 from ejcache.stores.location import Location
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util.files import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,7 +140,7 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
         if isinstance(store, SharedStore):
             limits = read_limits(store.root)
         elif contents.bucket is None:
-            limits = policy_of_directory(contents.location)
+            limits = read_limits_of_directory(contents.location)
     except EntryError as exc:
         warn(f"the limits that are stored with {contents.url} cannot be read: {exc}")
     off, recalled = who_turned_off(limits or {}), recalls_in_words(recalls_of(limits or {}))
@@ -148,18 +152,3 @@ def _target(contents: CacheContents, store: Store | None, chosen: int | None) ->
     max_size = limit if stored is None else int(stored)
     scanned = ScannedStore(store)
     return OpenCache(contents.url, scanned, max_size, shared=True, limits=limits, turned_off=off, recalled=recalled)
-
-
-def policy_of_directory(location: Location) -> dict[str, Any]:
-    """Return what is stored with the cache in a directory of this host; nothing if that cannot be opened.
-
-    Raises:
-        EntryError: this version cannot read it.
-    """
-    if location.kind != "directory":
-        return {}
-    try:
-        data = read_regular(Path(location.path) / POLICY, max_size=MAX_BYTES)
-    except OSError:
-        return {}
-    return decode_policy(data)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ejcache.cache.opening import worth_by
 from ejcache.cli import output
-from ejcache.cli.chosen_cache import policy_of_directory
 from ejcache.errors import EntryError, NotAStoreError, StoreUnavailableError
-from ejcache.maintenance.stored_policy import read_limits, recalls_of
+from ejcache.maintenance.stored_policy import read_limits, read_limits_of_directory, recalls_of
 from ejcache.maintenance.transfer import CopyPlan
 from ejcache.stores.location import Location
 from ejcache.stores.opening import open_store
@@ -57,7 +56,7 @@ def recalled_at(url: str, target: Store) -> Recalls:
     try:
         if isinstance(target, SharedStore):
             return recalls_of(read_limits(target.root) or {})
-        return recalls_of(policy_of_directory(Location.parse(url)))
+        return recalls_of(read_limits_of_directory(Location.parse(url)))
     except EntryError as exc:
         raise StoreUnavailableError(f"what is recalled of {url} cannot be read: {exc}") from exc
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.policy import Miss
+from ejcache.cache.reasons import Miss
 from ejcache.history.asked_again import committed_otherwise, made_anew
 from ejcache.history.causes import AVOIDABLE, cause, cause_beside
 from ejcache.history.difference import CAPTURED, NUMBER, ORDER, SHAPE
@@ -24,8 +24,8 @@ from ejcache.history.findings import (
     Saving,
     SmallerFindings,
 )
+from ejcache.history.host_log import recall_programs
 from ejcache.history.large_constants import large_constant
-from ejcache.history.log import recall_programs
 from ejcache.history.padding import buckets_of
 from ejcache.history.program import by_function, caller_of, function_of, is_of_jax, misses_by_key, spent, with_facts
 from ejcache.history.single_operations import single_operations

@@ -14,8 +14,7 @@ import time
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.cache.policy import Miss
-from ejcache.cache.stats import Skip
+from ejcache.cache.reasons import Miss, Skip
 from ejcache.history import difference as differ
 from ejcache.history.definitions import definition_of
 from ejcache.history.environment import ARROW, Difference, environment_differences

@@ -69,30 +69,6 @@ def _read(defined: str, source: str) -> Definition:
     return Definition(match[1], int(match[2]), match[3], source) if match else UNKNOWN
 
 
-def shorten_details(details: Mapping[str, str]) -> dict[str, str]:
-    """Return details as an entry has them, which other users may read: no directories, no source.
-
-    Which arguments are committed may be long, and the text says how they are sharded.
-    """
-    found = {name: text for name, text in details.items() if name not in {"source", "committed"}}
-    place = definition_of(details)
-    if place.file:
-        found["defined"] = f"{end_of(place.file)}:{place.line} {place.name}"
-    return found
-
-
-def rename_details(details: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the details in which arguments have these names; `named` says that they are the user's own."""
-    if not names:
-        return details
-    lists = {
-        what: "\n".join(names.get(each, each) for each in details[what].split("\n"))
-        for what in ("weak", "committed")
-        if what in details
-    }
-    return {**details, **lists, "named": "by the caller"}
-
-
 def qualified_name(text: str, place: Definition) -> str:
     """Find the name of a function with those around it, `Trainer.step`, in a module's text; empty if it has none."""
     places = {match[1]: (match[2], int(match[3])) for match in _PLACE.finditer(text)}

@@ -21,12 +21,12 @@ from collections import Counter
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.cache.stats import Skip
+from ejcache.cache.reasons import Skip
 from ejcache.errors import StoreError
 from ejcache.history.definitions import definition_of, end_of, qualified_name
 from ejcache.history.environment import variant_of
+from ejcache.history.host_log import recall_programs
 from ejcache.history.known_entries import KnownEntries, stored_text
-from ejcache.history.log import recall_programs
 from ejcache.history.program import argument_types, caller_of, defined_by_jax, digest_of, with_facts
 from ejcache.history.text import read_text
 from ejcache.journal.line import HIT

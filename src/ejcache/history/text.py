@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.history.log import LARGE_CONSTANT
+from ejcache.history.host_log import LARGE_CONSTANT
 from ejcache.util.files import read_regular
 
 if TYPE_CHECKING:

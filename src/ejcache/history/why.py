@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ejcache.history.causes import cause
 from ejcache.history.earlier import Earlier
+from ejcache.history.host_log import lost_before, misses_of
 from ejcache.history.known_entries import KnownEntries
-from ejcache.history.log import lost_before, misses_of
 from ejcache.journal.recorder import recorder
 from ejcache.journal.start_records import read_starts
 

@@ -9,7 +9,7 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.cache.policy import Miss
+from ejcache.cache.reasons import Miss
 from ejcache.util.time_budget import Budget
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.policy import Miss
-from ejcache.cache.stats import Skip, count_miss, count_skip
+from ejcache.cache.reasons import Miss, Skip
+from ejcache.cache.stats import count_miss, count_skip
 from ejcache.coordination.compile_speed import SLOW_SECONDS
-from ejcache.history.log import last_compile_seconds
+from ejcache.history.host_log import last_compile_seconds
 from ejcache.jax_integration.candidates import OWN
 from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.devices.absent import check_memory, compile_for_others, look_for_others

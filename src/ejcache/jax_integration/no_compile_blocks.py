@@ -16,8 +16,9 @@ from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.history.causes import why_not_stored
 from ejcache.jax_integration.compilation import asking_threads
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.calling_line import caller
 from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
-from ejcache.jax_integration.seam.tracebacks import caller, without_our_frames
+from ejcache.jax_integration.seam.tracebacks import without_our_frames
 from ejcache.util.log import log
 
 if TYPE_CHECKING:

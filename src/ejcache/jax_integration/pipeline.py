@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.cache.policy import Miss
+from ejcache.cache.reasons import Miss
 from ejcache.entry import Entry
 from ejcache.jax_integration.compilation import Compilation, LoadedExecutable, asking_threads
 from ejcache.jax_integration.executable_origins import stored_bytes
@@ -29,8 +29,8 @@ from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key, make_key
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam.calling_line import caller
 from ejcache.jax_integration.seam.patch import CacheAnswer
-from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.jax_integration.seam.watching import take_durations
 from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import recorder

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Final
 
-from ejcache.history.log import last_compile_seconds
+from ejcache.history.host_log import last_compile_seconds
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:

@@ -17,12 +17,13 @@ import jax
 from jaxlib.mlir import ir
 
 from ejcache import entry
-from ejcache.cache.stats import Skip, count_miss, count_skip
+from ejcache.cache.reasons import Skip
+from ejcache.cache.stats import count_miss, count_skip
 from ejcache.cache.writing import EntryWriter, WriteResult
 from ejcache.errors import CompileForbiddenError
 from ejcache.history.causes import why_not_found, why_not_stored
-from ejcache.history.definitions import rename_details, shorten_details
-from ejcache.history.log import LARGE_CONSTANT, record_miss, remember_program
+from ejcache.history.definitions import definition_of, end_of
+from ejcache.history.host_log import LARGE_CONSTANT, record_miss, remember_program
 from ejcache.history.text import rename_arguments
 from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
@@ -31,8 +32,8 @@ from ejcache.jax_integration.pgle import write_beside
 from ejcache.jax_integration.seam import compiling
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
+from ejcache.jax_integration.seam.calling_line import caller
 from ejcache.jax_integration.seam.trace_settings import changed_trace_settings
-from ejcache.jax_integration.seam.tracebacks import caller
 from ejcache.journal.line import STORED, ProgramRecord, write_later
 from ejcache.journal.recorder import recorder
 from ejcache.util.log import log
@@ -348,3 +349,27 @@ def _option(build: Any, name: str) -> str:
 
 def _lines(values: dict[str, str]) -> str:
     return "\n".join([f"{name}={value}" for name, value in sorted(values.items())])
+
+
+def shorten_details(details: Mapping[str, str]) -> dict[str, str]:
+    """Return details as an entry has them, which other users may read: no directories, no source.
+
+    Which arguments are committed may be long, and the text says how they are sharded.
+    """
+    found = {name: text for name, text in details.items() if name not in {"source", "committed"}}
+    place = definition_of(details)
+    if place.file:
+        found["defined"] = f"{end_of(place.file)}:{place.line} {place.name}"
+    return found
+
+
+def rename_details(details: Mapping[str, str], names: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the details in which arguments have these names; `named` says that they are the user's own."""
+    if not names:
+        return details
+    lists = {
+        what: "\n".join(names.get(each, each) for each in details[what].split("\n"))
+        for what in ("weak", "committed")
+        if what in details
+    }
+    return {**details, **lists, "named": "by the caller"}

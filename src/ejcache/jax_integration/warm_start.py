@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ejcache.cache.stats import Skip
+from ejcache.cache.reasons import Skip
 from ejcache.errors import UsageError
 from ejcache.history.causes import why_not_stored
 from ejcache.jax_integration.activate import active, enable_by_default

@@ -1,4 +1,4 @@
-"""What counts in a key of GPUs, of libtpu and of Neuron, in one form.
+"""Writes a GPU topology, libtpu's flags, and neuronx-cc's options and variables in the normal form that a key has.
 
 Of GPUs, their topology in a fixed order (`xla_messages` has the numbers of its fields). Of libtpu, its flags, which it
 reads as Abseil does, wherever they stand. Of neuronx-cc, the compiler of Neuron, its options and variables.

@@ -50,6 +50,7 @@ from ejcache.stores.epochs import (
 from ejcache.stores.epochs import MAX_BYTES as MAX_BYTES  # noqa: PLC0414 (others import it from here)
 from ejcache.util.directory_access import POLICY as POLICY  # noqa: PLC0414 (others import it from here)
 from ejcache.util.directory_access import share, undone_on_failure, user_name
+from ejcache.util.files import read_regular
 from ejcache.util.log import printable
 from ejcache.util.units import parse_age, parse_size, whole_number
 
@@ -334,3 +335,18 @@ def _who_can(root: Path, exc: OSError) -> str:
                 "write there sets EJCACHE_TRUST_DIR=1"
             )
     return ""
+
+
+def read_limits_of_directory(location: Location) -> dict[str, Any]:
+    """Return what is stored with the cache in a directory of this host; nothing if that cannot be opened.
+
+    Raises:
+        EntryError: this version cannot read it.
+    """
+    if location.kind != "directory":
+        return {}
+    try:
+        data = read_regular(Path(location.path) / POLICY, max_size=MAX_BYTES)
+    except OSError:
+        return {}
+    return decode_policy(data)

@@ -25,7 +25,7 @@ from ejcache.jax_integration.seam.reuse.calls import RefusedError
 from ejcache.keys.key import reuse_module_key, reuse_record_key
 from ejcache.reuse.call import call_data
 from ejcache.reuse.function import KnownFunction, place_of_call
-from ejcache.reuse.log import note
+from ejcache.reuse.notes import note
 from ejcache.reuse.records import (
     LARGEST_MODULE,
     ReuseRecord,
@@ -49,7 +49,7 @@ from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
 from ejcache.values.code_files import why_unknown
 from ejcache.values.distributions import distributions_digest, why_packages_changed
-from ejcache.values.whole import NotWholeError, digest_of
+from ejcache.values.plain_data import NotWholeError, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.values.code_files import CodeFile, read_code_file, why_unknown
 from ejcache.values.distributions import distribution_of
-from ejcache.values.whole import NotWholeError, WholeValues
+from ejcache.values.plain_data import NotWholeError, WholeValues
 
 if TYPE_CHECKING:
     from types import FrameType

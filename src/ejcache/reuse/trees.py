@@ -28,7 +28,8 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.jax_integration.seam.reuse.calls import RefusedError, make_tree
-from ejcache.values.whole import MISSING, NotWholeError, kind_name, name_of, named, whole_digest
+from ejcache.values.names import MISSING, kind_name, name_of, named
+from ejcache.values.plain_data import NotWholeError, whole_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from ejcache.errors import UsageError
-from ejcache.values.whole import NotWholeError, whole_digest
+from ejcache.values.plain_data import NotWholeError, whole_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.json_values import ConfigurationError, from_json, parse_json, to_json
-from ejcache.autotune.records.record import Record, RecordKey, Source
+from ejcache.autotune.records.record import Record, Source
+from ejcache.autotune.records.record_key import RecordKey
 from ejcache.autotune.records.store import QUARANTINE, default_store
 from ejcache.errors import EjcacheError, UsageError
 from ejcache.settings.resolve import settings_in_use

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import UnrecordableError, import_path
-from ejcache.autotune.call_key import Describer
 from ejcache.autotune.choice import TuningPolicy, current_policy
 from ejcache.autotune.chooser import default_chooser
+from ejcache.autotune.descriptions import Describer
 from ejcache.autotune.ejkernel.cache import EJKERNEL_FILE, EJKERNEL_KEY, adopt, file_key, key_of_file
 from ejcache.autotune.ejkernel_variables import LIMITS
 from ejcache.autotune.log import warn_once
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ejcache.autotune.choice import Choice
-    from ejcache.autotune.records.record import RecordKey
+    from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
 
 

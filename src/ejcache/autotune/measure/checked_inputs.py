@@ -6,14 +6,14 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.results import DifferentResultError, is_finite, multiplies_exactly
+from ejcache.autotune.measure.output_comparison import DifferentResultError, is_finite, multiplies_exactly
 from ejcache.autotune.measure.trial import TookTooLongError, equations_of
-from ejcache.autotune.measure.variation import Style, Variations, perturbed
+from ejcache.autotune.measure.varied_arrays import Style, Variations, perturbed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ejcache.autotune.measure.results import Results
+    from ejcache.autotune.measure.output_comparison import Results
     from ejcache.autotune.measure.trial import Trial
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ejcache.autotune.log import logger
 from ejcache.autotune.measure import gradients
-from ejcache.autotune.measure.results import DifferentResultError, outputs_text, results_of
+from ejcache.autotune.measure.output_comparison import DifferentResultError, outputs_text, results_of
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Status, Timing
 from ejcache.errors import UsageError
 from ejcache.util.threads import in_parallel
@@ -30,7 +30,7 @@ from ejcache.util.threads import in_parallel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ejcache.autotune.measure.results import Results
+    from ejcache.autotune.measure.output_comparison import Results
 
 
 T = TypeVar("T")

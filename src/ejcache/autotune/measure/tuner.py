@@ -12,15 +12,15 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.log import Progress
 from ejcache.autotune.measure.device import device_of, provenance
 from ejcache.autotune.measure.inputs import split_arguments
+from ejcache.autotune.measure.output_comparison import check_setting
 from ejcache.autotune.measure.race import Race
-from ejcache.autotune.measure.results import check_setting
 from ejcache.autotune.measure.search import Search
 from ejcache.autotune.measure.space import ListedSpace
 from ejcache.autotune.measure.trial import Trial, refuse_spanning
 from ejcache.autotune.measure.tuning_run import TuningRun
+from ejcache.autotune.progress import Progress
 from ejcache.autotune.records.json_values import canonical_json, to_json
 from ejcache.autotune.records.record import (
     INTERRUPTED,
@@ -40,10 +40,10 @@ from ejcache.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ejcache.autotune.measure.results import Check
+    from ejcache.autotune.measure.output_comparison import Check
     from ejcache.autotune.measure.search import Times
     from ejcache.autotune.measure.space import CallSpace
-    from ejcache.autotune.records.record import RecordKey
+    from ejcache.autotune.records.record_key import RecordKey
 
 
 TUNER_VERSION: Final = 4

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.measure.checked_inputs import LONG_SHARE, SHARE, VariedInputs
 from ejcache.autotune.measure.gradients import differentiable
-from ejcache.autotune.measure.results import DifferentResultError, check_results, has_nan, results_of, same_bits
+from ejcache.autotune.measure.output_comparison import (
+    DifferentResultError,
+    check_results,
+    has_nan,
+    results_of,
+    same_bits,
+)
 from ejcache.autotune.measure.trial import (
     TookTooLongError,
     WorkerThread,
@@ -30,10 +36,10 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from ejcache.autotune.log import Progress
     from ejcache.autotune.measure.inputs import Inputs
-    from ejcache.autotune.measure.results import Results
+    from ejcache.autotune.measure.output_comparison import Results
     from ejcache.autotune.measure.trial import Trial
+    from ejcache.autotune.progress import Progress
 
     _Computed = list[Results]
 

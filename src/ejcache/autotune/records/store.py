@@ -1,46 +1,23 @@
-"""The records of tuned configurations that threads, processes and hosts share, in layers.
+"""Looks up and stores tuned records in layers: of this process, of the user, on shared storage, and of packages.
 
 A layer is one directory or bucket. It never raises because of storage: a lookup that fails is a miss; the failure is
 counted and logged once. The circuit breaker of the bucket decides how often storage that failed is asked again. A
 damaged record is a miss, too; a layer that can be written moves it to its quarantine.
-
-Installed packages ship records by the group `ejcache.seeds` of entry points:
-
-    [project.entry-points."ejcache.seeds"]
-    my_kernels = "my_kernels.tuned"
-
-The value names a directory of the package, here `my_kernels/tuned`, in the form that `ejcache tuned push` writes.
-The package is found and not imported: a program that does not use it must not pay for it, and its import may fail.
-Source of the form: https://packaging.python.org/en/latest/specifications/entry-points/
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
-import math
-import re
 import threading
 import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.records.record import (
-    MAX_RECORD_BYTES,
-    ROOT,
-    Source,
-    dated_after,
-    decode_record,
-    differences,
-    encode_record,
-    is_similar,
-    merged,
-    slug,
-)
+from ejcache.autotune.records.record import MAX_RECORD_BYTES, Source, dated_after, decode_record, encode_record, merged
+from ejcache.autotune.records.record_key import ROOT, distance, is_similar, slug
+from ejcache.autotune.records.shipped import package_seeds
 from ejcache.cache.exit_report import name_place
 from ejcache.errors import (
     MALFORMED,
@@ -65,51 +42,10 @@ from ejcache.util.threads import call_with_timeout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.autotune.records.record import Record, RecordKey
+    from ejcache.autotune.records.record import Record
+    from ejcache.autotune.records.record_key import RecordKey
     from ejcache.settings.table import Settings
     from ejcache.stores.documents import Documents
-
-
-GROUP: Final = "ejcache.seeds"
-
-
-@cache
-def package_seeds() -> tuple[tuple[str, str | None], ...]:
-    """Return (name of the entry, directory) of the installed packages, ordered by name; None for one that has no
-    directory.
-
-    One warning for each of these says why. This reads the metadata of all installed packages, once in a process.
-    """
-    try:
-        points = {(point.name, point.value) for point in importlib.metadata.entry_points(group=GROUP)}
-    except Exception as exc:
-        warn_once(GROUP, "the packages that ship tuned configurations cannot be listed: %r", exc)
-        return ((GROUP, None),)
-    return tuple((name, _directory_of(name, value)) for name, value in sorted(points))
-
-
-def _directory_of(name: str, value: str) -> str | None:
-    try:
-        return _directory(value)
-    except Exception as exc:
-        # Finding a package runs the import hooks of others, which may raise anything.
-        warn_once(f"{GROUP} {name}", "the tuned configurations of %s = %r are not used: %s", name, value, exc)
-        return None
-
-
-def _directory(value: str) -> str:
-    """Return the directory that an entry names; raises for one that does not exist."""
-    package, *inner = value.strip().split(".")
-    if not all(part.isidentifier() for part in (package, *inner)):
-        raise ValueError("it is not the name of a package and a directory in it, separated by dots")
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(f"there is no package {package}")
-    for place in spec.submodule_search_locations:
-        directory = Path(place, *inner)
-        if directory.is_dir():
-            return str(directory)
-    raise FileNotFoundError(f"{package} has no directory {'/'.join(inner) or '.'}")
 
 
 QUARANTINE: Final = "autotune-quarantine/"
@@ -237,7 +173,6 @@ class RecordLayer:
         return None
 
 
-_ARRAY: Final = re.compile(r"([A-Za-z0-9_]+)\[([0-9,]*)\]")
 _REFRESH_SECONDS: Final = 2.0
 _LONGEST_REFRESH_SECONDS: Final = 60.0
 _REMEMBERED_KEYS: Final = 10_000
@@ -431,7 +366,7 @@ class AutotuneStore:
             if other == key or (same_call and other.call_digest != key.call_digest):
                 continue
             source = Source.SIMILAR if is_similar(key, other) else item.source
-            found.append((_distance(key, other), -item.record.created, replace(item, source=source)))
+            found.append((distance(key, other), -item.record.created, replace(item, source=source)))
         return [item for _, _, item in sorted(found, key=lambda each: each[:2])]
 
     def stats(self) -> dict[str, int]:
@@ -504,28 +439,6 @@ def _found_in(layers: Sequence[RecordLayer], key: RecordKey) -> list[Found]:
 
 def _found(layer: RecordLayer, record: Record) -> Found:
     return Found(record, layer.name, Source.IMPORTED if layer.seeds else record.source, layer.seeds)
-
-
-def only_sizes_differ(one: RecordKey, other: RecordKey) -> bool:
-    """True if two keys are of calls with arrays of other sizes, and of nothing else that differs."""
-    return all(_doublings(here, there) is not None for here, there in differences(one, other).values())
-
-
-def _distance(one: RecordKey, other: RecordKey) -> float:
-    """Return doublings between the sizes of arrays, plus a hundred for each other difference."""
-    doublings = [_doublings(here, there) for here, there in differences(one, other).values()]
-    return sum(100.0 if doubled is None else doubled for doubled in doublings)
-
-
-def _doublings(here: Any, there: Any) -> float | None:
-    left = _ARRAY.fullmatch(here) if isinstance(here, str) else None
-    right = _ARRAY.fullmatch(there) if isinstance(there, str) else None
-    if left is None or right is None or left[1] != right[1]:
-        return None
-    sizes = [[int(size) for size in match[2].split(",") if size] for match in (left, right)]
-    if len(sizes[0]) != len(sizes[1]) or 0 in (*sizes[0], *sizes[1]):
-        return None
-    return sum(abs(math.log2(a / b)) for a, b in zip(*sizes, strict=True))
 
 
 def _strength(item: Found) -> tuple[int, bool, bool]:

@@ -10,7 +10,7 @@ import typer
 
 from ejcache.bucket.files import FileBucket
 from ejcache.cli import output
-from ejcache.cli.chosen_cache import check_directory, command_settings, is_wrong_value, policy_of_directory
+from ejcache.cli.chosen_cache import check_directory, command_settings, is_wrong_value
 from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.maintenance.recalls import recalls_in_words
@@ -19,6 +19,7 @@ from ejcache.maintenance.stored_policy import (
     change_limits,
     parse_limit,
     read_limits,
+    read_limits_of_directory,
     recalls_of,
     share_directory,
     switch_of,
@@ -406,7 +407,7 @@ def _stored_limits(location: Location, settings: Settings) -> dict[str, Any] | N
 def _of_directory(location: Location) -> str:
     """Return who has turned off the cache in a directory of this host, and when, in words; empty if it is on."""
     try:
-        return who_turned_off(policy_of_directory(location))
+        return who_turned_off(read_limits_of_directory(location))
     except EntryError as exc:
         output.warn(f"the limits that are stored with {location} cannot be read: {exc}")
         return ""

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
-from ejcache.cli.chosen_cache import command_settings, policy_of_directory
+from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, argument
 from ejcache.errors import EntryError, StoreError, UsageError
 from ejcache.maintenance import doctor as checkup
 from ejcache.maintenance.recalls import recalls_in_words
-from ejcache.maintenance.stored_policy import POLICY, read_limits, recalls_of, who_turned_off
+from ejcache.maintenance.stored_policy import POLICY, read_limits, read_limits_of_directory, recalls_of, who_turned_off
 from ejcache.stores.location import Location
 from ejcache.stores.opening import detect_shared_storage, open_bucket
 
@@ -73,7 +73,7 @@ def _checks(url: str, settings: Settings) -> Iterator[Check]:
                 Path(location.path), read_only=settings.read_only, trusted=settings.trust_dir, local=not shared
             )
             if not shared:
-                yield from _policy(partial(policy_of_directory, location), url)
+                yield from _policy(partial(read_limits_of_directory, location), url)
         if shared:
             with open_bucket(location, settings=settings) as bucket:
                 only_reads = settings.read_only or location.anonymous

@@ -8,19 +8,19 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from ejcache.cache.stats import Skip
+from ejcache.cache.reasons import Skip
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
 from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.history.causes import IN_SENTENCE, why_not_stored
+from ejcache.history.host_log import programs_with
 from ejcache.history.known_entries import KnownEntries
-from ejcache.history.log import programs_with
 from ejcache.history.why import causes_of
 from ejcache.journal.line import STORED
 from ejcache.keys.key import is_key_behind_jax, listed_name
-from ejcache.reuse.log import changed_parts, latest_notes
+from ejcache.reuse.notes import changed_parts, latest_notes
 from ejcache.stores.location import one_spelling
 from ejcache.util.log import printable
 from ejcache.util.units import parse_age, plural

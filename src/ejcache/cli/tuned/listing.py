@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.records.json_values import canonical_json
-from ejcache.autotune.records.record import differences
+from ejcache.autotune.records.record_key import differences
 from ejcache.cli import output
 from ejcache.cli.fields import TableField, any_text, field_lines, print_rows
 from ejcache.cli.options import Device, Json, Limit, Name, RecordKey, TunedDir, count
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ejcache.autotune.records.record import Candidate, Record
-    from ejcache.autotune.records.record import RecordKey as CallKey
+    from ejcache.autotune.records.record_key import RecordKey as CallKey
     from ejcache.autotune.records.store import AutotuneStore, Found
     from ejcache.cli.fields import Fields
 

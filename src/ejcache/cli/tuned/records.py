@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.recording import recorded_calls
-from ejcache.autotune.records.record import RecordKey
+from ejcache.autotune.records.record_key import RecordKey
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, check_given

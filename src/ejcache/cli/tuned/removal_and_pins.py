@@ -10,7 +10,6 @@ from ejcache.autotune.recording import RECORDED
 from ejcache.autotune.records.json_values import canonical_json, parse_json
 from ejcache.autotune.records.record import (
     MAX_RECORD_BYTES,
-    ROOT,
     Source,
     Status,
     decode_record,
@@ -18,6 +17,7 @@ from ejcache.autotune.records.record import (
     pinned,
     unpinned,
 )
+from ejcache.autotune.records.record_key import ROOT
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
 from ejcache.cli.fields import print_rows

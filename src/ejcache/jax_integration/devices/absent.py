@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.policy import Miss
+from ejcache.cache.reasons import Miss
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.candidates import own_keys
 from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, stores_only

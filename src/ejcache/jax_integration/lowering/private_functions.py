@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Protocol
 
-    from ejcache.jax_integration.lowering.kernels import KernelStripper
+    from ejcache.jax_integration.lowering.kernel_locations import KernelStripper
 
     class Clone(Protocol):
         """A clone of a module, of which `module_digest` makes the digest."""
@@ -223,7 +223,7 @@ class _Work:
             self.inspections += 1
         elif not self._metadata:
             if self._kernels is None:
-                from ejcache.jax_integration.lowering.kernels import KernelStripper  # the door to kernels
+                from ejcache.jax_integration.lowering.kernel_locations import KernelStripper  # the door to kernels
 
                 self._kernels = KernelStripper()
             self._kernels.strip(operation, target)

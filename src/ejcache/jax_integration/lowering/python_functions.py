@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ejcache.cache.stats import Skip
+from ejcache.cache.reasons import Skip
 from ejcache.jax_integration.seam.watching import own_batch_targets, registered
 
 if TYPE_CHECKING:

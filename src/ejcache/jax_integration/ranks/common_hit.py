@@ -14,7 +14,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.cache.policy import Miss
+from ejcache.cache.reasons import Miss
 from ejcache.jax_integration.candidates import OWN, candidates
 from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.lowering.key import short_digest

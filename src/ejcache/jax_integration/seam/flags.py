@@ -35,10 +35,15 @@ class _PublicFlag:
         return getattr(jax.config, self._flag)
 
 
+def flag_states() -> dict[str, Any]:
+    """Return what holds the values of JAX's flags, by flag."""
+    found: dict[str, Any] | None = getattr(_config, "config_states", None)
+    return found or getattr(getattr(_config, "config", None), "_value_holders", {})  # before JAX 0.5
+
+
 def _states() -> dict[str, Any]:
     """Return JAX's objects of the flags that are settings of ours, by flag."""
-    config = getattr(_config, "config", None)
-    known = getattr(_config, "config_states", None) or getattr(config, "_value_holders", {})  # before JAX 0.5
+    known = flag_states()
     found = {}
     for flag in JAX_DEFAULTS:
         state = known.get(flag)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ejcache.jax_integration.seam.flags import flag_states
 from ejcache.jax_integration.seam.parts import Part
 
 PART: Final = Part(
@@ -59,12 +60,6 @@ _TRACE_NAMES: Final = (
 """The settings that JAX before 0.10, which does not list them, has in its trace context."""
 
 _OFF: Final = frozenset({"None", "False", "0"})
-
-
-def flag_states() -> dict[str, Any]:
-    """Return what holds the values of JAX's flags, by flag."""
-    found: dict[str, Any] | None = getattr(jax_config, "config_states", None)
-    return found or getattr(getattr(jax_config, "config", None), "_value_holders", {})  # before JAX 0.5
 
 
 def _holders() -> dict[str, Any]:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
+from ejcache.jax_integration.seam.flags import flag_states
 from ejcache.jax_integration.seam.parts import Part
-from ejcache.jax_integration.seam.trace_settings import TRACE_SETTINGS, flag_states
+from ejcache.jax_integration.seam.trace_settings import TRACE_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What reuse did with each function, for `ejcache why`: notes in the start records of this host."""
+"""Notes, for `ejcache why`, what reuse did with each function, and finds which part of a question changed."""
 
 from __future__ import annotations
 

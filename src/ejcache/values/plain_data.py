@@ -1,4 +1,4 @@
-"""A value counts whole, or it is refused: everything that it holds, as plain data that is equal in every process.
+"""Writes everything that a value holds as plain data, equal in every process, or refuses the value and names the part.
 
     value  := null | true | false | text
             | [kind, part, …]      a list, and its kind says what follows
@@ -44,6 +44,7 @@ from ejcache.errors import EjcacheError
 from ejcache.jax_integration.seam.jitted_functions import jitted_parts
 from ejcache.values.code_files import ChangedCode, CodeFile, read_code_file
 from ejcache.values.distributions import distribution_of
+from ejcache.values.names import MISSING, class_name, global_name, kind_name, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,71 +79,12 @@ class NotWholeError(EjcacheError):
         self.is_changed_file = is_changed_file
 
 
-def kind_name(value: object) -> str:
-    """Return the type of a value, as messages show it: "an _io.TextIOWrapper"."""
-    if isinstance(value, jax.Array):
-        return "an array of JAX"
-    text = class_name(type(value)).removeprefix("builtins:").removeprefix("__main__:").replace(":", ".")
-    return f"{'an' if text.lstrip('_')[:1].lower() in tuple('aeiou') else 'a'} {text}"
-
-
-def class_name(kind: type) -> str:
-    """Return the module and qualified name of a class."""
-    return f"{kind.__module__}:{kind.__qualname__}"
-
-
 def digest_of(content: Any) -> str:
     """Return a digest of plain data."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 # -- names -----------------------------------------------------------------------------------------------------------
-
-
-MISSING: Final = object()
-"""There is no object of this name."""
-
-
-def named(name: str) -> Any:
-    """Return the object of a name that `name_of` gave, or `MISSING`. Nothing is imported."""
-    module, _, qualified = name.partition(":")
-    found: Any = sys.modules.get(module, MISSING)
-    if found is MISSING:
-        return MISSING
-    for part in qualified.split("."):
-        if not isinstance(found, (type, types.ModuleType)):
-            return MISSING
-        found = vars(found).get(part, MISSING)
-        if isinstance(found, staticmethod):
-            found = found.__func__
-    return found
-
-
-def name_of(value: object) -> str | None:
-    """Return `module:qualified.name` of a class or a function that is found there; None if it is not."""
-    try:
-        module, qualified = value.__module__, getattr(value, "__qualname__", None) or value.__name__  # type: ignore[attr-defined]
-    except Exception:
-        return None  # anything can happen in an attribute of a user's class
-    if type(module) is not str or type(qualified) is not str:
-        return None
-    name = f"{module}:{qualified}"
-    return name if named(name) is value else None
-
-
-def _global_name(value: object) -> str | None:
-    """Return the name of an object among the globals of the module of its class; None if it is not there."""
-    module = sys.modules.get(type(value).__module__)
-    if module is None:
-        return None
-    name = _names_by_identity(module).get(id(value))
-    # The global may have been set anew since the names were collected, and another object may have the number.
-    return f"{module.__name__}:{name}" if name is not None and vars(module).get(name) is value else None
-
-
-@functools.lru_cache(maxsize=256)
-def _names_by_identity(module: types.ModuleType) -> dict[int, str]:
-    return {id(value): name for name, value in vars(module).items()}
 
 
 # -- classes ---------------------------------------------------------------------------------------------------------
@@ -344,7 +286,7 @@ class WholeValues:
         """Return the name of a function or of an object without a state that a distribution has; None for others."""
         is_function = isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) or callable(value)
         name = (name_of(value) if is_function else None) or (
-            _global_name(value) if is_function or not _has_state(value) else None
+            global_name(value) if is_function or not _has_state(value) else None
         )
         return None if name is None else _of_distribution(name)
 

@@ -1,6 +1,6 @@
-"""Other inputs than the caller's, on which a candidate is compared with the default, and how steady the default is.
+"""Makes other arrays from the caller's, on which candidates are compared: of four styles, or with rounding errors.
 
-`perturbed` makes the caller's inputs with other rounding errors, which tell how steady it is.
+`perturbed` adds the rounding errors, with which `checked_inputs` asks how steady the default is.
 
 The caller may hold constant what others vary: a mask that is full, indices in order, values that are all positive. A
 candidate that is right for these only must not win. So the arrays of a call are varied in four styles: as random
