@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from forking import Forked, ForkedWithClients, shared_place
+from forking import Forked, ForkedWithClients, ForkedWithClientsToTheEnd, shared_place
 from helpers import ROOT, python_command, run_program, variables_to_clear
 from soak_turns import SoakTurns
 from steps import Clock
@@ -393,6 +393,12 @@ def run_forked(run_python: Callable[..., Finished]) -> Callable[..., Finished]:
 def run_client(run_python: Callable[..., Finished]) -> Callable[..., Finished]:
     """`run_forked` in a process that has imported the libraries of remote storage, too."""
     return functools.partial(run_python, start=ForkedWithClients)
+
+
+@pytest.fixture
+def run_client_to_the_end(run_python: Callable[..., Finished]) -> Callable[..., Finished]:
+    """`run_client` up to where the interpreter has taken its modules apart, of which clients may have a word to say."""
+    return functools.partial(run_python, start=ForkedWithClientsToTheEnd)
 
 
 @pytest.fixture(scope="module")

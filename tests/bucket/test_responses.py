@@ -356,7 +356,7 @@ def test_a_program_that_ends_waits_for_an_import(run_forked):
     assert run_forked(program).stdout == "loaded\n"
 
 
-def test_an_error_that_nobody_awaits_is_not_printed(moto, run_client):
+def test_an_error_that_nobody_awaits_is_not_printed(moto, run_client_to_the_end):
     """A client may read in several tasks, and raise what the first one says: the others' errors are nobody's."""
     program = """
         import asyncio, gc, sys
@@ -376,7 +376,7 @@ def test_an_error_that_nobody_awaits_is_not_printed(moto, run_client):
         bucket._run_on_loop(forget, 60)
         print(bucket.create("k", b"x"))
     """
-    finished = run_client(program, moto.url)
+    finished = run_client_to_the_end(program, moto.url)
     assert (finished.stdout, finished.stderr) == ("True\n", "")
 
 

@@ -421,7 +421,7 @@ class TestCredentials:
 
 @each_client
 class TestEnd:
-    def test_a_program_that_ends(self, server, run_client, request):
+    def test_a_program_that_ends(self, server, run_client_to_the_end, request):
         """A program that is ending writes with the client that it has, by the host's name, and makes no other one."""
         program = """
             import atexit, sys
@@ -451,7 +451,7 @@ class TestEnd:
             closed.bucket.close()
         """
         variables = {"STORAGE_EMULATOR_HOST": server.url.replace("127.0.0.1", "localhost")}
-        finished = run_client(program, request.getfixturevalue("gcs_client"), env=variables)
+        finished = run_client_to_the_end(program, request.getfixturevalue("gcs_client"), env=variables)
         written, refused = finished.stdout.splitlines()
         assert written == "True"
         assert refused == "gs://bucket/closed was not asked: the program is ending, and has made no client"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from dead_ends import Silent, leads_to
-from forking import ForkedWithClients
+from forking import ForkedWithClientsToTheEnd
 from storages import STORAGES, running, why_not
 
 from ejcache.stores.opening import open_store
@@ -81,12 +81,13 @@ def storage(server, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(run_client, tmp_path, storage):
+def run(run_client, run_client_to_the_end, tmp_path, storage):
     """One run on the host of this name; what it printed. It must not say a word, unless `said` is None."""
 
-    def run(host, count, *rest, said="", **env):
+    def run(host, count, *rest, said="", to_the_end=False, **env):
         variables = {"EJCACHE_LOCAL_DIR": str(tmp_path / host), **env}
-        finished = run_client(PROGRAM, storage.url, str(count), *rest, env=variables)
+        start = run_client_to_the_end if to_the_end else run_client
+        finished = start(PROGRAM, storage.url, str(count), *rest, env=variables)
         assert said is None or finished.stderr == said
         assert "Traceback" not in finished.stderr
         return json.loads(finished.stdout)
@@ -106,9 +107,9 @@ def counted(storage):
 @FIRST
 def test_cold_and_warm(run, storage):
     """What one host has stored another one finds; where all is on the host, no client is made."""
-    assert run("one", 6, "flush") == {"found": 0, "client": True}
+    assert run("one", 6, "flush", to_the_end=True) == {"found": 0, "client": True}
     assert len(entries(storage)) == 6
-    assert run("two", 6) == {"found": 6, "client": True}
+    assert run("two", 6, to_the_end=True) == {"found": 6, "client": True}
     for _ in range(3):
         assert run("two", 6) == {"found": 6, "client": False}
 
@@ -148,7 +149,7 @@ def test_dead_in_the_middle(kind, run_client, tmp_path, monkeypatch):
         for name, value in storage.variables.items():
             monkeypatch.setenv(name, value)
         command = [sys.executable, "-c", PROGRAM, storage.url, "6", "meet"]
-        with ForkedWithClients(
+        with ForkedWithClientsToTheEnd(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
             assert process.stdout.readline() == b"half\n"
@@ -162,7 +163,7 @@ def test_dead_in_the_middle(kind, run_client, tmp_path, monkeypatch):
 
 
 @FIRST
-def test_unreachable_then_there(kind, run_client, tmp_path, monkeypatch):
+def test_unreachable_then_there(kind, run_client, run_client_to_the_end, tmp_path, monkeypatch):
     """What a host kept while its storage gave no answer, and what it counted, arrives when there is an answer again."""
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
     with running(kind) as storage, Silent() as silent:
@@ -176,7 +177,7 @@ def test_unreachable_then_there(kind, run_client, tmp_path, monkeypatch):
             assert {note.read_text() for note in tmp_path.rglob("scratch/storage")} == {"failed\n"}
         for name, value in storage.variables.items():
             monkeypatch.setenv(name, value)
-        assert run_client(PROGRAM, storage.url, "7", "flush").stderr == ""
+        assert run_client_to_the_end(PROGRAM, storage.url, "7", "flush").stderr == ""
         assert len(entries(storage)) == 7
         assert {note.read_text() for note in tmp_path.rglob("scratch/storage")} == {"served\n"}
         # A program that ends on a slow host leaves what it has counted; the next one that asks for something sends it.

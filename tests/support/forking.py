@@ -167,7 +167,12 @@ class ForkedWithClients(Forked):
     """The same with the libraries of remote storage, for tests to which it does not matter when they are imported."""
 
     imported = (*IMPORTED, "adlfs", "aiobotocore.session", "gcsfs.core", "s3fs")
-    to_the_end = True  # their event loops and sockets have something to say when modules go
+
+
+class ForkedWithClientsToTheEnd(ForkedWithClients):
+    """The same to the very end, for tests of what event loops and sockets of clients say when modules go."""
+
+    to_the_end = True
 
 
 def forked_commands(folder: Path, kind: type[Forked] = Forked) -> None:
