@@ -256,6 +256,21 @@ def _is_last(listening: socket.socket) -> bool:
     return True
 
 
+def _read_libraries(memo: Path) -> None:
+    """Know what is in JAX's libraries, which each process with a home of its own would read: 300 MB.
+
+    In an environment that pip has made for itself alone, they are not read.
+    """
+    from ejcache.jax_integration.lowering.platform_toolchain import library_digests, native_library_files
+
+    child = os.fork()  # which may start threads
+    if child:
+        os.waitpid(child, 0)
+    library_digests.digest_of(native_library_files("cpu"), memo=memo)
+    if not child:
+        os._exit(0)
+
+
 def _have(environment: dict[str, str]) -> None:
     """Have this environment, and the paths and flags of JAX that come from it when an interpreter starts."""
     os.environ.clear()
@@ -292,8 +307,11 @@ def main() -> None:
     for name in sys.argv[2:]:
         with contextlib.suppress(ImportError):  # a library that is not installed
             importlib.import_module(name)
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    if "ejcache" in sys.modules:
+        _read_libraries(Path(listening.getsockname()).with_name("libraries"))
     gc.freeze()
-    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    request = _serve(listening)
     if request is None:
         return
     os.chdir(request["cwd"])
