@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from forking import Forked, ForkedWithClients, ForkedWithClientsToTheEnd, shared_place
+from forking import Forked, ForkedWithClients, ForkedWithClientsToTheEnd, forked_python, shared_place
 from helpers import ROOT, python_command, run_program, variables_to_clear
 from soak_turns import SoakTurns
 from steps import Clock
@@ -399,6 +399,12 @@ def run_client(run_python: Callable[..., Finished]) -> Callable[..., Finished]:
 def run_client_to_the_end(run_python: Callable[..., Finished]) -> Callable[..., Finished]:
     """`run_client` up to where the interpreter has taken its modules apart, of which clients may have a word to say."""
     return functools.partial(run_python, start=ForkedWithClientsToTheEnd)
+
+
+@pytest.fixture
+def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python processes that a command in this process starts are forked: see `forking.ForkedWithChildren`."""
+    monkeypatch.setattr(sys, "executable", forked_python())
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Prints what the site shows of commands on a terminal, as JSON: the page, and the HTML report of the same starts.
 
-    python tools/site_terminal.py [PROGRAM]     with the program `ejcache` at another place
+    python tools/site_terminal.py
 
 The starts are those of README: its program runs twice, and once more after an edit. Then each command runs on a
 pseudo-terminal with colours, at two widths.
@@ -88,25 +88,34 @@ def shown(printed: str, columns: int) -> str:
     return f'<pre class="terminal"><code>{"".join(parts)}</code></pre>'
 
 
-def pages(ejcache: list[str]) -> dict[str, str]:
-    """The page and the report by their names, made with this command."""
-    with tempfile.TemporaryDirectory() as made:
-        home = Path(made)
-        env = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
-        env |= {"HOME": made, "TERM": "xterm", "JAX_PLATFORMS": "cpu"}
-        text = program()
-        for source in (text, text, text.replace("RATE = 0.001", "RATE = 0.002")):
-            (home / "train.py").write_text(source, encoding="utf-8")
-            subprocess.run([*ejcache, "run", "--quiet", "train.py"], env=env, cwd=home, check=True, capture_output=True)
-        parts = [HEAD.format(program=text, report=REPORT)]
-        for command in COMMANDS:
-            parts.append(f"## ejcache {command}\n")
-            for columns in WIDTHS:
-                printed = on_terminal([*ejcache, *command.split()], columns, env=env, cwd=home)
-                parts += [f"{columns} columns:\n", shown(printed, columns) + "\n"]
-        subprocess.run([*ejcache, "report", "--html", REPORT], env=env, cwd=home, check=True, capture_output=True)
-        return {PAGE: "\n".join(parts), REPORT: (home / REPORT).read_text(encoding="utf-8")}
+def _environment(home: Path) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
+    return env | {"HOME": str(home), "TERM": "xterm", "JAX_PLATFORMS": "cpu"}
+
+
+def start(ejcache: list[str], home: Path) -> None:
+    """Run the program of README twice, and once more after the edit."""
+    text = program()
+    for source in (text, text, text.replace("RATE = 0.001", "RATE = 0.002")):
+        (home / "train.py").write_text(source, encoding="utf-8")
+        command = [*ejcache, "run", "--quiet", "train.py"]
+        subprocess.run(command, env=_environment(home), cwd=home, check=True, capture_output=True)
+
+
+def pages(ejcache: list[str], home: Path) -> dict[str, str]:
+    """The page and the report by their names, made with this command in a home directory where the starts were."""
+    env = _environment(home)
+    parts = [HEAD.format(program=program(), report=REPORT)]
+    for command in COMMANDS:
+        parts.append(f"## ejcache {command}\n")
+        for columns in WIDTHS:
+            printed = on_terminal([*ejcache, *command.split()], columns, env=env, cwd=home)
+            parts += [f"{columns} columns:\n", shown(printed, columns) + "\n"]
+    subprocess.run([*ejcache, "report", "--html", REPORT], env=env, cwd=home, check=True, capture_output=True)
+    return {PAGE: "\n".join(parts), REPORT: (home / REPORT).read_text(encoding="utf-8")}
 
 
 if __name__ == "__main__":
-    json.dump(pages(sys.argv[1:] or [sys.executable, "-m", "ejcache"]), sys.stdout)
+    with tempfile.TemporaryDirectory() as made:
+        start([sys.executable, "-m", "ejcache"], Path(made))
+        json.dump(pages([sys.executable, "-m", "ejcache"], Path(made)), sys.stdout)

@@ -25,6 +25,7 @@ def reference():
     return runpy.run_path(str(ROOT / "tools" / "json_reference.py"))
 
 
+@pytest.mark.usefixtures("doctor_is_told", "forked_children")
 def test_every_document_has_a_schema_and_one_name_is_one_thing(reference, clean_environment):
     """Of what each command prints of a small cache: all documents have the same schema, in front.
 
@@ -32,6 +33,7 @@ def test_every_document_has_a_schema_and_one_name_is_one_thing(reference, clean_
     """
     documents = reference["printed"](clean_environment)
     assert len(documents) > 20
+    assert all(reference["fields_of"](document) for document in documents.values())
     assert {next(iter(document.items())) for document in documents.values()} == {("schema", 1)}
     kinds = defaultdict(set)
     for document in documents.values():

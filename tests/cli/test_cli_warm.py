@@ -11,7 +11,7 @@ import textwrap
 
 import pytest
 from cli_helpers import ejcache
-from forking import Forked
+from forking import ForkedWithChildren
 from helpers import run_program
 
 from ejcache.cli.programs.warm_worker import target_function
@@ -99,6 +99,7 @@ def given(shapes):
     return [word for shape in shapes for word in ("--shapes", shape)]
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_run_hits_what_was_warmed(project, run_forked):
     """Static values, weak numbers, committed arrays, donation and types: each call of a run hits and stores nothing."""
     said = warm("prog.py:step", *given(SHAPES), "--jobs", "1", "--json").json
@@ -111,6 +112,7 @@ def test_a_run_hits_what_was_warmed(project, run_forked):
     }
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_it_continues_and_reports_each_program(project, monkeypatch):
     """A second call hits what the first stored; failures are one sentence each, and the others go on.
 
@@ -136,6 +138,7 @@ def test_it_continues_and_reports_each_program(project, monkeypatch):
     assert said.lines[5].startswith(f"jit_step {SHAPES[4]}: compiled in ")
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_a_function_that_calls_warm(project):
     """Without --shapes the function is called, and says what to compile in Python; PyTrees are possible so."""
     said = warm("prog.py:programs", "--json").json
@@ -153,6 +156,7 @@ def test_what_is_too_quick_is_said(project):
     assert "not stored: it compiled in less than the minimum compile time" in said.lines[0]
 
 
+@pytest.mark.usefixtures("forked_children")
 @pytest.mark.parametrize(
     ("arguments", "status", "complaint"),
     [
@@ -202,10 +206,10 @@ def test_a_script_is_run(project):
         "import sys, jax\njax.jit(lambda x: x * 2)(1.0)\nprint(sys.argv)\nsys.exit(int(sys.argv[2]))"
     )
     command = [sys.executable, "-m", "ejcache", "warm", "--dir", "cache", "--min-compile-seconds", "0", "script.py"]
-    done = run_program([*command, "--json", "4"], cwd=project, check=False, start=Forked)
+    done = run_program([*command, "--json", "4"], cwd=project, check=False, start=ForkedWithChildren)
     assert (done.returncode, done.stdout) == (4, "['script.py', '--json', '4']\n")
     assert "0 hits, 1 miss, 1 stored" in done.stderr
-    assert "1 hit, 0 misses" in run_program([*command, "--steps", "0"], cwd=project, start=Forked).stderr
+    assert "1 hit, 0 misses" in run_program([*command, "--steps", "0"], cwd=project, start=ForkedWithChildren).stderr
 
 
 @pytest.mark.soak

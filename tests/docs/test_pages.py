@@ -18,7 +18,7 @@ import pytest
 from buckets import GcsServer
 from capabilities import require
 from cli_helpers import ejcache, key_text
-from forking import ForkedWithClients, forked_commands
+from forking import ForkedWithChildren, forked_commands
 from helpers import ROOT, run_program
 from test_site import MADE
 
@@ -54,6 +54,7 @@ COLD = {"autotune.md", "index.md"}
 TRAIN = """
 import jax
 import jax.numpy as jnp
+import numpy as np
 import ejcache
 
 
@@ -73,7 +74,7 @@ def train_step(x):
 
 
 if __name__ == "__main__":
-    print(chunked_sum(jnp.ones(4096)), train_step(jnp.ones((256, 256))))
+    print(chunked_sum(np.ones(4096, np.float32)), train_step(np.ones((256, 256), np.float32)))
 """
 SERVER = """
 import jax
@@ -133,7 +134,7 @@ def shell(tmp_path, bucket):
     """Run a text as a person's shell would, in a directory with a `train.py`, and return what it did."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    forked_commands(commands, ForkedWithClients)
+    forked_commands(commands)
     (commands / "srun").write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done; exec "$@"\n')
     (commands / "srun").chmod(0o755)
     for place in PLACES:
@@ -163,7 +164,7 @@ def filled(tmp_path_factory):
     (place / "train.py").write_text(TRAIN)
     env = {"HOME": str(place), "XDG_CACHE_HOME": str(place / ".cache")}
     for arguments in (["run", "--min-compile-seconds", "0", "train.py"], ["push", "warm.tar"]):
-        run_program([sys.executable, "-m", "ejcache", *arguments], cwd=place, env=env, start=ForkedWithClients)
+        run_program([sys.executable, "-m", "ejcache", *arguments], cwd=place, env=env, start=ForkedWithChildren)
     return place
 
 

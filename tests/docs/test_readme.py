@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
-from forking import ForkedWithClients
-from helpers import ROOT, run_program
+import site_terminal
+from cli_helpers import ejcache
+from forking import ForkedWithChildren, forked_commands
+from helpers import ROOT, Finished, run_program
 from test_site import OF_THE_SITE
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
@@ -28,34 +36,63 @@ def commands(text):
 @pytest.fixture
 def run(tmp_path):
     def run(command, **env):
-        words = shlex.split(command)
-        if words[0] == "ejcache":
-            words = [sys.executable, "-m", *words]
-        start = ForkedWithClients if words[0] == sys.executable else subprocess.Popen
-        return run_program(words, cwd=tmp_path, env=env, check=False, start=start)
+        return typed(command, tmp_path, **env)
 
     (tmp_path / "train.py").write_text(PYTHON[0])
     return run
 
 
-@pytest.mark.parametrize("number", range(len(PYTHON)))
-def test_python_block(number, run_client):
-    """It runs, the second time from the cache, with nothing on stderr."""
+def typed(command, place, **env):
+    words = shlex.split(command)
+    if words[0] == "ejcache":
+        words = [sys.executable, "-m", *words]
+    start = ForkedWithChildren if words[0] == sys.executable else subprocess.Popen
+    return run_program(words, cwd=place, env=env, check=False, start=start)
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """The home directory of somebody who has typed the first screen, and the commands with what each printed."""
+
+    home: Path
+    steps: tuple[tuple[str, str, Finished], ...]
+
+
+@pytest.fixture(scope="module")
+def first_screen(tmp_path_factory):
+    home = tmp_path_factory.mktemp("me")
+    (home / "train.py").write_text(PYTHON[0])
+    steps = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", CONSOLE[0], flags=re.MULTILINE)
+    env = {"HOME": str(home), "XDG_CACHE_HOME": None}
+    return FirstScreen(home, tuple((command, said, typed(command, home, **env)) for command, said in steps))
+
+
+@pytest.fixture
+def user(first_screen, monkeypatch):
+    """Commands of this test are typed by that person, and change nothing there."""
+    monkeypatch.setenv("HOME", str(first_screen.home))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    return first_screen
+
+
+@pytest.mark.parametrize("number", range(1, len(PYTHON)))
+def test_python_block(number, run_forked):
+    """It runs, the second time from the cache, with nothing on stderr; the first block is that of the first screen."""
     program = PYTHON[number].replace("/tmp/my-cache", "my-cache")
-    if "compiled" in program or "stats().hits" in program:
-        assert run_client(program).stdout.startswith("0 hits, ")
-        assert re.fullmatch(r"[1-9]\d* hits, 0 misses\n", run_client(program).stdout)
+    if "stats().hits" in program:
+        assert run_forked(program).stdout.startswith("0 hits, ")
+        assert re.fullmatch(r"[1-9]\d* hits, 0 misses\n", run_forked(program).stdout)
     else:
-        said = run_client(program).stderr + run_client(program).stderr
+        said = run_forked(program).stderr + run_forked(program).stderr
         # Progress, on a slow machine.
         assert [line for line in said.splitlines() if not line.startswith("measuring the candidates")] == []
 
 
-def test_the_first_screen(run, clean_environment, tmp_path):
+def test_the_first_screen(first_screen):
     """The first block prints what the README says; times, and the number of programs, depend on the machine and JAX."""
 
     def comparable(text):
-        text = text.replace(str(clean_environment), "/home/me").replace(str(tmp_path), "/home/me")
+        text = text.replace(str(first_screen.home), "/home/me")
         text = re.sub(r"saved \d+\.\d of \d+\.\d s", "saved N of N s", text)
         # A program that compiles in about 0.01 s is stored at its first or at its second run.
         text = re.sub(r", \d+ not stored \(\d+ quick\)", "", text)
@@ -64,18 +101,30 @@ def test_the_first_screen(run, clean_environment, tmp_path):
         text = re.sub(r"since the start \S+ ago", "since the start N ago", text)
         return re.sub(r"\d+ (hits|hit|misses|miss|stored)\b", lambda found: f"N {found[1][:3]}", text)
 
-    block = CONSOLE[0]
-    assert README.index(block) < README.index("## Install")
-    steps = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", block, flags=re.MULTILINE)
-    assert [command.split()[1] for command, _ in steps] == ["run", "run", "-i", "run", "why"]
+    assert README.index(CONSOLE[0]) < README.index("## Install")
+    assert [command.split()[1] for command, _, _ in first_screen.steps] == ["run", "run", "-i", "run", "why"]
     hits = []
-    for command, expected in steps:
-        done = run(command)
+    for _, expected, done in first_screen.steps:
         assert done.returncode == 0, done
-        said = comparable(done.stdout + done.stderr)
-        assert said == comparable(expected)
+        assert comparable(done.stdout + done.stderr) == comparable(expected)
         hits += [found[1] != "0" for found in re.finditer(r"(\d+) hits?, ", done.stderr)]
     assert hits == [False, True, True]
+
+
+def test_what_commands_print_is_shown_at_two_widths(user, answering_python, tmp_path, monkeypatch):
+    """The site has a picture of each command in either width; colours are those of the page, and tabs are for pipes."""
+    forked_commands(tmp_path)
+    # Its doctor would ask a new interpreter for JAX.
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.executable = {answering_python!r}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    pages = site_terminal.pages([str(tmp_path / "ejcache")], user.home)
+    page = pages[site_terminal.PAGE]
+    found = re.findall(r'<pre class="terminal"><code>(.*?)</code></pre>', page, flags=re.DOTALL)
+    assert len(found) == len(site_terminal.WIDTHS) * len(site_terminal.COMMANDS)
+    assert all(found)
+    assert "<b>jit_step was compiled because RATE changed: 0.001 -&gt; 0.002" in found[0]
+    assert not re.search(r"[\x1b\t]", page)
+    assert pages[site_terminal.REPORT].startswith("<!doctype html>")
 
 
 def test_what_overrules_what(run, tmp_path):
@@ -93,25 +142,27 @@ def test_what_overrules_what(run, tmp_path):
     assert done.stdout.split() == ["3000000000", "50000000000"], done
 
 
-def test_commands_on_a_local_cache(run, tmp_path):
+@pytest.mark.usefixtures("user")
+def test_commands_on_a_local_cache(tmp_path, monkeypatch):
     """The commands of the page work on the cache of the quick start, and write into their directory only."""
     before = set(ROOT.iterdir())
-    run("ejcache run train.py")
+    monkeypatch.chdir(tmp_path)
     (block,) = [text for text in SHELL if "ejcache stats" in text]
     for command in commands(block):
-        done = run(command)
-        assert done.returncode == 0, (command, done)
+        done = ejcache(*shlex.split(command)[1:])
+        assert done.status == 0, (command, done)
     assert (tmp_path / "page.html").is_file()
     assert {path.name for path in set(ROOT.iterdir()) - before if path.suffix == ".html"} == set()
 
 
-def test_what_removes_ejcache_leaves_nothing(run, clean_environment):
+def test_what_removes_ejcache_leaves_nothing(first_screen, run, clean_environment):
     """All but the package, which this test needs."""
     (block,) = [text for text in SHELL if "pip uninstall" in text]
-    run("ejcache run train.py")
+    shutil.copytree(first_screen.home, clean_environment, dirs_exist_ok=True)
     run("ejcache config set max_size=1GB")
-    for command in commands(block)[:-1]:
-        done = run(f"sh -c {shlex.quote(command.replace('ejcache prune', f'{sys.executable} -m ejcache prune'))}")
+    deletes, removes, _ = commands(block)
+    for command in (deletes, f"sh -c {shlex.quote(removes)}"):
+        done = run(command)
         assert done.returncode == 0, (command, done)
     assert [path for path in clean_environment.rglob("*") if "ejcache" in path.name] == []
 

@@ -48,6 +48,8 @@ LARGEST = 1 << 17
 """Bytes of a request: its program and its environment."""
 
 
+PYTHON = sys.executable
+"""The interpreter, whatever a test puts in its place."""
 PLACE = "TESTS_FORK_AT"
 """The variable with the directory of the sockets. What runs tests sets it, so that all its workers share processes."""
 
@@ -104,7 +106,7 @@ def _start(path: Path, imported: tuple[str, ...]) -> None:
         listening.bind(str(path))
         listening.listen(100)
         number = listening.fileno()
-        command = [sys.executable, __file__, str(number), *imported]
+        command = [PYTHON, __file__, str(number), *imported]
         process = subprocess.Popen(command, pass_fds=[number], env=plain, cwd="/")
     atexit.register(process.wait)  # after the connection of this process is closed, as it is registered before that
 
@@ -124,6 +126,7 @@ class Forked(subprocess.Popen):
 
     imported: tuple[str, ...] = IMPORTED
     to_the_end = False
+    has_children = False
 
     def _execute_child(self, args, *options):
         cwd, env, *streams = options[4], options[5], *options[9:15]
@@ -136,6 +139,7 @@ class Forked(subprocess.Popen):
             "environment": environment,
             "cwd": cwd or str(Path.cwd()),
             "to_the_end": self.to_the_end,
+            "python": forked_python() if self.has_children else None,
         }
         self._answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -175,11 +179,35 @@ class ForkedWithClientsToTheEnd(ForkedWithClients):
     to_the_end = True
 
 
+class ForkedWithChildren(Forked):
+    """The same, and so is each process of its `sys.executable`, as `ejcache run` starts one.
+
+    Not for tests that send signals to those, or look at who is whose parent.
+    """
+
+    has_children = True
+
+
+@functools.cache
+def forked_python() -> str:
+    """A `python` whose processes are forked, in place of `sys.executable`."""
+    connected(*Forked.imported)
+    folder = address(*Forked.imported).with_suffix(".commands")
+    with _locked(folder.parent):
+        if not folder.exists():
+            folder.mkdir()
+            forked_commands(folder)
+    return str(folder / "python")
+
+
 def forked_commands(folder: Path, kind: type[Forked] = Forked) -> None:
-    """Make `python`, `ejcache` and `pytest` in a folder, for the PATH of a shell: their processes are of this kind."""
+    """Make `python`, `ejcache` and `pytest` in a folder, for the PATH of a shell: their processes are of this kind.
+
+    The processes that these start with `sys.executable` are, too.
+    """
     connected(*kind.imported)
     client = Path(__file__).with_name("forking_client.py")
-    start = f'exec "{sys.executable}" -I -S "{client}" {address(*kind.imported)}'
+    start = f'exec "{PYTHON}" -I -S "{client}" {address(*kind.imported)} "{folder / "python"}"'
     for name, module in (("python", ""), ("ejcache", "-m ejcache "), ("pytest", "-m pytest ")):
         command = folder / name
         command.write_text(f'#!/bin/sh\n{start} {module}"$@"\n')
@@ -329,7 +357,12 @@ def main() -> None:
 
 def _run(request: dict[str, Any]) -> None:
     how, *rest = request["arguments"]
-    sys.path[0] = "" if how in ("-c", "-m", "-") else str(Path(how).resolve().parent)
+    sys.executable = request["python"] or PYTHON
+    if how == "-P":
+        del sys.path[0]
+        how, *rest = rest
+    else:
+        sys.path[0] = "" if how in ("-c", "-m", "-") else str(Path(how).resolve().parent)
     _have(request["environment"])
     if how == "-m":
         sys.argv[:] = rest
@@ -341,7 +374,7 @@ def _run(request: dict[str, Any]) -> None:
         sys.argv[:] = [how, *rest]
     else:
         text, sys.argv[:] = Path(how).read_text(), request["arguments"]
-        path = program.__file__ = how
+        path = program.__file__ = str(Path(how).absolute())  # as an interpreter has it
     sys.modules["__main__"] = program
     exec(compile(text, path, "exec"), program.__dict__)  # the program of a test
 
