@@ -14,7 +14,7 @@ from ejcache.util.directory_access import POLICY
 from ejcache.util.files import read_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.settings.table import Settings
@@ -46,13 +46,9 @@ def _open_directory(location: Location, settings: Settings) -> Store:
         max_size=settings.chosen_max_size,
         read_only=settings.read_only,
         settings=settings,
-        evict_before=_evicted_before,
+        evict_before=evicted_before,
         worth=worth_by(settings),
     )
-
-
-def _evicted_before(key: str) -> Iterable[str]:
-    return evicted_before(key)
 
 
 def worth_by(settings: Settings) -> Callable[[bytes, int], float] | None:

@@ -190,7 +190,11 @@ SKIP_PREFIX: Final = "skip_"
 
 def add_miss(tally: Tally, reason: Miss) -> None:
     """Count a miss and its reason."""
-    tally.add(**{"misses": 1, MISS_PREFIX + reason: 1})
+    tally.add(**_amounts_of_miss(reason))
+
+
+def _amounts_of_miss(reason: Miss) -> dict[str, float]:
+    return {"misses": 1, MISS_PREFIX + reason: 1}
 
 
 def add_skip(tally: Tally, reason: Skip) -> None:
@@ -200,16 +204,20 @@ def add_skip(tally: Tally, reason: Skip) -> None:
 
 def count_miss(cache: CachePolicy, reason: Miss, *, compile_seconds: float = 0.0) -> None:
     """Count a miss, and the seconds that this thread has just compiled."""
-    add_miss(cache.tally, reason)
-    count_compilation(cache, compile_seconds)
+    cache.tally.add(**_amounts_of_miss(reason), **_amounts_of_compilation(compile_seconds))
     cache.flush_if_due()
 
 
 def count_compilation(cache: CachePolicy, seconds: float) -> None:
     """Count the seconds that this thread has just compiled, except what other threads compiled at the same time."""
-    if seconds:
-        saved, compiled = compile_time.miss(seconds)
-        cache.tally.add(seconds_saved=saved, compile_seconds=compiled)
+    cache.tally.add(**_amounts_of_compilation(seconds))
+
+
+def _amounts_of_compilation(seconds: float) -> dict[str, float]:
+    if not seconds:
+        return {}
+    saved, compiled = compile_time.miss(seconds)
+    return {"seconds_saved": saved, "compile_seconds": compiled}
 
 
 def count_skip(cache: CachePolicy, reason: Skip) -> None:

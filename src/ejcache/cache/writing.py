@@ -68,7 +68,7 @@ class EntryWriter:
         if written.skip is not None:
             self.leave_out(header.key, written.skip, header.compile_seconds, settings)
         else:
-            self._policy.tally.add(stores=1)
+            self._policy.tally.add(stores=1, bytes_written=written.size)
             self._policy.flush_if_due()
         return written
 
@@ -107,7 +107,6 @@ class EntryWriter:
         except StoreError as exc:
             self._policy.report_failure("write an entry", exc, settings, program=header.name)
             return Skip.ERROR
-        self._policy.tally.add(bytes_written=len(data))
         return None
 
     def _put(self, store: Store, header: entry.Header, data: bytes, *, local_only: bool, replacing: bool) -> bool:

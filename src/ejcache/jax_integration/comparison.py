@@ -71,7 +71,7 @@ class _Compared:
     """A program that was loaded, while its calls are compared."""
 
     def __init__(self, compilation: Compilation, found: LoadedExecutable, call: JaxCall, fresh: Any) -> None:
-        self.name = compilation.key.name
+        self.name = compilation.name
         self.key = found.key
         self.cache: CachePolicy = compilation.cache
         self.loaded = found.executable

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.cache.reasons import Miss
@@ -124,6 +125,7 @@ class Compilation:
         module: the MLIR module.
         placement: where it is to run.
         key: what the result is stored under. Becomes the key of another variant where that one is compiled instead.
+        name: of the program.
         text: the text of the key.
         settings: as they were when JAX asked for the key; all steps follow them.
         cache: the cache that these settings ask for.
@@ -168,6 +170,7 @@ class Compilation:
         self.module = module
         self.placement = placement
         self.key = key
+        self.name = key.name
         self.text = key.text
         self.settings = settings
         self.cache = cache
@@ -195,10 +198,13 @@ class Compilation:
         self.forbidden_on: tuple[int, ...] | None = None
         self.seconds: dict[str, float] = {}
 
-    @property
-    def name(self) -> str:
-        """The name of the program."""
-        return self.key.name
+    @cached_property
+    def single_flight(self) -> SingleFlight | None:
+        """What has the program compiled once among all that want it; None if nobody else can use its result.
+
+        It is asked for once, so that all steps have the same one, also where the cache is turned off meanwhile.
+        """
+        return self.cache.single_flight(self.settings)
 
     def begin_lookup(self) -> None:
         """Note that its entry is looked up from now on."""
@@ -229,7 +235,7 @@ class Compilation:
         Raises:
             Exception: `exc` itself, if the settings ask for that.
         """
-        self.cache.report_failure(doing, exc, self.settings, program=self.key.name)
+        self.cache.report_failure(doing, exc, self.settings, program=self.name)
 
 
 asking_threads: Final[dict[object, list[Compilation]]] = {}

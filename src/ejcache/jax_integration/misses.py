@@ -138,7 +138,7 @@ class MissedPrograms:
             or is_forbidden()
         ):
             return
-        flight = compilation.cache.single_flight(compilation.settings)
+        flight = compilation.single_flight
         if flight is not None and _is_worth_a_lease(compilation, flight):
             compilation.asked_ahead = flight
             flight.ask_ahead(compilation.text)
@@ -178,7 +178,7 @@ class MissedPrograms:
             found = self._hits.load(compilation, compilation.text)
             return found if isinstance(found, LoadedExecutable) else None
 
-        flight = compilation.cache.single_flight(compilation.settings)
+        flight = compilation.single_flight
         if flight is None:
             return work()
         try:
@@ -273,7 +273,7 @@ class MissedPrograms:
 
     def _note_speed(self, compilation: Compilation, seconds: float) -> None:
         try:
-            flight = compilation.cache.single_flight(compilation.settings)
+            flight = compilation.single_flight
             if flight is not None:
                 flight.note_compiled(compilation.key.platform, compilation.key.size, seconds)
         except Exception as exc:

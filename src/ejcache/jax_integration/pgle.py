@@ -102,7 +102,7 @@ def _is_wanted(compilation: Compilation) -> bool:
     if compilation.is_multi_process:
         choice = _agree_on_variant(compilation, choice, profile)
     if choice == _PROFILE and profile is not None:
-        log.info("ejcache: %s is compiled with its stored profile", compilation.key.name)
+        log.info("ejcache: %s is compiled with its stored profile", compilation.name)
         compilation.profile = profile
     return choice != _NEITHER
 
@@ -175,11 +175,11 @@ def _agree_on_variant(compilation: Compilation, choice: str, profile: Profile | 
     if agreement is None:
         return _NEITHER
     decision = agreement.decide(
-        agreement.topic(f"variant/{compilation.key.name}/{short_digest(repr(compilation.device_ids))}"),
+        agreement.topic(f"variant/{compilation.name}/{short_digest(repr(compilation.device_ids))}"),
         participants=compilation.ranks,
         mine={"key": compilation.text, "choice": choice, "profile": profile.digest if profile is not None else ""},
         decide=lambda said: _agreed_variant(said, len(compilation.ranks)),
-        about=compilation.key.name,
+        about=compilation.name,
     )
     return decision if decision in {_ENTRY, _PROFILE} else _NEITHER
 

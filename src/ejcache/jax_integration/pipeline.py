@@ -294,7 +294,7 @@ class Compiler:
         if found.header.variant == CROSS:
             compilation.cache.warn(
                 "cross",
-                f"{compilation.key.name} was compiled without a GPU, so XLA has not tuned it; `ejcache warm` on a host "
+                f"{compilation.name} was compiled without a GPU, so XLA has not tuned it; `ejcache warm` on a host "
                 "with the GPU stores such programs tuned",
             )
         if target := seam_backends.dump_target(compilation.placement.options):
@@ -303,14 +303,14 @@ class Compiler:
                 "ejcache: XLA dumps to %s what it compiles, and %s was loaded, as with JAX's own cache: "
                 "jax.config.update('jax_enable_compilation_cache', False) has every program compiled",
                 target,
-                compilation.key.name,
+                compilation.name,
             )
         spent = sum(compilation.seconds.values())
         compilation.cache.count_hit(found.header, load_seconds=found.seconds, since=spent)
         if compilation.settings.preload:
             self.preloader.note(compilation, compilation.placement, found)
         program = ProgramRecord(
-            name=compilation.key.name,
+            name=compilation.name,
             time=time.time(),
             url=compilation.cache.url,
             key=compilation.text,
