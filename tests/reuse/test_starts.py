@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
 from capabilities import needs
+from forking import Forked, ForkedWithFrameworks, write_as_old
 from helpers import run_program
 
 HEAD = """
@@ -87,12 +89,13 @@ NAMES = ["phase", "within a", "within b", "typed", "sharded", "static", "functio
 @pytest.fixture
 def start(tmp_path):
     """Start a program of a name, and return what it printed, with what it logged."""
-    (tmp_path / "helper.py").write_text("SCALE = 1\n")
 
-    def run(body=None, *, name="train.py", launcher=(), **environment):
+    write_as_old(tmp_path / "helper.py", "SCALE = 1\n")
+
+    def run(body=None, *, name="train.py", launcher=(), how=subprocess.Popen, **environment):
         path = tmp_path / name
         if body is not None:
-            path.write_text(HEAD + body + TAIL)
+            write_as_old(path, HEAD + body + TAIL)
         done = run_program(
             [sys.executable, *launcher, path],
             env={
@@ -105,6 +108,8 @@ def start(tmp_path):
                 "PYTHONPATH": str(tmp_path / "site"),
                 **environment,
             },
+            cwd=tmp_path,
+            start=how,
         )
         return json.loads(done.stdout.splitlines()[-1]) | {"stderr": done.stderr}
 
@@ -302,18 +307,6 @@ said["state"] = state
 """
 
 
-def test_calls_of_equal_types(start):
-    """The first call has arrays of NumPy, and the next ones arrays of JAX: one trace, and one program to load.
-
-    It is no matter whether a launcher runs the script: `runpy.run_path` gives it no loader, and compiles its file.
-    """
-    launcher = "-c", "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-    starts = [start(SIGNATURES, launcher=each, EJCACHE_REUSE_FLOOR="0.002") for each in (launcher, (), launcher)]
-    assert [each["traced"] for each in starts] == [["loop"], ["loop"], []]
-    hits = [int(re.search(r"(\d+) hits?", each["stderr"])[1]) for each in starts]
-    assert hits[2] == hits[1] > 0
-
-
 @pytest.mark.soak
 def test_damage_is_a_miss(start, tmp_path):
     """Without its module, a record is of no use; with its next trace, it is."""
@@ -346,60 +339,235 @@ def test_why_names_what_changed(start, tmp_path):
     assert "was traced and proven, because an earlier start has recorded the same program" in why()
 
 
-def test_four_starts(start):
-    """Recorded, proven, reused, changed: only what may be reused is, and each sentence says why another one is not.
+IMPORTS = """
+import collections, enum, types, warnings
+import flax.linen as nn, optax
+from flax import nnx
+from flax.training.train_state import TrainState
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+"""
+CASES = """
+warnings.simplefilter("ignore")
+changed = bool(change)
+two = 3 if changed else 2
 
-    `make soak` has each of these programs alone, and more changes.
+def trap(name, use, **options):
+    def body(*args):
+        traced.append(name)
+        return use(*args)
+    body.__qualname__ = body.__name__ = name
+    return ejcache.ejit(body, reuse_lowering=("w", name), **options)
+
+def in_word(name, value, use):
+    said[name] = ejcache.ejit(lambda x: traced.append(name) or use(x), reuse_lowering=value)(x)
+
+def with_static(name, value, use):
+    said[name] = trap(name, use, static_argnums=1)(x, value)
+
+def with_node(name, tree, use):
+    said[name] = trap(name, use)(x, tree)
+
+# -- fields in another order
+fields = ("y", "x") if changed else ("x", "y")
+Batch = collections.namedtuple("Batch", fields)
+with_node("named tuple", Batch(x, x + 1), lambda x, b: b.x - 2 * b.y)
+Data = dataclasses.make_dataclass("Data", fields)
+Data.__module__ = __name__
+jax.tree_util.register_dataclass(Data, list(fields), [])
+with_node("dataclass", Data(x, x + 1), lambda x, b: b.x - 2 * b.y)
+
+# -- a class with a dtype
+class BlockA:
+    dtype, k = np.dtype("float32"), 2
+class BlockB:
+    dtype, k = np.dtype("float32"), 3
+Block = BlockB if changed else BlockA
+with_static("class", Block, lambda x, block: x * block.k)
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    block: type
+with_static("class in a dataclass", Holder(Block), lambda x, holder: x * holder.block.k)
+in_word("class in a word", ("w", Block), lambda x: x * Block.k)
+
+# -- what a container or a dataclass holds besides
+@dataclasses.dataclass
+class Config(dict):
+    name: str = "c"
+config = Config()
+config["k"] = two
+in_word("dict in a word", config, lambda x: x * config["k"])
+@dataclasses.dataclass
+class More:
+    size: int = 1
+    def __post_init__(self):
+        self.k = two
+more = More()
+in_word("attribute in a word", more, lambda x: x * more.k)
+
+# -- functions as static arguments
+def made(k):
+    def inner(x):
+        return (x * k).sum()
+    return inner
+for by in (jax.grad, jax.checkpoint, jax.jit):
+    with_static(f"static {by.__name__}", by(made(two)), lambda x, f: f(x))
+with_static("static vmap", jax.vmap(lambda x, k=two: x * k), lambda x, f: f(x))
+def wraps(inner):
+    @functools.wraps(inner)
+    def outer(x):
+        return outer.__wrapped__(x)
+    return outer
+with_static("static wraps", wraps(made(two)), lambda x, f: f(x))
+def rule(k):
+    found = jax.custom_jvp(lambda x: x.sum())
+    found.defjvp(lambda primals, tangents: (primals[0].sum(), tangents[0].sum() * k))
+    return found
+with_static("static custom_jvp", rule(two), lambda x, f: jax.grad(f)(x))
+numbers = (1,) if changed else ()
+with_static("static argnums", jax.jit(lambda x, k: x * k, static_argnums=numbers), lambda x, f: x * (2 + changed))
+with_static("static partial", functools.partial(made(two)), lambda x, f: f(x))
+
+# -- JAX's own types and objects in nodes of trees
+@jax.tree_util.register_pytree_node_class
+class Box:
+    def __init__(self, leaf, held):
+        self.leaf, self.held = leaf, held
+    def tree_flatten(self):
+        return (self.leaf,), self.held
+    @classmethod
+    def tree_unflatten(cls, held, leaves):
+        return cls(leaves[0], held)
+class Held:
+    def __init__(self, k):
+        self.k = k
+    def __eq__(self, other):
+        return isinstance(other, Held) and self.k == other.k
+    def __hash__(self):
+        return hash(self.k)
+grid = Mesh(np.array(jax.devices()), ("a",))
+with_node("spec", Box(x, P("a") if changed else P()), lambda x, b: b.leaf * len(b.held))
+spread = NamedSharding(grid, P("a") if changed else P())
+with_node("sharding", Box(x, spread), lambda x, b: b.leaf * len(b.held.spec))
+other = Mesh(grid.devices, ("b" if changed else "aa",))
+with_node("mesh", Box(x, other), lambda x, b: b.leaf * len(b.held.axis_names[0]))
+with_node("shape", Box(x, jax.ShapeDtypeStruct((two,), jnp.float32)), lambda x, b: b.leaf * b.held.shape[0])
+with_node("tree", Box(x, jax.tree.structure((0,) * two)), lambda x, b: b.leaf * b.held.num_leaves)
+with_node("device", Box(x, jax.devices()[int(changed)]), lambda x, b: b.leaf * b.held.id)
+with_node("object", Box(x, Held(two)), lambda x, b: b.leaf * b.held.k)
+with_node("object in a tuple", Box(x, (1, Held(two))), lambda x, b: b.leaf * b.held[1].k)
+class Color(enum.Enum):
+    A = 1
+Color.A.k = two
+with_static("enumeration", Color.A, lambda x, color: x * color.k)
+
+# -- what the function holds: its closure, defaults, self, a partial
+def closing(k):
+    return lambda x: traced.append("held") or x * k
+said["held"] = ejcache.ejit(closing(two), reuse_lowering="w")(x)
+said["default"] = ejcache.ejit(lambda x, k=two: traced.append("default") or x * k, reuse_lowering="w")(x)
+class Trainer:
+    def __init__(self, k):
+        self.k = k
+    def step(self, x):
+        traced.append("method")
+        return x * self.k
+    def __call__(self, x):
+        traced.append("call")
+        return x * self.k
+said["method"] = ejcache.ejit(Trainer(two).step, reuse_lowering="w")(x)
+said["call"] = ejcache.ejit(Trainer(two), reuse_lowering="w")(x)
+partial = functools.partial(lambda k, x: traced.append("partial") or x * k, two)
+said["partial"] = ejcache.ejit(partial, reuse_lowering="w")(x)
+
+# -- states of training, with another learning rate
+model = nn.Dense(2, use_bias=False)
+params = {"params": {"kernel": np.ones((4, 2), np.float32)}}
+state = TrainState.create(apply_fn=model.apply, params=params, tx=optax.sgd(float(two)))
+said["TrainState"] = trap("TrainState", lambda x, s: s.apply_gradients(grads=s.params).params)(x, state)
+net = nnx.Linear(4, 2, kernel_init=nn.initializers.ones, rngs=nnx.Rngs(0))
+both = nnx.split((net, nnx.Optimizer(net, optax.sgd(float(two)), wrt=nnx.Param)))
+def update(x, graph, leaves):
+    net, optimizer = nnx.merge(graph, leaves)
+    optimizer.update(net, nnx.state(net, nnx.Param))
+    return nnx.state(net, nnx.Param)
+said["graphdef"] = jax.tree.leaves(trap("graphdef", update, static_argnums=1)(x, *both))
+
+# -- an edit of the file in which ejit is called
+def loss(model, x):
+    traced.append("nnx.grad")
+    return (model(x) * 2.0).sum()
+said["nnx.grad"] = jax.tree.leaves(ejcache.ejit(nnx.grad(loss), reuse_lowering="w")(net, x))
+class Plain(nn.Module):
+    def __call__(self, x):
+        traced.append("apply")
+        return x * 2.0
+said["apply"] = ejcache.ejit(Plain().apply, reuse_lowering="w")({}, x)
+
+# -- never reused
+text = "def executed(x):\\n    traced.append('exec of a file')\\n    return x * two\\n"
+exec(compile(text, __file__, "exec"), globals())
+said["exec of a file"] = ejcache.ejit(executed, reuse_lowering="w")(x)
+elsewhere = {"traced": traced, "two": two}
+exec(compile(text, __file__, "exec"), elsewhere)
+said["exec elsewhere"] = ejcache.ejit(elsewhere["executed"], reuse_lowering="w")(x)
+warnings.simplefilter("default")
+@functools.partial(ejcache.ejit, reuse_lowering="w", donate_argnums=0)
+def donates(x):
+    traced.append("warned")
+    return x.sum()
+said["warned"] = donates(x * two)
+"""
+EVERYTHING = IMPORTS + PROGRAM + TRACED + CHANCE + SIGNATURES + CASES
+OF_FILES = {"nnx.grad", "apply"}
+"""The cases in which nothing but an edit of their file changes anything."""
+NEVER = ["exec", "own", "weights", "scalar", "callback", "chance", "exec of a file", "exec of a file", "warned"]
+
+
+def test_starts(start):
+    """Recorded, proven, reused, changed, edited: only what may be reused is, and a sentence says why another is not.
+
+    Of what was once reused wrongly, and its neighbours, each function that reads a changed value is traced, and right.
+    It is no matter whether a launcher runs the script: `runpy.run_path` gives it no loader, and compiles its file. A
+    call with arrays of NumPy and one with arrays of JAX have one trace, and one program to load.
+
+    `make soak` has parts of this program alone, and more changes.
     """
-    start(PROGRAM + TRACED + CHANCE + SIGNATURES)
-    second, third, fourth = start(), start(), start(CHANGE="function")
-    never = ["exec", "own", "weights", "scalar", "callback", "chance"]
-    assert second["traced"] == [*NAMES, "closure", *never, "loop"]
-    assert third["traced"] == never
-    assert fourth["traced"] == ["function", "closure", *never]
-    assert values(fourth)["function"] == [0.0, 1.0, 2.0, 3.0] != values(third)["function"] == values(second)["function"]
-    assert [values(each)["own"] for each in (third, fourth)] == [[0.0, 2.0, 4.0, 6.0], [0.0, 3.0, 6.0, 9.0]]
-    assert values(second)["chance"] != values(third)["chance"]
-    assert values(second)["state"] == values(third)["state"]
+    launcher = "-c", "import runpy, sys; sys.path.insert(0, ''); runpy.run_path(sys.argv[1], run_name='__main__')"
+    first, second, third = start(EVERYTHING, launcher=launcher), start(), start(how=ForkedWithFrameworks)
+    changed = start(CHANGE="function", how=ForkedWithFrameworks)
+    edit = EVERYTHING.replace("(model(x) * 2.0", "(model(x) * 3.0").replace("return x * 2.0", "return x * 3.0")
+    edited = start(edit, how=ForkedWithFrameworks)
+    names = first["traced"]
+    assert [each["traced"] for each in (second, third)] == [names, NEVER]
+    assert [*NAMES, "closure", "loop"] == [name for name in names if name in {*NAMES, "closure", "loop"}]
+    assert {*NAMES, "loop", *OF_FILES} - {"function"} == set(names) - set(changed["traced"])
+    assert set(edited["traced"]) == set(names)
+    hits = [int(re.search(r"(\d+) hits?", each["stderr"])[1]) for each in (second, third)]
+    assert hits[1] == hits[0] > 0
+
+    def other(one, another):
+        return {name for name in values(one) if values(one)[name] != values(another)[name]}
+
+    assert other(first, second) == other(second, third) == {"chance"}
+    assert other(third, edited) == {"chance", *OF_FILES}
+    assert {*values(third)} - other(third, changed) == {*NAMES, "exec", "state", *OF_FILES} - {"function"}
+    assert values(changed)["function"] == [0.0, 1.0, 2.0, 3.0]
+    assert [values(each)["own"] for each in (third, changed)] == [[0.0, 2.0, 4.0, 6.0], [0.0, 3.0, 6.0, 9.0]]
     for sentence in (
         "__main__.own has a word, and is traced: a static argument.k.lock is a _thread.lock",
         "__main__.weighted has a word, and is traced: arrays of JAX are baked into its program",
         "two traces of __main__.chance with the same word, code and call gave other programs",
+        "executed has other code than its file",
+        "executed was made by exec",
+        "its trace or its lowering warned",
     ):
         assert third["stderr"].count(sentence) == 1, sentence
-
-
-def test_errors_of_the_user_are_the_user_s(start):
-    """A word that raises, and one that is none."""
-    said = start("""
-def raises():
-    1 / 0
-
-for name, word in (("raises", raises), ("none", lambda: None)):
-    try:
-        ejcache.ejit(lambda x: x, reuse_lowering=word)(x)
-    except Exception as exc:
-        traced.append([type(exc).__name__, str(exc)])
-""")["traced"]
-    assert [each[0] for each in said] == ["ZeroDivisionError", "UsageError"]
-    assert said[1][1].startswith("ejit: reuse_lowering is None")
+    assert "Some donated buffers were not usable" in third["stderr"]
 
 
 @needs("fork")
 def test_a_process_that_was_forked_first(start):
     """Its modules are those of another process, so that nobody knows what is younger; it says so, and traces."""
-    forked = """
-child = os.fork()
-if child:
-    os._exit(os.waitpid(child, 0)[1])
-
-@ejcache.ejit(reuse_lowering="forked")
-def step(x):
-    traced.append(1)
-    return x + 1
-
-said["step"] = step(x)
-"""
-    said = start(forked)
-    assert said["traced"] == [1]
+    said = start("said['step'] = ejcache.ejit(lambda x: x + 1, reuse_lowering='forked')(x)", how=Forked)
+    assert said["said"] == {"step": [1.0, 2.0, 3.0, 4.0]}
     assert "the process was forked before" in said["stderr"]

@@ -90,6 +90,14 @@ def test_what_is_refused(name):
         assert advice in said
 
 
+def test_errors_of_a_word_are_those_of_the_call():
+    """A word that raises, and one that is none."""
+    with pytest.raises(ZeroDivisionError):
+        ejcache.ejit(lambda x: x, reuse_lowering=lambda: 1 / 0)(1)
+    with pytest.raises(UsageError, match="ejit: reuse_lowering is None"):
+        ejcache.ejit(lambda x: x, reuse_lowering=lambda: None)(1)
+
+
 def test_true_is_refused():
     """It is no word, but the old switch."""
     with pytest.raises(UsageError, match="reuse_lowering is True, which says nothing of what the function reads"):
