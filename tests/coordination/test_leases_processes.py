@@ -74,7 +74,7 @@ def kind(request):
 def compilers(kind, place, count, *, keeps="keeps", mortal=0):
     """So many processes. The first `mortal` of them beat so often that they soon count as dead; the others never do."""
     with ExitStack() as stack:
-        intervals = [1.5 if n < mortal else 600.0 for n in range(count)]
+        intervals = [0.5 if n < mortal else 600.0 for n in range(count)]
         made = [stack.enter_context(Told(COMPILER, kind, place, keeps, interval)) for interval in intervals]
         for compiler in made:
             assert compiler.says() == ["ready"]
@@ -118,8 +118,8 @@ def test_stopped_holder(kind, tmp_path):
         assert first.says() == ["working"]
         first.process.send_signal(signal.SIGSTOP)
         other.go_on()
-        assert other.says() == ["waiting"]
-        assert other.says() == ["working"]
+        said = other.says()
+        assert (other.says() if said == ["waiting"] else said) == ["working"]  # a busy one finds it dead at once
         first.process.send_signal(signal.SIGCONT)
         first.go_on()
         assert first.says() == ["done", "executable"]
