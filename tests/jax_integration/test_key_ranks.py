@@ -38,7 +38,7 @@ def all_hits(ranks: list[Rank]) -> bool:
 
 @pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.soak)])
 def test_every_rank_has_the_keys_of_rank_0_and_lives_on_its_entries(processes, tmp_path):
-    """Directories of their own, then one with what rank 0 wrote, then copies of that: keys, values, 100 % hits."""
+    """Directories of their own, then copies of what rank 0 wrote, or one: keys, values, 100 % hits."""
     # With seeds of hashes and addresses of their own.
     cold = run(processes, lambda rank: str(tmp_path / f"cold{rank}"), start=subprocess.Popen)
 
@@ -49,12 +49,11 @@ def test_every_rank_has_the_keys_of_rank_0_and_lives_on_its_entries(processes, t
     assert made["first of each"] == made["last of each"]
     assert len({text for texts in made.values() for text in texts}) == len(made) - 1
 
-    shutil.copytree(tmp_path / "cold0", tmp_path / "one")
-    assert all_hits(run(processes, lambda rank: str(tmp_path / "one")))
-
     for rank in range(processes):
         shutil.copytree(tmp_path / "cold0", tmp_path / f"copy{rank}")
     assert all_hits(run(processes, lambda rank: str(tmp_path / f"copy{rank}")))
+    if processes > 2:
+        assert all_hits(run(processes, lambda rank: str(tmp_path / "cold0")))
 
 
 @pytest.mark.soak

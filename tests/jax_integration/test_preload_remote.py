@@ -31,8 +31,7 @@ PROGRAM = """
     assert ejcache.jax_integration.activate.compiler_in_use().preloader.drain(60)
     x = np.arange(6, dtype=np.float32)
     for number in range({programs}):
-        y = jax.jit(lambda x: jax.numpy.tanh(x) * number)(x)
-        assert np.allclose(y, np.tanh(x) * number, rtol=1e-5), number
+        assert np.array_equal(jax.jit(lambda x: x * number)(x), x * number), number
     print(json.dumps(dict(cache.stats().amounts)))
 """
 
@@ -41,7 +40,7 @@ PROGRAM = """
 def program(bucket, run_client, tmp_path):
     """Run one script with its cache in the bucket, on a host with the local tier of this name; what it counted."""
 
-    def run(host, *arguments, floor="min_compile_seconds=0", programs=12, **env):
+    def run(host, *arguments, floor="min_compile_seconds=0", programs=5, **env):
         path = tmp_path / "program.py"
         text = PROGRAM.replace("{floor}", floor).replace("{programs}", str(programs))
         path.write_text(textwrap.dedent(text))
@@ -70,10 +69,10 @@ def test_a_new_host_fetches_the_profile_and_then_the_entries(program, bucket):
     program("one")
     reads(bucket)
     counted = program("two")
-    assert counted["preload_hits"] == counted["hits"] == 12
-    assert len(reads(bucket)) == 13
+    assert counted["preload_hits"] == counted["hits"] == 5
+    assert len(reads(bucket)) == 6
     counted = program("two")
-    assert counted["preload_hits"] == 12
+    assert counted["preload_hits"] == 5
     assert reads(bucket) == []
 
 
@@ -82,13 +81,13 @@ def test_a_new_host_asks_for_nothing_that_is_known_to_be_quick(program, bucket):
     program("one", floor="min_compile_seconds=1000")
     reads(bucket)
     (uses,) = profile_in(bucket).environments.values()
-    assert len(uses) == 12
+    assert len(uses) == 5
     assert all(use.quick and not use.stored for use in uses)
     counted = program("two", floor="min_compile_seconds=1000")
     # What took longer than 0.1 s here another host may have published.
     slow = sum(use.quick >= 0.1 for use in uses)
     # It is asked for here, unless this process knows by then that programs of its size are quick.
-    asked = 12 - counted.get("miss_quick", 0)
+    asked = 5 - counted.get("miss_quick", 0)
     assert asked <= slow
     assert len(reads(bucket)) == 1 + asked
 
@@ -98,9 +97,9 @@ def test_a_new_host_asks_for_nothing_that_stayed_on_another_host(program, bucket
     program("one", "all quick", floor="")
     reads(bucket)
     (uses,) = profile_in(bucket).environments.values()
-    assert [use.stored and 0 < use.quick < 1000 for use in uses] == [True] * 12
+    assert [use.stored and 0 < use.quick < 1000 for use in uses] == [True] * 5
     counted = program("two", "all quick", floor="")
-    assert counted["miss_quick"] == 12
+    assert counted["miss_quick"] == 5
     assert len(reads(bucket)) == 1
 
 

@@ -18,8 +18,7 @@ PROGRAM = """
     assert ejcache.jax_integration.activate.compiler_in_use().preloader.drain(60)
     x = np.arange(6, dtype=np.float32)
     for number in range(3):
-        y = jax.jit(lambda x: jax.numpy.tanh(x) * number)(x)
-        assert np.allclose(y, np.tanh(x) * number, rtol=1e-5), number
+        assert np.array_equal(jax.jit(lambda x: x * number)(x), x * number), number
     amounts = cache.stats().amounts
     print(json.dumps([amounts.get(name, 0) for name in ("hits", "preload_hits", "miss_absent", "miss_recalled")]))
 """

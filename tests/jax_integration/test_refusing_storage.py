@@ -6,7 +6,7 @@ import re
 import textwrap
 
 import pytest
-from buckets import GcsServerProcess
+from buckets import GcsServer
 from dead_ends import leads_to
 from forking import ForkedWithClients
 from helpers import python_command, run_program
@@ -43,17 +43,16 @@ def outcome(finished):
     return int(finished.stdout.splitlines()[-1])
 
 
-def test_a_bucket_that_only_asks_to_slow_down(tmp_path):
+def test_a_bucket_that_only_asks_to_slow_down(tmp_path, bucket):
     """Each start says so once, and this host knows it from the first one on."""
-    with GcsServerProcess() as server:
-        server.add_fault("status", status=429)
-        for number in range(3):
-            finished = start(server, tmp_path / "host", programs=4)
-            assert outcome(finished) == (4 if number else 0)
-            assert finished.stderr.count("goes on without it") == len(finished.stderr.splitlines()) <= 1
-            assert "asks to slow down" in finished.stderr or number  # later ones may end before they have asked
-            (note,) = tmp_path.rglob("scratch/storage")
-            assert note.read_text() == "failed\n"
+    bucket.add_fault("status", status=429)
+    for number in range(2):
+        finished = start(bucket, tmp_path / "host", programs=3)
+        assert outcome(finished) == (3 if number else 0)
+        assert finished.stderr.count("goes on without it") == len(finished.stderr.splitlines()) <= 1
+        assert "asks to slow down" in finished.stderr or number  # later ones may end before they have asked
+        (note,) = tmp_path.rglob("scratch/storage")
+        assert note.read_text() == "failed\n"
 
 
 @pytest.mark.parametrize(
@@ -66,41 +65,42 @@ def test_a_bucket_that_only_asks_to_slow_down(tmp_path):
         ),
     ],
 )
-def test_a_bucket_that_refuses_everything(tmp_path, status, message, first, sentence):
+def test_a_bucket_that_refuses_everything(tmp_path, bucket, status, message, first, sentence):
     """It is asked a few times by the first start of a host, which says so in one line; later ones do not wait for it.
 
     So each asks at most once in the background, and says so if it lasts until the answer. Whether the cache is off
     is not asked again for a minute where it may not be read, and nothing else is asked there.
     """
-    goes_on = {} if status == 403 else {"GOES_ON_UNTIL_SOMETHING_IS_SAID": "1"}
-    with GcsServerProcess() as server:
-        server.add_fault("status", status=status, message=message)
-        for number, (most, variables) in enumerate([(first, {}), (1, {}), (1, goes_on)]):
-            programs = range(5 * number, 5 * number + 5)
-            finished = start(server, tmp_path / "host", programs=programs, **variables)
-            assert outcome(finished) == 0
-            is_said = number == 0 or bool(variables)
-            lines = finished.stderr.splitlines()
-            assert is_said <= len(lines) <= 1
-            # On a slow host the client may be made so late that an upload is refused before a look-up.
-            assert all(re.search(sentence, line) for line in lines)
-            assert is_said <= len(server.requests) <= most
-            server.clear_requests()
+    starts = [(first, {}), (1, {})]
+    if status != 403:
+        starts.append((1, {"GOES_ON_UNTIL_SOMETHING_IS_SAID": "1"}))
+    bucket.add_fault("status", status=status, message=message)
+    for number, (most, variables) in enumerate(starts):
+        programs = range(5 * number, 5 * number + 5)
+        finished = start(bucket, tmp_path / "host", programs=programs, **variables)
+        assert outcome(finished) == 0
+        is_said = number == 0 or bool(variables)
+        lines = finished.stderr.splitlines()
+        assert is_said <= len(lines) <= 1
+        # On a slow host the client may be made so late that an upload is refused before a look-up.
+        assert all(re.search(sentence, line) for line in lines)
+        assert is_said <= len(bucket.requests) <= most
+        bucket.clear_requests()
 
 
 @pytest.fixture(scope="module")
-def bucket_of_eight(tmp_path_factory):
-    """A bucket that a host has filled with eight programs."""
-    with GcsServerProcess() as server:
-        assert outcome(start(server, tmp_path_factory.mktemp("host") / "first", programs=8)) == 0
+def bucket_of_four(tmp_path_factory):
+    """A bucket that a host has filled with four programs."""
+    with GcsServer() as server:
+        assert outcome(start(server, tmp_path_factory.mktemp("host") / "first", programs=4)) == 0
         yield server
 
 
 @pytest.fixture
-def filled(bucket_of_eight):
+def filled(bucket_of_four):
     """That bucket, which is whole again after the test."""
-    yield bucket_of_eight
-    bucket_of_eight.clear_faults()
+    yield bucket_of_four
+    bucket_of_four.clear_faults()
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,6 @@ def filled(bucket_of_eight):
     ],
 )
 def test_one_object_that_keeps_failing(tmp_path, filled, fault):
-    """A fresh host loses that one program, and has hits for the seven others."""
+    """A fresh host loses that one program, and has hits for the three others."""
     filled.add_fault(path="entries/.*jit_program_3", **fault)
-    assert outcome(start(filled, tmp_path / "fresh", programs=8)) == 7
+    assert outcome(start(filled, tmp_path / "fresh", programs=4)) == 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from archives import flipped
-from buckets import GcsServerProcess, gcs_bucket
+from buckets import GcsServer, gcs_bucket
 from forking import Forked, ForkedBeforeEjcache
 from helpers import SUPPORT, local_documents
 
@@ -121,12 +121,11 @@ def test_a_directory_that_xla_used_without_us(tmp_path):
     assert not unused.path.exists()
 
 
-@pytest.mark.parametrize("spelled", ["{}", "file://{}"])
-def test_a_local_cache(run_forked, tmp_path, spelled):
+def test_a_local_cache(run_forked, tmp_path):
     """Each process has its own directory, removed at exit, and it is no part of the key."""
     paths = []
-    for hits in ("0", "1"):
-        said = run_forked(SEEN, spelled.format(tmp_path / "cache"), f"xla_caches={AUTOTUNE}").stdout.splitlines()
+    for hits, spelled in (("0", "file://"), ("1", "")):
+        said = run_forked(SEEN, f"{spelled}{tmp_path / 'cache'}", f"xla_caches={AUTOTUNE}").stdout.splitlines()
         paths.append(said[0])
         assert said[1:] == [hits, "|"]
     assert paths[1] == "loaded"
@@ -167,16 +166,15 @@ def test_which_caches(run_forked, tmp_path, url, caches, env, expected):
 
 MERGING = f"""
 import json, sys
-sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(SUPPORT)!r}]
+sys.path.insert(0, {str(SUPPORT)!r})
 from pathlib import Path
 from buckets import gcs_bucket
 from ejcache.jax_integration.xla_caches import Mirror
 from ejcache.jax_integration.xla_caches import XlaFiles
 from ejcache.jax_integration.xla_directories import OwnDirectory
 from ejcache.stores.documents import Documents
-from test_xla_caches import kernels
 
-me, root, url = sys.argv[1:]
+me, root, url, kernels = sys.argv[1:]
 mirror = Mirror(XlaFiles(Documents(gcs_bucket(url, deadline=60.0)), "e"), OwnDirectory(Path(root)), exit_seconds=60.0)
 mirror.fill()
 results = mirror.directory / {AUTOTUNE!r}
@@ -187,7 +185,7 @@ sys.stdin.readline()
 for n in range(5):
     (results / f"only-{{me}}-{{n}}.textproto").write_text(f"{{me}} {{n}}" * 100)
     (results / f"everyone-{{n}}.textproto").write_text(me * 1000)
-(mirror.directory / {KERNELS!r}).write_bytes(kernels("shared", f"of{{me}}"))
+(mirror.directory / {KERNELS!r}).write_bytes(bytes.fromhex(kernels))
 if int(me) % 2:
     mirror.store(seconds=60.0)
 """
@@ -196,11 +194,11 @@ if int(me) % 2:
 @pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.soak)])
 def test_several_processes_lose_nothing(count, tmp_path):
     """Half of them store at once and half at their end: the bucket has every file of each, whole, and every kernel."""
-    with GcsServerProcess() as server:
+    with GcsServer() as server:
         command = [sys.executable, "-c", MERGING]
         workers = [
             Forked(
-                [*command, str(n), str(tmp_path / "processes"), server.url],
+                [*command, str(n), str(tmp_path / "processes"), server.url, kernels("shared", f"of{n}").hex()],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             )
             for n in range(count)
@@ -310,14 +308,20 @@ def test_damage_never_reaches_xla(tmp_path):
 def test_a_killed_process_loses_nothing(tmp_path, ago):
     """The next one stores what it left, and removes it; a living one's directory is left alone."""
     program = (
-        "import sys; sys.path[:0] = sys.argv[3:]\n"
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
         "from pathlib import Path\n"
-        "from test_xla_caches import fill, mirror_of\n"
-        "mirror = mirror_of(Path(sys.argv[2])); mirror.fill(); fill(mirror, left='1')\n"
+        "from helpers import local_documents\n"
+        "from ejcache.jax_integration.xla_caches import Mirror, XlaFiles\n"
+        "from ejcache.jax_integration.xla_directories import AUTOTUNE, OwnDirectory\n"
+        "place = Path(sys.argv[1])\n"
+        "mirror = Mirror(XlaFiles(local_documents(place / 'store'), 'e'), OwnDirectory(place / 'mine'))\n"
+        "mirror.fill()\n"
+        "(mirror.directory / AUTOTUNE).mkdir(exist_ok=True)\n"
+        "(mirror.directory / AUTOTUNE / 'left').write_text('1')\n"
         "print(mirror.directory, flush=True); sys.stdin.read()\n"
     )
-    worker = subprocess.Popen(
-        [sys.executable, "-c", program, "-", str(tmp_path), str(Path(__file__).parent), str(SUPPORT)],
+    worker = Forked(
+        [sys.executable, "-c", program, str(tmp_path), str(SUPPORT)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

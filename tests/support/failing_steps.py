@@ -1,4 +1,4 @@
-"""python failing_steps.py SITUATION PLACE: three programs in many processes, in each of which a step of ejcache fails.
+"""python failing_steps.py SITUATION PLACE: two programs in many processes, in each of which a step of ejcache fails.
 
 SITUATION is `hit` or `miss`. A step is a request to the system that a frame of ejcache makes: to import a module, to
 open, list, make, move or remove a file, to open a database. Each line of stdin, `NUMBER ERROR LASTING`, starts a
@@ -27,7 +27,7 @@ from jax._src import compiler as jax_compiler
 
 STEPS = {"import", "open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "sqlite3.connect"}
 """Events of Python's audit hooks."""
-PROGRAMS = {"double": lambda x: x * 2, "add": lambda x: x + 1, "mix": lambda x: (x @ x.T).sum()}
+PROGRAMS = {"double": lambda x: x * 2, "add": lambda x: x + 1}
 OURS = f"{os.sep}ejcache{os.sep}"
 
 
