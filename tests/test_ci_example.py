@@ -98,6 +98,7 @@ def test_what_compiled_before_a_test_failed_is_kept(tmp_path):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked_children")
 def test_a_pull_request_reads_and_uploads_nothing(tmp_path):
     """So does one of a fork, which has no right to write: its tests begin warm, and its new programs stay with it."""
     service = Service(tmp_path)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import yaml
-from forking import Forked
+from forking import Forked, ForkedWithChildren
 from helpers import ROOT, run_program
 from users import command_of
 
@@ -49,10 +49,12 @@ def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
 
 
 def test_a_trainer_that_resumes(tmp_path):
-    """Its third start goes on from the checkpoint, traces no step, and compiles nothing."""
-    command = [sys.executable, EXAMPLES / "resume_training.py", tmp_path / "checkpoint"]
+    """Its third start goes on from the checkpoint, traces no step, and compiles nothing. Forks are always traced."""
+    small = "Path(sys.argv[1]), resume_training.Config(width=8, depth=1)"
+    program = f"import resume_training, sys; from pathlib import Path; resume_training.main({small})"
+    command = [sys.executable, "-c", program, tmp_path / "checkpoint"]
     environment = {"EJCACHE_DIR": str(tmp_path / "cache"), "EJCACHE_REUSE_CHECK_ONE_IN": "0"}
-    environment["EJCACHE_MIN_COMPILE_SECONDS"] = "0"
+    environment |= {"EJCACHE_MIN_COMPILE_SECONDS": "0", "PYTHONPATH": str(EXAMPLES)}
     outputs = [run_program(command, env=environment).stdout for _ in range(3)]
     assert ["tracing the step" in each for each in outputs] == [True, True, False]
     assert [f"step {count}, loss" in each for count, each in zip((10, 20, 30), outputs, strict=True)] == [True] * 3
@@ -79,7 +81,9 @@ def test_image_that_starts_warm(open_place, user):
         if instruction == "ENV":
             environment |= dict([rest.split("=", 1)])
         elif instruction == "RUN" and rest.startswith("ejcache"):
-            run_program([sys.executable, "-m", *shlex.split(rest)], cwd=place, env=environment, start=Forked)
+            run_program(
+                [sys.executable, "-m", *shlex.split(rest)], cwd=place, env=environment, start=ForkedWithChildren
+            )
     (command,) = [line.partition(" ")[2] for line in lines if line.startswith("CMD")]
     assert yaml.safe_load(command) == ["python", "serving.py"]
     # Programs of one operation, around those that were prepared, are below the floor or the only misses.

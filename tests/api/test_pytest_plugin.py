@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from buckets import GcsServer
-from forking import Forked
+from forking import Forked, ForkedWithChildren
 from helpers import run_program
 
 SUITE = """
@@ -94,8 +94,8 @@ def test_cold_and_warm(suite, tmp_path):
 
     # A variable goes before a line that names no cache, and so does one that is off.
     (tmp_path / "pytest.ini").write_text("[pytest]\nejcache = 1\naddopts = -n 2 --dist loadgroup\n")
-    assert "ejcache: " not in suite("-k", "alone", "-n", "0", EJCACHE="0").stdout
-    warm = suite("-k", "not alone and not unprepared", EJCACHE=f"{tmp_path}/kept/")
+    assert "ejcache: " not in suite("-k", "alone", "-n", "0", start=Forked, EJCACHE="0").stdout
+    warm = suite("-k", "not alone and not unprepared", start=ForkedWithChildren, EJCACHE=f"{tmp_path}/kept/")
     assert "3 passed" in warm.stdout, warm
     hits, misses = re.search(line.format("(?: in 2 processes)?"), warm.stdout).groups()
     assert (int(hits) > 1, int(misses)) == (True, 0)
@@ -135,10 +135,9 @@ def test_a_warm_suite_proves_that_it_is(suite, tmp_path, workers):
     """With --ejcache-fail-on-compile, a cold run fails and names its tests, also of workers; a warm one passes."""
     (tmp_path / "test_small.py").write_text(SHORT)
     options = ("--ejcache-dir", "kept", "--ejcache-fail-on-compile", *workers)
-    start = subprocess.Popen if workers else Forked
-    cold = suite(*options, start=start)
+    cold = suite(*options, start=ForkedWithChildren)
     assert (cold.returncode, "2 passed" in cold.stdout) == (1, True), cold
     named = re.findall(r"FAILED because of --ejcache-fail-on-compile: (\S+) compiled", cold.stdout)
     assert named == ["test_small.py::test_compiles"]
-    warm = suite(*options, start=start)
+    warm = suite(*options, start=ForkedWithChildren)
     assert (warm.returncode, "FAILED" in warm.stdout) == (0, False), warm

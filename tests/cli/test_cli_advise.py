@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import ejcache
-from forking import Forked
+from forking import ForkedWithChildren
 from helpers import run_program
 
 from ejcache.journal.line import STORED, ProgramRecord, encode_line
@@ -35,7 +35,8 @@ def script(tmp_path):
 
 
 def advise(*arguments, cwd):
-    return run_program([sys.executable, "-m", "ejcache", "advise", *arguments], cwd=cwd, check=False, start=Forked)
+    command = [sys.executable, "-m", "ejcache", "advise", *arguments]
+    return run_program(command, cwd=cwd, check=False, start=ForkedWithChildren)
 
 
 def test_of_a_program_that_it_runs(script, tmp_path):

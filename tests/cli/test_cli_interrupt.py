@@ -17,14 +17,15 @@ from pathlib import Path
 import pytest
 from capabilities import needs
 
-from ejcache.cli.interrupt import LIMIT_SECONDS
+from ejcache.cli.interrupt import GRACE_SECONDS, LIMIT_SECONDS
 
 # What a shell has put in the background ignores Ctrl-C.
 COMMAND = """
     import signal, sys
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    from ejcache.cli.interrupt import main
-    sys.exit(main())
+    from ejcache.cli import interrupt
+    interrupt.GRACE_SECONDS = {seconds}
+    sys.exit(interrupt.main())
 """
 UPLOADING = """
     import signal, sys, time
@@ -106,10 +107,15 @@ COMMANDS = {
 }
 
 
+def command_text(grace: float = GRACE_SECONDS) -> str:
+    """The command, which may clean up for so many seconds."""
+    return textwrap.dedent(COMMAND.format(seconds=grace))
+
+
 class Command:
     """A command in a session of its own, as in a terminal; Ctrl-C reaches it and its programs, and not its workers."""
 
-    def __init__(self, place: Path, *arguments: str, prefix: tuple[str, ...] = ("-c", textwrap.dedent(COMMAND))):
+    def __init__(self, place: Path, *arguments: str, prefix: tuple[str, ...] = ("-c", command_text())):
         self.mark = f"EJCACHE_TEST_MARK={uuid.uuid4().hex}"
         name, _, value = self.mark.partition("=")
         self.process = subprocess.Popen(
@@ -183,7 +189,7 @@ def project(tmp_path, monkeypatch):
 def test_a_program_that_obeys_no_signal_is_ended(tmp_path, group):
     """`tune` ends a program that ignores Ctrl-C and SIGTERM, and what that has started."""
     (tmp_path / "prog.py").write_text(textwrap.dedent(WAITING))
-    command = Command(tmp_path, "tuned", "tune", "--dir", "tuned", "prog.py")
+    command = Command(tmp_path, "tuned", "tune", "--dir", "tuned", "prog.py", prefix=("-c", command_text(0.1)))
     command.wait_for("ready")
     command.interrupt() if group else command.process.send_signal(signal.SIGINT)
 
@@ -195,7 +201,8 @@ def test_a_program_that_obeys_no_signal_is_ended(tmp_path, group):
 def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
     """A call of C++ that goes on for ever, as a compilation of XLA may: the thread that watches ends the process."""
     (tmp_path / "hanging.py").write_text(textwrap.dedent(HANGING))
-    command = Command(tmp_path, "tuned", "tune", "--dir", "tuned", "--module", "hanging.py")
+    tune = ["tuned", "tune", "--dir", "tuned", "--module", "hanging.py"]
+    command = Command(tmp_path, *tune, prefix=("-c", command_text(0.1)))
     command.wait_for("ready")
     command.interrupt()
 
@@ -207,7 +214,7 @@ def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
 def test_an_interrupt_that_python_loses_counts(tmp_path, thread):
     """In the callback of a weak reference, as when garbage is collected: the command ends with 130 all the same."""
     (tmp_path / "losing.py").write_text(textwrap.dedent(LOSING))
-    code = textwrap.dedent(COMMAND)
+    code = command_text()
     if thread != "watches":
         code = f"import ejcache.cli.interrupt as watching\nwatching.start_daemon = lambda *_, **__: True\n{code}"
     command = Command(
@@ -265,11 +272,11 @@ def in_a_terminal(place: Path, *command: str) -> tuple[list[str], int]:
 
 
 @pytest.mark.parametrize("options", [[], ["--report", "off"]], ids=["a parent", "replaced"])
-@pytest.mark.parametrize("seconds", [1, pytest.param(10, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [0.1, pytest.param(10, marks=pytest.mark.soak)])
 def test_the_program_of_run_decides(tmp_path, options, seconds):
     """A program that saves when it is interrupted does so under `run` as under `python`, with one status."""
     (tmp_path / "prog.py").write_text(textwrap.dedent(SAVING.format(seconds=seconds)))
-    run = ["-c", textwrap.dedent(COMMAND), "run", *options, "prog.py"]
+    run = ["-c", command_text(), "run", *options, "prog.py"]
     assert in_a_terminal(tmp_path, "prog.py") == in_a_terminal(tmp_path, *run) == (["saving", "saved"], 7)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 from capabilities import needs
 from cli_helpers import ejcache
-from forking import Forked
+from forking import Forked, ForkedWithChildren
 from helpers import run_program
 
 # What a shell has put in the background ignores Ctrl-C, and so does all that it starts, these tests among it.
@@ -52,6 +53,10 @@ def write(tmp_path):
 
 def ejcache_run(*arguments, start=Forked, **options):
     return run_program([sys.executable, "-m", "ejcache", "run", *arguments], start=start, **options)
+
+
+jax_run = functools.partial(ejcache_run, start=ForkedWithChildren)
+"""For programs that compile something."""
 
 
 def both(tmp_path, *arguments, **options):
@@ -362,8 +367,8 @@ def test_an_unchanged_program_is_served(tmp_path, write):
     """The second process finds what the first stored; flags set before the import of JAX count; a line tells."""
     write("train.py", JAX_PROGRAM)
     options = ["--dir", "cache", "--min-compile-seconds", "0"]
-    first = ejcache_run(*options, "train.py", cwd=tmp_path)
-    second = ejcache_run(*options, "train.py", cwd=tmp_path)
+    first = ejcache_run(*options, "train.py", cwd=tmp_path)  # an interpreter that has not imported JAX
+    second = jax_run(*options, "train.py", cwd=tmp_path)
     assert first.stdout == second.stdout
     assert first.stdout.split()[:2] == ["2", "_frozen_importlib_external"]
     assert ": 0 hits, " in first.stderr
@@ -375,7 +380,7 @@ def test_the_report_as_json(tmp_path, write):
     """A report file has the statistics; `off` says nothing; the variable works without `run`."""
     write("train.py", JAX_PROGRAM)
     options = ["--dir", "cache", "--min-compile-seconds", "0"]
-    ran = ejcache_run(*options, "--report", "report-{pid}.json", "train.py", cwd=tmp_path)
+    ran = jax_run(*options, "--report", "report-{pid}.json", "train.py", cwd=tmp_path)
     assert ran.stderr == ""
     [path] = tmp_path.glob("report-*.json")
     report = json.loads(path.read_text())
@@ -386,7 +391,7 @@ def test_the_report_as_json(tmp_path, write):
     write("quick.py", "1 + 1")
     assert ejcache_run(*options, "--quiet", "quick.py", cwd=tmp_path).stderr == ""
     assert ejcache_run(*options, "--report", "off", "quick.py", cwd=tmp_path).stderr == ""
-    on_stderr = ejcache_run(*options, "--json", "train.py", cwd=tmp_path).stderr
+    on_stderr = jax_run(*options, "--json", "train.py", cwd=tmp_path).stderr
     assert json.loads(on_stderr)["hits"] == report["misses"]
     write("enables.py", "import ejcache\nejcache.enable('cache', min_compile_seconds=0)\n" + JAX_PROGRAM)
     alone = run_program([sys.executable, "enables.py"], cwd=tmp_path, env={"EJCACHE_REPORT": "1"}, start=Forked)
@@ -401,7 +406,7 @@ def test_the_report_as_json(tmp_path, write):
 def test_what_the_program_sets_goes_first(tmp_path, write, line):
     """A directory that the program chooses wins over the command line's."""
     write("train.py", line.format(str(tmp_path / "own")) + JAX_PROGRAM)
-    ejcache_run("--dir", "given", "--min-compile-seconds", "0", "train.py", cwd=tmp_path)
+    jax_run("--dir", "given", "--min-compile-seconds", "0", "train.py", cwd=tmp_path)
     assert (tmp_path / "own" / "v1").is_dir()
     assert not (tmp_path / "given").exists()
 
@@ -412,7 +417,7 @@ def test_the_report_says_why_nothing_is_cached(tmp_path, write, report):
     write("train.py", JAX_PROGRAM)
     environment = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
     options = ["--dir", "cache", "--report", report, "train.py"]
-    said = ejcache_run(*options, cwd=tmp_path, env=environment).stderr
+    said = jax_run(*options, cwd=tmp_path, env=environment).stderr
     if report == "line":
         assert said.endswith("(nothing is cached: JAX_ENABLE_COMPILATION_CACHE is false)\n")
     else:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from capabilities import needs
 from cli_helpers import ejcache
-from forking import ForkedWithFrameworks
+from forking import ForkedWithChildren, ForkedWithFrameworks
 from helpers import ROOT
 from jobs import run_job
 from other_host import pretend_other_host
@@ -25,11 +25,11 @@ saved = needs("saved topologies")
 
 
 @pytest.fixture
-def command(run_forked):
+def command(run_python):
     """Runs `ejcache` with these arguments."""
 
     def command(*arguments, **options):
-        return run_forked(COMMAND, *arguments, **options)
+        return run_python(COMMAND, *arguments, start=ForkedWithChildren, **options)
 
     return command
 

@@ -62,7 +62,7 @@ def programs(devices):
     }
 
 
-FEW = ("alone", "donated", "sharded", "summed", "gathered")
+FEW = ("alone", "sharded", "summed")
 """Some on one device, and those on all of them."""
 
 

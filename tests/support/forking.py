@@ -376,6 +376,9 @@ def _run(request: dict[str, Any]) -> None:
     if how == "-P":
         del sys.path[0]
         how, *rest = rest
+    elif how == "-u":  # as pytest starts workers
+        how, *rest = rest
+        sys.path[0] = ""
     else:
         sys.path[0] = "" if how in ("-c", "-m", "-") else str(Path(how).resolve().parent)
     _have(request["environment"])
