@@ -37,11 +37,11 @@ from ejcache.autotune.call_documents import (
     encode_value,
     import_path,
 )
-from ejcache.autotune.choice import current_policy
 from ejcache.autotune.chooser import chooser_for
 from ejcache.autotune.descriptions import Describer, code_digest
 from ejcache.autotune.fingerprint import fingerprint
 from ejcache.autotune.operation import BoundCall
+from ejcache.autotune.policies import current_policy
 from ejcache.autotune.recording import note
 from ejcache.autotune.records.record import Record, encode_record, pinned
 from ejcache.bucket.breaker import CircuitBreaker

@@ -12,10 +12,11 @@ from forking import Forked
 from pod import run_pod
 
 from ejcache.autotune.call import Call
-from ejcache.autotune.choice import Choice, ConfigurationMissingError, TuningPolicy
+from ejcache.autotune.choice import Choice, ConfigurationMissingError
 from ejcache.autotune.chooser import Chooser
 from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.pod import POD, DisagreementError, PodAgreement
+from ejcache.autotune.policies import TuningPolicy
 from ejcache.autotune.records.json_values import ConfigurationError
 from ejcache.autotune.records.record import Source
 from ejcache.autotune.records.store import AutotuneStore

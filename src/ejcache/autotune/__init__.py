@@ -10,27 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ejcache.autotune import ejkernel
-    from ejcache.autotune.choice import (
-        Choice,
-        ConfigurationMissingError,
-        Event,
-        TuningPolicy,
-        forward_only,
-        overlay,
-        policy_override,
-        require,
-    )
+    from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
     from ejcache.autotune.chooser import Chooser, chooser_for, default_chooser
     from ejcache.autotune.measure.space import Space, powers_of_two
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.operation import Autotuned, Implementation, autotuned, implementations
+    from ejcache.autotune.policies import TuningPolicy, forward_only, overlay, policy_override, require
     from ejcache.autotune.progress import show_progress
     from ejcache.autotune.recording import record
     from ejcache.autotune.records.json_values import ConfigurationError
     from ejcache.autotune.records.record import Candidate, Record, Source, Timing
     from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
-    from ejcache.autotune.replay import TunedCall, tune
+    from ejcache.autotune.tuning_in_advance import TunedCall, tune
 
 __all__ = [
     "AutotuneStore",
@@ -69,17 +61,9 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "choice": (
-        "Choice",
-        "ConfigurationMissingError",
-        "Event",
-        "TuningPolicy",
-        "forward_only",
-        "overlay",
-        "policy_override",
-        "require",
-    ),
+    "choice": ("Choice", "ConfigurationMissingError", "Event"),
     "chooser": ("Chooser", "chooser_for", "default_chooser"),
+    "policies": ("TuningPolicy", "forward_only", "overlay", "policy_override", "require"),
     "progress": ("show_progress",),
     "measure.tuner": ("Tuner",),
     "operation": ("Autotuned", "Implementation", "autotuned", "implementations"),
@@ -88,7 +72,7 @@ _MODULES: Final = {
     "records.record": ("Candidate", "Record", "Source", "Timing"),
     "records.record_key": ("RecordKey",),
     "records.store": ("AutotuneStore", "Found", "default_store", "set_default_store"),
-    "replay": ("TunedCall", "tune"),
+    "tuning_in_advance": ("TunedCall", "tune"),
     "measure.space": ("Space", "powers_of_two"),
 }
 

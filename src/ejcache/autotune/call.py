@@ -1,4 +1,4 @@
-"""`Call` is the base class of one call of an operation: its key, its configurations, and how it is measured."""
+"""`Call` is the base class of one call of an operation: its key, its configurations, and what other records suggest."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ejcache.errors import EjcacheError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ejcache.autotune.choice import TuningPolicy
     from ejcache.autotune.measure.space import CallSpace
     from ejcache.autotune.measure.tuner import Tuner
+    from ejcache.autotune.policies import TuningPolicy
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore, Found
     from ejcache.jax_integration.seam.autotune.tracing import MappedAxis

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.descriptions import array_text
-from ejcache.autotune.measure.inputs import is_scalar
 from ejcache.autotune.records.document_frame import decode_document, encode_document
-from ejcache.autotune.value_kinds import MAIN_MODULES, ValueKind, dtype_name, parts_of
+from ejcache.autotune.value_kinds import MAIN_MODULES, ValueKind, dtype_name, is_scalar, parts_of
 from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, UsageError
 
 if TYPE_CHECKING:

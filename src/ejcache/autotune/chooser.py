@@ -1,4 +1,4 @@
-"""Which configuration a call runs with.
+"""Chooses the configuration that a call runs with.
 
     override > overlay > memory > pinned > tuned > imported > similar > heuristic > error
 
@@ -21,10 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from ejcache.autotune.call import DIFFERENTIATED
-from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event, current_policy, overlaid
+from ejcache.autotune.calls_ahead import tell_ahead
+from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.pod import POD, PodAgreement, one_of_a_host
-from ejcache.autotune.recording import note, recording, tell_ahead
+from ejcache.autotune.measuring_lock import one_of_a_host
+from ejcache.autotune.pod import POD, PodAgreement
+from ejcache.autotune.policies import current_policy, overlaid
+from ejcache.autotune.recording import note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.autotune.records.record import CODE, Record, Source
 from ejcache.autotune.records.record_key import differences
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ejcache.autotune.call import Call
-    from ejcache.autotune.choice import TuningPolicy
+    from ejcache.autotune.policies import TuningPolicy
     from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found
 

@@ -17,9 +17,8 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.inputs import is_array, is_scalar, one_level
 from ejcache.autotune.records.json_values import canonical_json
-from ejcache.autotune.value_kinds import ValueKind, module_name, parts_of
+from ejcache.autotune.value_kinds import ValueKind, is_array, is_scalar, module_name, one_level, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Variables of ejkernel that are not our settings: what a tuning logs and shows, how calls are labelled, and limits.
+"""Reads variables of ejkernel that are not our settings: what a tuning logs and shows, labels of calls, and limits.
 
 A value that a variable cannot have is ignored, and one warning says so.
 """

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.descriptions import DEEPEST, NAMED, is_reference
-from ejcache.autotune.measure.inputs import is_array, is_scalar
+from ejcache.autotune.value_kinds import is_array, is_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,19 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypedDict, Typ
 
 from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import import_path
-from ejcache.autotune.choice import altered, current_policy, labelled
+from ejcache.autotune.calls_ahead import is_ahead
 from ejcache.autotune.chooser import chooser_for, default_chooser
 from ejcache.autotune.descriptions import Describer, code_digest
-from ejcache.autotune.ejkernel_variables import label_of_calls
+from ejcache.autotune.ejkernel_variables import label_of_calls, label_prefix
 from ejcache.autotune.fingerprint import fingerprint
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.measure.output_comparison import check_setting
 from ejcache.autotune.measure.space import Space
 from ejcache.autotune.measure.trial import error_line
 from ejcache.autotune.measure.tuner import Tuner
-from ejcache.autotune.recording import is_ahead, recording
-from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, to_json
+from ejcache.autotune.policies import altered, current_policy
+from ejcache.autotune.recording import recording
+from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, json_or_repr, to_json
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, Status
+from ejcache.autotune.records.record_key import RecordKey
 from ejcache.autotune.value_kinds import module_name
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.autotune.tracing import traces_nothing, watch_shape_evaluation
@@ -37,10 +39,11 @@ from ejcache.jax_integration.seam.tracebacks import cut_our_frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ejcache.autotune.choice import Choice, TuningPolicy
+    from ejcache.autotune.choice import Choice
     from ejcache.autotune.chooser import Chooser
     from ejcache.autotune.measure.output_comparison import Check
     from ejcache.autotune.measure.space import CallSpace
+    from ejcache.autotune.policies import TuningPolicy
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
@@ -579,3 +582,13 @@ def implementations(
         return cast("Autotuned[P, R]", made)
 
     return decorate
+
+
+def labelled(key: RecordKey, configuration: Any, *, as_json: bool) -> contextlib.AbstractContextManager[Any]:
+    """Label the operations in this block `<prefix><operation>@v<version>:<digest>`, and the call if that is wanted."""
+    import jax
+
+    label = f"{label_prefix()}{key.operation}@v{key.version}:{key.digest}"
+    if as_json:
+        label += canonical_json({"call": dict(key.call), "configuration": json_or_repr(configuration)})
+    return jax.named_scope(label)  # type: ignore[no-any-return]  # the seam of JAX has no types

@@ -1,4 +1,4 @@
-"""One configuration for all processes of a job, and one measurement at a time on a host.
+"""Makes all processes of a job run a call with one configuration.
 
 All processes of a job must run the same program, and a configuration is part of it. So no process may decide by what
 it finds in its own store or measures by itself. The first process that needs a configuration claims the key on JAX's
@@ -6,10 +6,6 @@ coordination service, finds or measures the configuration, and publishes it ther
 
 A process that waited until the deadline publishes the operation's own guess. The first published answer wins, also for
 a process that finishes later. So no process depends on the others to ask, or on the claiming process to stay alive.
-
-Processes of a host that measure at the same time would disturb each other's times. So one measures a call, and the
-others wait for its record, for as long as measuring may take. A process that dies releases the lock; one that is
-stopped keeps it until the others have waited long enough, and then they measure.
 """
 
 from __future__ import annotations
@@ -18,25 +14,19 @@ import contextlib
 import hashlib
 import json
 import sys
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.choice import Choice, ConfigurationMissingError
-from ejcache.autotune.log import logger, warn_once
+from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.autotune.records.record import Source, decode_record, encode_record
-from ejcache.errors import EjcacheError, EntryError, StoreBusyError, StoreError
-from ejcache.settings.directories import state_directory
-from ejcache.util.files import make_private
-from ejcache.util.locks import exclusive
-from ejcache.util.store_keys import key_digest
+from ejcache.errors import EjcacheError, EntryError, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ejcache.autotune.call import Call
-    from ejcache.autotune.records.record_key import RecordKey
     from ejcache.jax_integration.seam.coordination_service import CoordinationClient
 
 
@@ -45,7 +35,6 @@ POD: Final = "pod"
 
 _DEADLINE_SECONDS: Final = 600.0
 _GRACE_SECONDS: Final = 30.0
-_POLL_SECONDS: Final = 0.05
 
 
 class DisagreementError(EjcacheError):
@@ -162,30 +151,3 @@ def _decoded(answer: bytes, call: Call) -> Choice:
 
 def _digest(stored: Any) -> str:
     return hashlib.sha256(canonical_json(stored).encode()).hexdigest()
-
-
-@contextlib.contextmanager
-def one_of_a_host(key: RecordKey, url: str, *, seconds: float) -> Iterator[bool]:
-    """Keep other processes from measuring a call in this block; yields True if one of them did before.
-
-    Args:
-        key: of the call.
-        url: of the store: what is measured for another one would not be found.
-        seconds: how long to wait for another process. After that, or without a place for a lock, both measure.
-    """
-    with contextlib.ExitStack() as stack:
-        waited = False
-        try:
-            directory = state_directory() / "tuning"
-            make_private(directory)
-            path = directory / f"{key_digest(f'{url} {key.digest}', 40)}.lock"
-            try:
-                stack.enter_context(exclusive(path, deadline=time.monotonic(), lasting=False))
-            except StoreBusyError:
-                waited = True
-                logger.info("another process measures %s; this one waits for its record", key.operation)
-                deadline = time.monotonic() + seconds
-                stack.enter_context(exclusive(path, deadline=deadline, poll=_POLL_SECONDS, lasting=False))
-        except (OSError, StoreBusyError) as exc:
-            logger.debug("%s is measured without a lock: %r", key.operation, exc)
-        yield waited

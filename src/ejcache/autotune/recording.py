@@ -1,4 +1,4 @@
-"""Records the calls of operations for later or for another machine, or tells of each at once (`each_call`).
+"""Records the calls of operations, so that they are tuned later or on another machine.
 
 `record()` or `EJCACHE_AUTOTUNE_RECORD` switches it on. `each_call()` tells of them in this process alone.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import socket
 import time
 from contextvars import ContextVar
@@ -14,7 +13,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import MAX_CALL_BYTES, decode_call, encode_call
-from ejcache.autotune.choice import traced_apart
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.records.record_key import slug
 from ejcache.autotune.records.store import default_store
@@ -24,7 +22,7 @@ from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.documents import open_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ejcache.autotune.call import Call
     from ejcache.autotune.records.store import AutotuneStore
@@ -54,44 +52,6 @@ def record(url: str | None = None) -> Iterator[None]:
         yield
     finally:
         _documents.reset(token)
-
-
-_ahead: Final[ContextVar[Callable[[Call], object] | None]] = ContextVar("ejcache_autotune_ahead", default=None)
-_blocks: Final = itertools.count()
-
-
-@contextlib.contextmanager
-def each_call(told: Callable[[Call], object]) -> Iterator[None]:
-    """Tell a function of each call that a program traces in this block, before its configuration is chosen.
-
-    The choice is then one of records and of the operation's own guess: nothing else is measured in this block.
-    """
-    token = _ahead.set(told)
-    try:
-        # A program that was traced before would reuse its trace, and call no operation.
-        with traced_apart(f"ahead {next(_blocks)}"):
-            yield
-    finally:
-        _ahead.reset(token)
-
-
-def is_ahead() -> bool:
-    """True if it is called in a block of `each_call`."""
-    return _ahead.get() is not None
-
-
-def tell_ahead(call: Call) -> bool:
-    """Tell who asked for each call of this one; False outside of such a block."""
-    told = _ahead.get()
-    if told is None:
-        return False
-    # Operations that a candidate calls are none of the program's.
-    token = _ahead.set(None)
-    try:
-        told(call)
-    finally:
-        _ahead.reset(token)
-    return True
 
 
 def recording() -> bool:

@@ -1,13 +1,18 @@
-"""Says of what kind a value is, for keys, recorded calls and configurations."""
+"""Says of what kind a value is, for keys, recorded calls and configurations: an array, a node, a named tuple, …"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 import dataclasses
 import enum
 import types
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any, Final
 
 MAIN_MODULES: Final = frozenset({"__main__", "__mp_main__", "__ejcache_main__"})
 """Names of the module made from the program's own file: in the program, under `multiprocessing`, and in a replay."""
@@ -87,3 +92,26 @@ def parts_of(value: Any) -> tuple[ValueKind, Any]:
     if (text := dtype_name(value)) is not None:
         return ValueKind.DTYPE, text
     return ValueKind.OTHER, value
+
+
+def is_array(value: Any) -> bool:
+    """True if a value is an array of JAX or numpy, a tracer, or a `jax.ShapeDtypeStruct`."""
+    import jax
+    import numpy as np
+
+    return isinstance(value, jax.Array | np.ndarray | jax.core.Tracer | jax.ShapeDtypeStruct)
+
+
+def is_scalar(value: Any) -> bool:
+    """True if a value is a numpy scalar, which is a constant of the candidates and not an array."""
+    import numpy as np
+
+    return isinstance(value, np.generic)
+
+
+def one_level(value: Any) -> tuple[list[Any], Any] | None:
+    """Return the children of a pytree node and its static part; None for a value that JAX treats as a leaf."""
+    import jax
+
+    found = jax.tree_util.default_registry.flatten_one_level(value)
+    return None if found is None else (list(found[0]), found[1])

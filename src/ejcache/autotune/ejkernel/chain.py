@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call import Call
 from ejcache.autotune.call_documents import UnrecordableError, import_path
-from ejcache.autotune.choice import TuningPolicy, current_policy
 from ejcache.autotune.chooser import default_chooser
 from ejcache.autotune.descriptions import Describer
 from ejcache.autotune.ejkernel.cache import EJKERNEL_FILE, EJKERNEL_KEY, adopt, file_key, key_of_file
@@ -24,6 +23,7 @@ from ejcache.autotune.ejkernel_variables import LIMITS
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.measure.trial import refuse_spanning
 from ejcache.autotune.measure.tuner import Tuner
+from ejcache.autotune.policies import TuningPolicy, current_policy
 from ejcache.autotune.records.json_values import from_json
 from ejcache.autotune.records.record import Record, Source
 from ejcache.autotune.records.store import Found

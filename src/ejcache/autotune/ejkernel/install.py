@@ -1,4 +1,4 @@
-"""Installs our chain and our cache under ejkernel and EasyDeL; finds the kernels of recorded calls for `replay`.
+"""Installs our chain, our cache and our `ejit` under ejkernel and EasyDeL.
 
 ejkernel's `ejit` gives JAX a directory of its own each time that it decorates a function, or writes pickles. The
 functions here have the same parameters, and compile through the cache of this process.
@@ -12,9 +12,9 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.ejkernel.cache import PersistentCache, adopt
-from ejcache.autotune.ejkernel.chain import InvocationCall, choose, choose_for_executor, held_in_modules, set_tuner
+from ejcache.autotune.ejkernel.chain import choose, choose_for_executor, held_in_modules, set_tuner
 from ejcache.autotune.ejkernel_variables import label_prefix
-from ejcache.errors import CompileForbiddenError, UsageError
+from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration import decorator
 from ejcache.jax_integration.no_compile_blocks import forbid_compile
 from ejcache.settings.environment import environment_variable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import ModuleType
 
-    from ejcache.autotune.call_documents import RecordedNames
     from ejcache.autotune.measure.tuner import Tuner
 
 
@@ -129,28 +128,6 @@ def installed_chains() -> list[Any]:
             adopt(chain)
             chains.append(chain)
     return chains
-
-
-def recorded_kernel(how: dict[str, Any], names: RecordedNames) -> tuple[Any, Any]:
-    """Return the kernel and the executor of a recorded call.
-
-    Raises:
-        UsageError: `names` does not find them, or they are not a kernel and an executor of ejkernel's.
-    """
-    kernel, executor = names.find(str(how["kernel"])), names.find(str(how["executor"]))
-    core, execution = sys.modules.get("ejkernel.ops.core.kernel"), sys.modules.get("ejkernel.ops.execution.executor")
-    if core is None or not (isinstance(kernel, type) and issubclass(kernel, core.Kernel)):
-        raise UsageError(f"{how['kernel']} is not a kernel of ejkernel's")
-    if execution is None or not isinstance(executor, execution.Executor):
-        raise UsageError(f"{how['executor']} is not an executor of ejkernel's")
-    return kernel(), executor
-
-
-def recorded_invocation(kernel: Any, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InvocationCall:
-    """Return a recorded call, ready to be measured."""
-    install()
-    inv = sys.modules["ejkernel.ops.core.kernel"].Invocation(op_id=kernel.op_id, args=args, kwargs=kwargs)
-    return InvocationCall(executor.chooser, inv, kernel)
 
 
 def _prefix(executor: Any) -> Any:

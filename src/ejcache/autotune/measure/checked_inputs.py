@@ -1,4 +1,4 @@
-"""The inputs of one tuning on which candidates are compared with the default: the caller's, and varied ones."""
+"""Collects the inputs on which one tuning compares candidates, and asks how steady the default is on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concrete inputs for a measurement: the caller's own arrays, or random ones where the caller is tracing.
+"""Makes concrete inputs for a measurement: the caller's own arrays, or random ones where the caller is tracing.
 
 This module may use only the shape and data type of a tracer. Any operation on it would become part of the caller's
 program, and the measurement would time tracing.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache.autotune.value_kinds import is_array
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,29 +19,6 @@ if TYPE_CHECKING:
 
 
 _INTEGER_TOP: Final = 128
-
-
-def is_array(value: Any) -> bool:
-    """True if a value is an array of JAX or numpy, a tracer, or a `jax.ShapeDtypeStruct`."""
-    import jax
-    import numpy as np
-
-    return isinstance(value, jax.Array | np.ndarray | jax.core.Tracer | jax.ShapeDtypeStruct)
-
-
-def is_scalar(value: Any) -> bool:
-    """True if a value is a numpy scalar, which is a constant of the candidates and not an array."""
-    import numpy as np
-
-    return isinstance(value, np.generic)
-
-
-def one_level(value: Any) -> tuple[list[Any], Any] | None:
-    """Return the children of a pytree node and its static part; None for a value that JAX treats as a leaf."""
-    import jax
-
-    found = jax.tree_util.default_registry.flatten_one_level(value)
-    return None if found is None else (list(found[0]), found[1])
 
 
 @dataclass(frozen=True)
@@ -214,35 +192,6 @@ def split_arguments(
         axes=mapped_axes(leaves),
         differentiated=is_differentiated(leaves) if differentiated is None else differentiated,
     )
-
-
-def traced_function(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Trace a call of `function` and drop the result; errors of the function pass.
-
-    What `jax.jit` made is traced as it says. Of another function, arrays are traced, and all other arguments stay.
-
-    Raises:
-        UsageError: it is not a function.
-    """
-    import jax
-
-    stages = jax.stages
-    if not callable(function) or isinstance(function, stages.Traced | stages.Lowered | stages.Compiled):
-        raise UsageError(
-            f"a function and its arguments are needed, and this is a {type(function).__qualname__}. A program that was "
-            "traced or lowered has no functions any more: pass the function itself, as in tune(jax.jit(f), x)"
-        )
-    if hasattr(function, "trace") and hasattr(function, "lower"):
-        function.trace(*args, **kwargs)
-        return
-    inputs = split_arguments(args, kwargs)
-
-    def core(*arrays: Any) -> Any:
-        call_args, call_kwargs = inputs.rebuild(arrays)
-        function(*call_args, **call_kwargs)
-
-    arrays = [leaf for leaf, is_dynamic in zip(inputs.leaves, inputs.dynamic, strict=True) if is_dynamic]
-    jax.eval_shape(core, *arrays)
 
 
 def _name(path: tuple[Any, ...], names: Sequence[str]) -> str:

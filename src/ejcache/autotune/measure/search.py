@@ -1,4 +1,4 @@
-"""Which configurations of a large space are measured, and when that ends.
+"""Decides which configurations of a large space are measured, and when that ends.
 
 The search begins with the default and, where records of the operation exist, with the few configurations that cover
 them best; else with a random one. After that, a model of all times says which neighbours of the best ones and

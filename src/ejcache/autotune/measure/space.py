@@ -1,4 +1,4 @@
-"""The configurations among which a search chooses: a list of them, or a `Space`, which is described by its axes.
+"""Holds the configurations among which a search chooses: a list of them, or a `Space`, which its axes describe.
 
 A search sees the points of a space, which are steps on axes of so many values, and makes configurations of few of them.
 """

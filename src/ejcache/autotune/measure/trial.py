@@ -1,4 +1,4 @@
-"""Candidates while they are measured: lowered one after the other, compiled in parallel, run in a thread of their own.
+"""Lowers candidates one after the other, compiles them in parallel, and runs them in a thread of their own.
 
 The caller may be tracing, and its mesh and tracers must not reach the candidates. The settings that decide how
 candidates compile, such as the matmul precision, must reach them.

@@ -12,9 +12,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.device import device_of, provenance
+from ejcache.autotune.measure.device import device_of
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.output_comparison import check_setting
+from ejcache.autotune.measure.provenance import provenance
 from ejcache.autotune.measure.race import Race
 from ejcache.autotune.measure.search import Search
 from ejcache.autotune.measure.space import ListedSpace

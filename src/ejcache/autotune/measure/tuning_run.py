@@ -1,4 +1,4 @@
-"""The thread, the inputs, the results and the budgets of one tuning."""
+"""Compiles, runs and compares the candidates of one tuning, within its budgets of time."""
 
 from __future__ import annotations
 

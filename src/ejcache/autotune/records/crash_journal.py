@@ -1,4 +1,4 @@
-r"""The crash journal: which candidates a process compiles or runs now, in case one of them ends the process.
+r"""Journals which candidates a process compiles or runs now, in case one of them ends the process.
 
 There is one small file for each key that is being tuned, in the user's state directory on this host:
 

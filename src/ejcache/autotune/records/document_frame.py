@@ -1,4 +1,4 @@
-"""What the JSON documents of autotune have in common: records and recorded calls.
+"""Writes and checks what all JSON documents of autotune have: kind, schema and checksum.
 
     {"ejcache": kind, "schema": number, …, "checksum": "sha256:…"}
 

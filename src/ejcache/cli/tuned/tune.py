@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import RecordedNames
 from ejcache.autotune.recording import recorded_calls
-from ejcache.autotune.replay import TuningOutcome, replay
+from ejcache.autotune.tuning_in_advance import TuningOutcome, replay
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory
 from ejcache.cli.options import count, positive_seconds
@@ -27,7 +27,7 @@ from ejcache.util.patterns import fits
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ejcache.autotune.replay import TunedCall
+    from ejcache.autotune.tuning_in_advance import TunedCall
     from ejcache.errors import EntryError
     from ejcache.stores.documents import Documents
 

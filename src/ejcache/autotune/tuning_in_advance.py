@@ -1,4 +1,4 @@
-"""Tunes calls before the job: those that a program recorded, and those that it would make.
+"""Tunes calls before the job: those that a program recorded (`replay`), or those that it would make (`tune`).
 
 A call that has a tuned record is skipped, so that an interrupted run can be resumed.
 """
@@ -6,24 +6,27 @@ A call that has a tuned record is skipped, so that an interrupted run can be res
 from __future__ import annotations
 
 import contextlib
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.call_documents import RecordedNames, arguments_of
-from ejcache.autotune.choice import forward_only
-from ejcache.autotune.ejkernel.install import recorded_invocation, recorded_kernel
-from ejcache.autotune.measure.inputs import traced_function
+from ejcache.autotune.calls_ahead import each_call
+from ejcache.autotune.ejkernel.chain import InvocationCall
+from ejcache.autotune.ejkernel.install import install
+from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.operation import Autotuned
-from ejcache.autotune.recording import each_call
+from ejcache.autotune.policies import forward_only
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Source
 from ejcache.errors import EntryError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from ejcache.autotune.call import Call
+    from ejcache.autotune.call_documents import RecordedNames
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore
 
@@ -126,8 +129,8 @@ def _bound(how: dict[str, Any], body: dict[str, Any], names: RecordedNames) -> C
             raise UsageError(f"{how['object']} is not autotuned any more")
         return operation.bound(*arguments_of(body, names))
     if how.get("kind") == "ejkernel":
-        kernel, executor = recorded_kernel(how, names)
-        return recorded_invocation(kernel, executor, *arguments_of(body, names))
+        kernel, executor = _recorded_kernel(how, names)
+        return _recorded_invocation(kernel, executor, *arguments_of(body, names))
     raise UsageError(f"a call of kind {how.get('kind')!r} cannot be replayed")
 
 
@@ -166,7 +169,7 @@ def tune(program: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Tune
             done[place] = _tuned(call, store)
 
     with each_call(tune_once):
-        traced_function(program, args, kwargs)
+        _trace(program, args, kwargs)
     for store in stores.values():
         # Functions that are traced from now on choose again.
         store.reload()
@@ -180,3 +183,54 @@ def _tuned(call: Call, store: AutotuneStore) -> TunedCall:
     except Exception as exc:
         # A call that cannot be measured must not end the tuning of the others.
         return TunedCall(key.path, key.operation, TuningOutcome.FAILED, problem=f"{type(exc).__name__}: {exc}")
+
+
+def _recorded_kernel(how: dict[str, Any], names: RecordedNames) -> tuple[Any, Any]:
+    """Return the kernel and the executor of a recorded call.
+
+    Raises:
+        UsageError: `names` does not find them, or they are not a kernel and an executor of ejkernel's.
+    """
+    kernel, executor = names.find(str(how["kernel"])), names.find(str(how["executor"]))
+    core, execution = sys.modules.get("ejkernel.ops.core.kernel"), sys.modules.get("ejkernel.ops.execution.executor")
+    if core is None or not (isinstance(kernel, type) and issubclass(kernel, core.Kernel)):
+        raise UsageError(f"{how['kernel']} is not a kernel of ejkernel's")
+    if execution is None or not isinstance(executor, execution.Executor):
+        raise UsageError(f"{how['executor']} is not an executor of ejkernel's")
+    return kernel(), executor
+
+
+def _recorded_invocation(kernel: Any, executor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> InvocationCall:
+    """Return a recorded call, ready to be measured."""
+    install()
+    inv = sys.modules["ejkernel.ops.core.kernel"].Invocation(op_id=kernel.op_id, args=args, kwargs=kwargs)
+    return InvocationCall(executor.chooser, inv, kernel)
+
+
+def _trace(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Trace a call of `function` and drop the result; errors of the function pass.
+
+    What `jax.jit` made is traced as it says. Of another function, arrays are traced, and all other arguments stay.
+
+    Raises:
+        UsageError: it is not a function.
+    """
+    import jax
+
+    stages = jax.stages
+    if not callable(function) or isinstance(function, stages.Traced | stages.Lowered | stages.Compiled):
+        raise UsageError(
+            f"a function and its arguments are needed, and this is a {type(function).__qualname__}. A program that was "
+            "traced or lowered has no functions any more: pass the function itself, as in tune(jax.jit(f), x)"
+        )
+    if hasattr(function, "trace") and hasattr(function, "lower"):
+        function.trace(*args, **kwargs)
+        return
+    inputs = split_arguments(args, kwargs)
+
+    def core(*arrays: Any) -> Any:
+        call_args, call_kwargs = inputs.rebuild(arrays)
+        function(*call_args, **call_kwargs)
+
+    arrays = [leaf for leaf, is_dynamic in zip(inputs.leaves, inputs.dynamic, strict=True) if is_dynamic]
+    jax.eval_shape(core, *arrays)
