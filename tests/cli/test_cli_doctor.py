@@ -10,6 +10,7 @@ import pytest
 from answering import answer, serving
 from buckets import S3Server
 from cli_helpers import be_patient, ejcache, files, fill
+from forking import forked_python
 from mounts import mount_nfs
 from soak_turns import some
 
@@ -34,8 +35,8 @@ def _patient(monkeypatch, doctor_is_told):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Makes the doctor end each operation soon."""
-    return lambda: monkeypatch.setattr(doctor_module, "OPERATION_SECONDS", 2.5)
+    """Makes the doctor end each operation soon: at once where none is to succeed."""
+    return lambda seconds=0.1: monkeypatch.setattr(doctor_module, "OPERATION_SECONDS", seconds)
 
 
 def doctor(url, *, status=0) -> dict[str, dict]:
@@ -54,7 +55,7 @@ def verdicts(checks) -> dict[str, str]:
 
 def test_a_healthy_bucket(bucket, monkeypatch):
     """Everything is tried, nothing is left behind, and each object is written rarely enough for the real service."""
-    monkeypatch.setattr(sys, "executable", PYTHON)
+    monkeypatch.setattr(sys, "executable", forked_python())
     bucket.api.buckets["bucket"].write_interval = 1.0
     checks = doctor(URL)
     assert list(checks) == [*REMOTE, "JAX"]
@@ -86,7 +87,7 @@ def test_no_network(monkeypatch, impatient):
 )
 def test_trouble_is_not_waited_for(bucket, impatient, what, fault):
     """A bucket that stalls or refuses for ever, in any kind of request, is a failure, soon."""
-    impatient()
+    impatient(0.1 if what == "GET" else 1.0)
     bucket.add_fault(method=what, **fault)
     checks = doctor(URL, status=1)
     failed = {name for name, verdict in verdicts(checks).items() if verdict == "failed"}
@@ -104,7 +105,7 @@ def test_trouble_is_not_waited_for(bucket, impatient, what, fault):
 )
 def test_a_busy_host_is_not_taken_for_silent_storage(bucket, impatient, monkeypatch, what, fault, check, verdict):
     """Storage that has answered before and is now silent is not blamed; one that never has, or that refuses, is."""
-    impatient()
+    impatient(0.1 if what == "GET" else 1.0)
     monkeypatch.setattr(os, "getloadavg", lambda: (4096.0, 0.0, 0.0))
     bucket.add_fault(method=what, **fault)
     found = doctor(URL, status=int(verdict == "failed"))[check]
@@ -158,7 +159,7 @@ def portal(monkeypatch):
 @pytest.mark.soak
 def test_each_cause_is_named(bucket, monkeypatch, portal, impatient):
     """Too many requests, no permission, a name that DNS does not know, and a login page are four sentences."""
-    impatient()
+    impatient(2.5)
     found = {}
     found["login page"] = doctor(URL, status=1)["read"]
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://no-such-host.invalid:1")
@@ -179,6 +180,7 @@ def test_it_answers_in_ten_seconds(bucket, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert (doctor_module.SECONDS, doctor_module.JAX_SECONDS) == (10.0, 1.0)
     monkeypatch.setattr(doctor_module, "SECONDS", 2.0)
+    monkeypatch.setattr(doctor_module, "JAX_SECONDS", 0.1)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", bucket.url)
     (tmp_path / "jax.py").write_text("import time; time.sleep(600)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -235,7 +237,7 @@ def test_conditions_that_are_ignored(bucket, monkeypatch):
 
 def test_bytes_that_are_damaged(bucket, impatient):
     """Storage that gives other bytes than it was given is found out."""
-    impatient()
+    impatient(1.0)
     bucket.add_fault("corrupt", method="GET", path="/download/")
     assert verdicts(doctor(URL, status=1)) == {"read": "failed"}
 

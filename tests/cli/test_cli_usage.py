@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from cli_helpers import Terminal, ejcache, files, fill
+from forking import ForkedWithChildren
 from helpers import run_program
 
 from ejcache.cli import output
@@ -125,23 +126,34 @@ def test_a_closed_stdout(tmp_path):
     (tmp_path / "program.py").write_text("import sys; print('ran', sys.stdout, file=sys.stderr)")
 
     def closed(*arguments):
-        command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "ejcache", *arguments]
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, *arguments]
         return run_program(command, cwd=tmp_path, check=False)
 
     for options in ([], ["--quiet"]):
-        ran = closed("run", *options, "program.py")
+        ran = closed("-m", "ejcache", "run", *options, "program.py")
         assert (ran.returncode, ran.stderr.splitlines()[0]) == (0, "ran None")
-    for command in (["config"], ["--help"], ["config", "--json"]):
-        said = closed(*command)
-        assert (said.returncode, said.stderr) == (1, "ejcache: stdout cannot be written: Bad file descriptor\n")
+    said = closed("-c", COMMANDS, "config", "--help", "config --json")
+    assert said.stderr == "ejcache: stdout cannot be written: Bad file descriptor\n1\n" * 3
 
 
-@pytest.mark.parametrize("command", [["config"], ["--help"], ["config", "--json"], ["--version"]])
-def test_a_full_disk_under_the_output(tmp_path, command):
+COMMANDS = """
+import os, sys
+from ejcache.cli.main import main
+for command in sys.argv[1:]:
+    process = os.fork()
+    if not process:
+        os._exit(main(command.split()))
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), file=sys.stderr)
+"""
+
+
+def test_a_full_disk_under_the_output(tmp_path):
     """If stdout cannot be written, one sentence says so, and the exit status is 1."""
-    no_room = ["sh", "-c", 'ulimit -f 0; exec "$@" >out', "sh", sys.executable, "-B", "-m", "ejcache"]
-    done = run_program([*no_room, *command], cwd=tmp_path, check=False)
+    no_room = ["sh", "-c", 'ulimit -f 0; exec "$@" >out', "sh", sys.executable, "-B"]
+    done = run_program([*no_room, "-m", "ejcache", "config"], cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (1, "ejcache: stdout cannot be written: File too large\n")
+    done = run_program([*no_room, "-c", COMMANDS, "--help", "config --json", "--version"], cwd=tmp_path, check=False)
+    assert done.stderr == "ejcache: stdout cannot be written: File too large\n1\n" * 3
 
 
 @pytest.mark.parametrize(
@@ -174,7 +186,7 @@ def test_version_and_directory_before_the_command(tmp_path):
     assert ejcache("-q", "--dir", tmp_path, "config", "get", "dir").out == f"{tmp_path}\n"
     (tmp_path / "program.py").write_text("import os, sys; print(os.environ['EJCACHE'], sys.argv[1:])")
     command = [sys.executable, "-m", "ejcache", "--dir", tmp_path / "c", "run", tmp_path / "program.py", "--dir", "x"]
-    assert run_program(command).stdout == f"{tmp_path / 'c'} ['--dir', 'x']\n"
+    assert run_program(command, start=ForkedWithChildren).stdout == f"{tmp_path / 'c'} ['--dir', 'x']\n"
 
 
 def test_verbose_and_quiet(tmp_path, caplog):
