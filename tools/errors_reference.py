@@ -12,14 +12,14 @@ _HEAD = """\
 # Exceptions
 
 This page lists the exceptions that a program can catch. Import them from `ejcache`, and the last two from
-`ejcache.autotune`. A traceback or `--json` may show an exception with another name: it is a subclass of an exception on
-this page.
+`ejcache.autotune`. A traceback or `--json` may show an exception with another name. It is then a subclass of an
+exception on this page.
 
-Functions that find nothing return `None` and raise no exception. If the cache fails while JAX compiles or loads a
-program, ejcache counts the failure, logs it once, and lets JAX compile. With JAX's flag
-`jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Without this flag, a call of a jitted
-function raises only one exception of this page, `CompileForbiddenError`. The others come from ejcache's own functions
-and commands.
+If the cache fails while JAX compiles or loads a program, ejcache counts the failure, logs it once, and lets JAX
+compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Without this flag, a
+call of a jitted function raises two kinds of exceptions: `CompileForbiddenError`, and, while JAX traces a kernel
+with `@ejcache.autotuned`, exceptions of that kernel such as `ConfigurationMissingError`. The others come from ejcache's
+own functions and commands.
 """
 
 

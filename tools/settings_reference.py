@@ -14,47 +14,48 @@ if TYPE_CHECKING:
 _PAGE_HEAD = """\
 # Settings
 
-`ejcache config` shows every setting on this list with its current value and where the value came from.
+`ejcache config` shows the settings of this page, with their current values and where each value came from.
 
 ## Where a value comes from
 
 If several places set the same setting, the first of these places counts:
 
-1. a call in the program: `ejcache.enable(name=value)`, `jax.config.update("jax_…", value)` or `set_cache_dir()`. The
-   latest call counts;
-2. the command line of `ejcache` (`--dir`, `--max-size` and others). `ejcache run` passes these options to every
-   process of the program as environment variables;
+1. the latest call in the program: `ejcache.enable(name=value)`, `jax.config.update("jax_…", value)` or
+   `set_cache_dir()`
+2. an option of the command line of `ejcache` (`--dir`, `--max-size` and others)
 3. an environment variable. If several variables of a setting are set, the first one in the list of its variables below
-   counts. For the cache directory, a path or URL in `EJCACHE` comes before all other variables. Only the variable
-   `EJCACHE` switches the cache on; the other variables do not;
-4. the user's configuration file, `~/.config/ejcache/config.toml` (or in `$XDG_CONFIG_HOME`);
-5. the host's configuration file, `/etc/ejcache/config.toml`;
-6. the default.
+   counts. For the cache directory, a path or URL in `EJCACHE` comes before all other variables
+4. the user's configuration file, `~/.config/ejcache/config.toml` (or in `$XDG_CONFIG_HOME`)
+5. the host's configuration file, `/etc/ejcache/config.toml`
+6. the default
 
-There are two exceptions to this order. A setting that turns caching off (`enabled=False` or `max_size=0`) overrules all
-others. `ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and `xla_caches="all"`, unless the
-program itself sets one of these three settings.
+There is one exception to this order. `ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and
+`xla_caches="all"`. It comes before the command line and all other variables, and after calls in the program.
 
-A value that a setting cannot have, such as `EJCACHE_READ_ONLY=maybe`, does not fail a job. The job uses the value of
-the next place in the list above and logs a warning once. A command that works on a cache exits with status 2 instead,
-and `ejcache config` first shows all settings. If a call in the program passes a value that a setting cannot have,
-ejcache raises `ejcache.SettingError`.
+Of all variables, only `EJCACHE` enables the cache. If `enabled` is false or `max_size` is 0, nothing is cached,
+whatever the other settings say.
+
+A wrong value in a variable `EJCACHE_…` or in a configuration file, such as `EJCACHE_READ_ONLY=maybe`, does not fail a
+job. The job logs a warning, and uses the value of the next place in the list above. With a wrong value in a variable
+`JAX_…`, `import jax` itself can fail. A command that works on a cache exits with status 2. If a call in the program
+passes a wrong value, `ejcache.enable` raises `ejcache.SettingError`.
 
 ## Configuration files
 
-A configuration file is a TOML file with lines such as `max_size = "50GB"`. Each line has the name of a setting of this
+A configuration file is a TOML file with lines such as `max_size = "50GB"`. A line has the name of a setting of this
 page, or of its JAX flag, and a value. `ejcache config set max_size=50GB` writes such a line, and
-`ejcache config unset max_size` removes it. `ejcache config get max_size` prints the value that counts. With
-`--to host`, these commands change the host's configuration file. ejcache does not read a configuration file that other
-users can write to. A configuration file cannot set the flags of PGLE, because JAX reads these flags itself.
+`ejcache config unset max_size` removes it. With `--to host`, these two commands change the host's configuration file.
+`ejcache config get max_size` prints the value that counts. ejcache does not read a configuration file that other users
+can write to. A configuration file cannot set the flags of PGLE (profile-guided compilation), because JAX reads these
+flags itself.
 
 ## How values are written
 
-* **Sizes** are a number of bytes, or a text such as `10GB` (decimal) or `10GiB` (binary). In JAX's own variables, JAX
+* A **size** is a number of bytes, or a text such as `10GB` (decimal) or `10GiB` (binary). In its own variables, JAX
   accepts no unit: write `JAX_COMPILATION_CACHE_MAX_SIZE=10000000000`.
-* **Booleans** in the environment are `true`, `yes`, `on`, `1`, `ok`, `easy`, or `false`, `no`, `off`, `0`, in upper or
-  lower case. In JAX's own variables, JAX accepts neither `ok` nor `easy`.
-* Every setting that is a JAX flag can also be passed to `ejcache.enable` by the name of the flag.
+* A **boolean** in the environment is `true`, `yes`, `on`, `1`, `ok` or `easy`, or else `false`, `no`, `off` or `0`, in
+  upper or lower case. In its own variables, JAX accepts neither `ok` nor `easy`.
+* You can pass a setting that is a JAX flag to `ejcache.enable` also by the name of the flag.
 
 ## All settings
 """

@@ -206,22 +206,23 @@ class Settings:
     enabled: bool = setting(True, "if false, nothing is cached", flag="jax_enable_compilation_cache")
     max_size: int = setting(
         -1,
-        "largest total size of the entries; if it is exceeded, the least recently used entries are deleted (unset:"
-        " for a cache on a local disk, a tenth of that disk and at most 20 GB)",
+        "largest total size of the entries; if it is exceeded, entries are deleted in the order of evict (unset: for"
+        " a cache on a local disk, a tenth of that disk and at most 20 GB)",
         flag="jax_compilation_cache_max_size",
         kind="limit",
         accepted=f"{ACCEPTED_SIZE}, 0 for no caching, or -1 for no limit",
     )
     min_compile_seconds: float | None = setting(
         None,
-        "an executable that took less time to compile is not stored (unset: 0.01 on this host, 0.1 for other hosts)",
+        "minimum compile time: a program that compiled in less time is not stored (unset: 0.01 s on this host, 0.1 s"
+        " for other hosts)",
         flag="jax_persistent_cache_min_compile_time_secs",
         kind="seconds",
         jax_default=1.0,
     )
     min_entry_size: int = setting(
         0,
-        "an executable with fewer bytes is not stored",
+        "minimum size: a compiled program with fewer bytes is not stored",
         flag="jax_persistent_cache_min_entry_size_bytes",
         accepted="a number of bytes, 0, or -1 for no restriction",
     )
@@ -284,7 +285,7 @@ class Settings:
     explain_misses: bool = setting(False, "log the reason for every miss", flag="jax_explain_cache_misses")
     check_contents: bool = setting(
         False,
-        "compile the first hit of every key again and compare the two executables",
+        "compile again what was loaded from the cache, once for each key, and compare the two programs",
         flag="jax_compilation_cache_check_contents",
     )
     compare: bool = setting(
@@ -300,7 +301,7 @@ class Settings:
     )
     share_binary_timeout_ms: int = setting(
         20 * 60 * 1000,
-        "with share_binary, how many milliseconds the other processes wait before they compile themselves",
+        "with share_binary, how many milliseconds the other processes wait before they compile the program",
         flag="jax_share_binary_between_hosts_timeout_ms",
         accepted="a number of milliseconds",
     )
@@ -329,8 +330,8 @@ class Settings:
     )
     preload: bool = setting(
         True,
-        "load the compiled programs of the last runs in the background, before the program needs them (unset: not"
-        " where the process may use less than two cores)",
+        "load the compiled programs of the last runs in the background, before the script needs them (unset: only if"
+        " the process may use two cores or more)",
     )
     report: str | None = setting(None, "print or write a report when the process exits", kind="report")
     autotune_dir: str | None = setting(
