@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 from capabilities import require
-from forking import Forked, forked_commands
+from forking import Forked, ForkedWithChildren, forked_commands
 
 import ejcache
 
@@ -224,7 +224,7 @@ def test_every_process_is_counted_once(end, status, ejcache_run, tmp_path):
     forked_commands(tmp_path)
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     for _ in range(2):
-        done, report = ejcache_run("launcher.py", check=False, start=Forked, env=env)
+        done, report = ejcache_run("launcher.py", check=False, start=ForkedWithChildren, env=env)
         assert done.returncode == status, done
         counted = [[int(number) for number in line.split()] for line in done.stdout.splitlines()]
         total = [sum(column) for column in zip(*counted, strict=True)]

@@ -47,6 +47,7 @@ def test_ten_programs_of_an_earlier_jax(run_forked, tmp_path):
     assert said == f"{[(1, 0)] * 10}\n"
 
 
+@pytest.mark.usefixtures("forked_children")
 def test_the_command(tmp_path):
     """`ejcache warm FILE.bin` compiles it once; a file that holds none is bad usage."""
     require("flatbuffers")
