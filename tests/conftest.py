@@ -27,8 +27,8 @@ from ejcache.bucket.breaker import forget_breakers
 from ejcache.coordination.single_flight import waiting_budget
 from ejcache.journal.recorder import recorder
 from ejcache.settings.resolve import set_command_line
+from ejcache.util.daemon_threads import idle_threads
 from ejcache.util.log import forget_warnings
-from ejcache.util.scheduler import idle_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_suite import ODD_KEYS
 
-from ejcache.bucket.object_names import entry_name, key_of_name, process_name
+from ejcache.bucket.object_names import entry_name, key_of_name
 from ejcache.errors import InvalidKeyError
 from ejcache.util.store_keys import MAX_KEY_BYTES, check_key, escape_key, unescape_key
+from ejcache.util.writer import process_name
 
 
 def valid(key):

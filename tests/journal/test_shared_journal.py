@@ -14,7 +14,7 @@ from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
 from ejcache.bucket.files import FileBucket
-from ejcache.bucket.object_names import entry_name, process_name
+from ejcache.bucket.object_names import entry_name
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.fold import JournalListing, compact
 from ejcache.journal.format import JOURNALS, SNAPSHOT, decode_lines, decode_record_lines, decode_sums, encode_journal
@@ -24,6 +24,7 @@ from ejcache.journal.shared_journal import SharedJournal
 from ejcache.journal.unsent import UnsentUses
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.shared.store import SharedStore
+from ejcache.util.writer import process_name
 
 DAY = 86_400.0
 MADE_LINE = encode_line({"id": "p1"}, [ProgramRecord("jit_step", time=5.0)])

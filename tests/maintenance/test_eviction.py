@@ -14,7 +14,7 @@ from steps import Steps
 from ejcache.bucket.base import BlobInfo
 from ejcache.bucket.breaker import breaker_for
 from ejcache.bucket.files import FileBucket
-from ejcache.bucket.object_names import ENTRIES, TEMPORARY, entry_name, key_of_name, process_name
+from ejcache.bucket.object_names import ENTRIES, TEMPORARY, entry_name, key_of_name
 from ejcache.coordination.leases import MISSED_BEATS
 from ejcache.coordination.shared_leases import LEASES, StoreLeases
 from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
@@ -25,6 +25,7 @@ from ejcache.maintenance.scheduler import MaintenanceScheduler, attach
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
+from ejcache.util.writer import process_name
 
 DAY = 86_400.0
 HOUR = 3_600.0

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ejcache.util import locks
-from ejcache.util.locks import Presence, dead_presences, exclusive, living
+from ejcache.util.locks import exclusive
+from ejcache.util.presence import Presence, dead_presences, living
 
 
 def test_a_presence_is_never_seen_without_its_lock(tmp_path, monkeypatch):
@@ -52,7 +53,7 @@ def test_who_waits_for_a_lock_file_that_is_removed_still_waits(tmp_path):
 
 def test_a_presence_that_gets_no_name(tmp_path, monkeypatch):
     """Where the file cannot get its name, nothing is left of it: no descriptor, and no file that nobody clears away."""
-    monkeypatch.setattr("ejcache.util.locks.secrets.token_hex", lambda _: "0" * 12)
+    monkeypatch.setattr("ejcache.util.presence.secrets.token_hex", lambda _: "0" * 12)
     taken = tmp_path / "present" / f"{os.getpid()}-{'0' * 12}"
     taken.mkdir(parents=True)
     held = set(Path("/dev/fd").iterdir())

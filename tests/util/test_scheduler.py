@@ -42,7 +42,7 @@ def test_the_last_task_of_a_program_has_a_thread(monkeypatch):
         worker.submit(lambda running=running, gate=gate: (running.set(), gate.wait(60)))
         assert running.wait(60)
         with monkeypatch.context() as patch:
-            patch.setattr("ejcache.util.scheduler.start_daemon", lambda *_, **__: False)
+            patch.setattr("ejcache.util.daemon_threads.start_daemon", lambda *_, **__: False)
             last = threading.Event()
             worker.submit(last.set)
             if spare:

@@ -7,7 +7,7 @@ import threading
 import pytest
 from store_processes import in_fork
 
-from ejcache.util.scheduler import idle_threads
+from ejcache.util.daemon_threads import idle_threads
 from ejcache.util.threads import CallTimeoutError, DaemonPool, call_with_timeout, in_parallel
 
 

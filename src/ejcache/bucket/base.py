@@ -1,4 +1,4 @@
-"""The storage that hosts share: named objects with versions, and conditions on them.
+"""`Bucket` is the base class of storage that hosts share: objects with names, versions and conditions on them.
 
 A backend implements one try of each operation (the methods with an underscore). Deadlines, retries, the circuit breaker
 and what a lost answer means are the same for all backends, and are implemented here.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, Bucket, VersionGoneError
-from ejcache.bucket.object_names import QUARANTINE, TEMPORARY, process_name
+from ejcache.bucket.object_names import QUARANTINE, TEMPORARY
 from ejcache.bucket.retry import TransientError, try_within
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.directory_access import Access
@@ -33,6 +33,7 @@ from ejcache.util.files import (
     remove_below,
 )
 from ejcache.util.locks import exclusive
+from ejcache.util.writer import process_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,6 +22,7 @@ from urllib.parse import quote
 from ejcache._version import __version__
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
 from ejcache.bucket.client_bucket import ClientBucket
+from ejcache.bucket.digests import check_digest, content_md5
 from ejcache.bucket.google_credentials import (
     CREDENTIALS,
     Token,
@@ -32,7 +33,7 @@ from ejcache.bucket.google_credentials import (
     sign_in,
 )
 from ejcache.bucket.https_client import HttpAnswer, HttpsClient
-from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, check_digest, content_md5, shorten_answer
+from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError, try_within
 from ejcache.errors import MALFORMED, StorageCause, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.settings.environment import environment_variable

@@ -1,4 +1,4 @@
-"""Names of the objects in a shared store, and of the processes in them; how large each can be, and who waits for it.
+"""Names the objects of a shared store, and says by a name how large an object can be and who waits for it.
 
     v1/entries/<2 hex>/<key>       entries; the hex digits are of SHA-256 of the key, to spread listings and directories
     v1/quarantine/<digest>         copies of a few damaged entries, for inspection
@@ -16,10 +16,6 @@ The layout is the same for file systems and buckets, because a bucket may be mou
 
 from __future__ import annotations
 
-import os
-import re
-import socket
-import uuid
 from typing import Final
 
 from ejcache import entry
@@ -30,7 +26,6 @@ ENTRIES: Final = "v1/entries/"
 QUARANTINE: Final = "v1/quarantine/"
 TEMPORARY: Final = "v1/tmp/"
 
-_PROCESS: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})-([0-9]{1,10})-[0-9a-f]{32}")
 
 _MAX_ENTRY: Final = entry.MAX_RAW_SIZE + entry.MAX_HEADER_SIZE + entry.OVERHEAD
 _MAX_SIZES: Final = {
@@ -77,20 +72,3 @@ def entry_name(key: str) -> str:
 def key_of_name(name: str) -> str | None:
     """Return the key of the entry with this name; None if no entry has such a name."""
     return key_of_place(name[len(ENTRIES) :]) if name.startswith(ENTRIES) else None
-
-
-def process_name() -> str:
-    """Return a name that no other process and no other call has: host, process id, and a random number."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())[:80] or "host"
-    return f"{host}-{os.getpid()}-{uuid.uuid4().hex}"
-
-
-def process_in_words(name: str) -> str:
-    """Return `process 812 on node-3`, of a name that `process_name` made; empty for any other text."""
-    found = _PROCESS.fullmatch(name)
-    return "" if found is None else f"process {found[2]} on {found[1]}"
-
-
-def is_process_name(name: str) -> bool:
-    """True if `process_name` may have made `name`: only such names are ever removed as leftovers of dead processes."""
-    return _PROCESS.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Reads answers of shared storage in bounds of bytes and time; digests of answers and uploads, answers in messages.
+"""Reads answers of shared storage within bounds of bytes and time.
 
 A proxy, a login page or an attacker may answer in place of the storage. So every client reads answers within bounds
 (`AnswerBounds`; `guard` has aiohttp do it): no encoding is asked for, and none is undone; at most as many bytes are
@@ -8,9 +8,7 @@ read as the request allows (`allowed_bytes`); and no redirect is followed.
 from __future__ import annotations
 
 import asyncio
-import base64
 import functools
-import hashlib
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -161,22 +159,6 @@ class _BoundedBody:
         while piece := self._counted(await self._content.readany()):
             pieces.append(piece)
         return b"".join(pieces)
-
-
-def check_digest(body: bytes, expected: str) -> None:
-    """Compare a body with the base64 MD5 digest of the whole object, if the storage told one.
-
-    Raises:
-        TransientError: the body was damaged on its way: the object itself is not to blame.
-    """
-    if expected and content_md5(body) != expected:
-        said = "the answer was damaged on its way: its bytes have another digest than the storage says"
-        raise TransientError(said, ambiguous=True)
-
-
-def content_md5(data: bytes) -> str:
-    """Return the MD5 digest of an upload's bytes, as GCS and S3 expect it."""
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
 
 
 class Arrival(Arriving):

@@ -18,12 +18,14 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.bucket.base import ABSENT, Blob, BlobInfo, VersionGoneError
+from ejcache.bucket.digests import content_md5
 from ejcache.bucket.loop_bucket import LoopBucket
-from ejcache.bucket.object_names import TEMPORARY, process_name
-from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, content_md5, guard, shorten_answer
+from ejcache.bucket.object_names import TEMPORARY
+from ejcache.bucket.responses import MAX_DOCUMENT, AnswerError, guard, shorten_answer
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import StorageCause, StoreError, StoreReadOnlyError, StoreRefusedError, StoreUnavailableError
 from ejcache.util.units import plural
+from ejcache.util.writer import process_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

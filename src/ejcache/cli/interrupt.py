@@ -20,8 +20,8 @@ import threading
 import time
 from typing import Final, NoReturn
 
+from ejcache.util.daemon_threads import start_daemon
 from ejcache.util.processes import kill_descendants
-from ejcache.util.scheduler import start_daemon
 
 LIMIT_SECONDS: Final = 2.0
 """An interrupted command ends within this time."""

@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import ABSENT
-from ejcache.bucket.object_names import TEMPORARY, process_in_words, process_name
+from ejcache.bucket.object_names import TEMPORARY
 from ejcache.coordination.leases import MISSED_BEATS, HeldLease, LeaseState, lease_scheduler
 from ejcache.errors import MALFORMED, StoreError, StoreReadOnlyError
 from ejcache.util.log import log
 from ejcache.util.store_keys import escape_key
+from ejcache.util.writer import process_in_words, process_name
 
 if TYPE_CHECKING:
     from ejcache.bucket.base import Bucket

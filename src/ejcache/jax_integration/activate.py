@@ -32,8 +32,8 @@ from ejcache.settings.resolve import (
 )
 from ejcache.settings.table import FLAGS, Origin, Settings, Value
 from ejcache.stores.location import Location, display_url
+from ejcache.util.daemon_threads import idle_threads
 from ejcache.util.log import warn_once
-from ejcache.util.scheduler import idle_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

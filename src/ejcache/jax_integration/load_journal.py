@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache.settings.directories import state_directory
 from ejcache.util.files import make_private, read_regular
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
-from ejcache.util.locks import ForkLock, Presence, dead_presences
+from ejcache.util.locks import ForkLock
+from ejcache.util.presence import Presence, dead_presences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

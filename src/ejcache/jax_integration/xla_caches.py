@@ -44,8 +44,8 @@ from ejcache.stores.documents import Documents, check_path
 from ejcache.stores.epochs import folder_of
 from ejcache.stores.opening import open_bucket
 from ejcache.util.files import directory_below, is_temporary, make_below, read_regular, remove_below, write_atomically
-from ejcache.util.locks import is_token, living
 from ejcache.util.log import log
+from ejcache.util.presence import is_token, living
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.threads import in_parallel
 

@@ -18,7 +18,7 @@ from ejcache.stores.opening import detect_shared_storage, usable_location
 from ejcache.stores.tier_directory import find_local_tier
 from ejcache.util.files import UnsafeFileError, make_below
 from ejcache.util.lifecycle import AtExit, ExitPhase
-from ejcache.util.locks import Presence
+from ejcache.util.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Callable

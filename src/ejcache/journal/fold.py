@@ -20,7 +20,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ejcache.bucket.base import ABSENT
-from ejcache.bucket.object_names import process_name
 from ejcache.errors import EntryCorruptError, EntryVersionError, StoreError
 from ejcache.journal.format import (
     JOURNALS,
@@ -40,6 +39,7 @@ from ejcache.journal.format import (
 )
 from ejcache.journal.line import MOST_RECORDED, EntryUse
 from ejcache.util.threads import in_parallel
+from ejcache.util.writer import process_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -32,10 +32,10 @@ import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.bucket.base import ABSENT
-from ejcache.bucket.object_names import is_process_name
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError
 from ejcache.journal.line import EntryUse
 from ejcache.util.store_keys import check_key
+from ejcache.util.writer import is_process_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -16,7 +16,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import ABSENT
-from ejcache.bucket.object_names import process_name
 from ejcache.errors import StoreError, StoreReadOnlyError
 from ejcache.journal.format import (
     JOURNALS,
@@ -31,6 +30,7 @@ from ejcache.journal.line import MOST_RECORDED, EntryUse, joined_uses
 from ejcache.util.lifecycle import AtExit, ExitPhase, track_forks
 from ejcache.util.log import log, warn_once
 from ejcache.util.threads import in_parallel
+from ejcache.util.writer import process_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -21,7 +21,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ejcache.bucket.object_names import process_name
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import NoPermissionError, StorageCause, StoreError, StoreReadOnlyError
 from ejcache.stores.contents import is_of_plain_jax
@@ -29,11 +28,12 @@ from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
 from ejcache.stores.opening import mounts
+from ejcache.util.cores import cores
 from ejcache.util.directory_access import decide_access
-from ejcache.util.processes import cores
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.units import plural
 from ejcache.util.worker_processes import python_of_ours
+from ejcache.util.writer import process_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.bucket.base import Bucket
 from ejcache.bucket.folder import BucketFolder
-from ejcache.bucket.object_names import (
-    ENTRIES,
-    TEMPORARY,
-    entry_name,
-    is_process_name,
-    key_of_name,
-    process_name,
-)
+from ejcache.bucket.object_names import ENTRIES, TEMPORARY, entry_name, key_of_name
 from ejcache.coordination.shared_leases import LEASES
 from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, StoreRefusedError
 from ejcache.journal.fold import JournalListing, compact, merge_start_records
@@ -37,6 +30,7 @@ from ejcache.stores.base import Clearable, DeletesMany, EntryInfo
 from ejcache.stores.epochs import split_name
 from ejcache.stores.shared.store import SharedStore
 from ejcache.util.store_keys import unescape_key
+from ejcache.util.writer import is_process_name, process_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

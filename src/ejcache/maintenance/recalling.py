@@ -24,7 +24,7 @@ from ejcache.maintenance.stored_policy import begin_epoch, change_recalls
 from ejcache.stores.base import Clearable
 from ejcache.stores.epochs import split_name
 from ejcache.stores.shared.store import SharedStore
-from ejcache.util.locks import living
+from ejcache.util.presence import living
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from ejcache.settings.table import (
     read_value,
     switch_or_location,
 )
+from ejcache.util.cores import has_second_core
 from ejcache.util.log import warn_once
-from ejcache.util.processes import has_second_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""One decision about a directory, at its root: who may read and write what ejcache keeps there, and whether it is used.
+"""Decides about a directory, at its root: who may read and write what ejcache keeps there, or that it is not used.
 
 A directory that is used is of one of three kinds, and everything below its root is of the same kind:
 

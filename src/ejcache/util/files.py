@@ -1,4 +1,4 @@
-"""Files that are opened safely, made for those who may see them, and written whole or not at all.
+"""Opens files safely, makes them for those who may see them, and writes them whole or not at all.
 
 A directory is either made for this user alone (`make_private`), or like the one that it is in (`make_below`),
 and a file has the permissions of its directory. The umask changes neither. `directory_access` decides about a cache's

@@ -1,4 +1,4 @@
-"""The commit of a checkout, from the files in which git keeps it; git itself is not run.
+"""Finds the commit of a checkout in the files in which git keeps it; git itself is not run.
 
 .git       := a directory, or in a worktree a file "gitdir: " path; with HEAD, refs and perhaps commondir
 HEAD       := commit | "ref: " name

@@ -1,4 +1,4 @@
-"""What ejcache does when the program exits, and when it forks. The only `atexit` and `register_at_fork` of the package.
+"""Runs what ejcache does when the program exits and when it forks, alone in `atexit` and `register_at_fork`.
 
 At exit, the phases run one after the other:
 
@@ -35,6 +35,7 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from ejcache.util.late_patches import is_patched_late
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
@@ -151,27 +152,6 @@ def run_exit_phases_first() -> None:
     atexit.register(run_exit_phases)
 
 
-_FOR_EVER: Final = threading.Lock()
-_FOR_EVER.acquire()
-_get_idents: Final[set[object]] = set()
-"""What `threading.get_ident` was when we started threads."""
-
-
-def is_patched_late() -> bool:
-    """True if gevent or eventlet has replaced the functions of `threading` since we have started a thread.
-
-    Then our threads are threads, and locks and events that are made from now on belong to greenlets: a process in which
-    the two meet hangs, or dies when it ends. So we do nothing any more.
-    """
-    return bool(_get_idents) and threading.get_ident not in _get_idents
-
-
-def wait_if_patched_late() -> None:
-    """Have this thread of ours do nothing any more, in a lock that nobody replaces, once `is_patched_late`."""
-    if is_patched_late():
-        _FOR_EVER.acquire()
-
-
 @atexit.register
 def run_exit_phases() -> None:
     """Run all phases, at the end of the process. Called by `atexit`, and by a process that ends without it."""
@@ -215,7 +195,6 @@ _threads: Final[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
 def note_thread(thread: threading.Thread) -> None:
     """Have forks wait for what `thread` imports."""
     _threads.add(thread)
-    _get_idents.add(threading.get_ident)
 
 
 def _wait_for_imports() -> None:

@@ -8,11 +8,9 @@ its locks by path turn into files that a killed process leaves behind.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import random
-import secrets
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -20,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ejcache.errors import StoreBusyError
 from ejcache.util.files import open_like_directory
 from ejcache.util.lifecycle import track_forks
-from ejcache.util.store_keys import is_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +33,8 @@ else:
     # The interpreter's type, which it does not export by name; a class of Python's under gevent and eventlet.
     _ReentrantLock = type(threading.RLock())
 
-_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+OPEN_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A lock file is neither reached through a link that another program may have made, nor waited for if it is a pipe."""
-_RANDOM_BYTES: Final = 6
 """Of a presence's token, after the number of its process."""
 
 
@@ -197,10 +193,10 @@ def exclusive(
         _let_go(who, _holders.get(who))
     while not held:
         try:
-            fd = open_like_directory(path, os.O_RDWR | os.O_CREAT | _FLAGS)
+            fd = open_like_directory(path, os.O_RDWR | os.O_CREAT | OPEN_FLAGS)
         except PermissionError:
             # Another user created it. On a local file system, a file that is open for reading can be locked too.
-            fd = os.open(path, os.O_RDONLY | _FLAGS)
+            fd = os.open(path, os.O_RDONLY | OPEN_FLAGS)
         locked_descriptors.add(fd)
         holder = _holders[who] = [fd]
         try:
@@ -248,87 +244,3 @@ def try_lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-class Presence:
-    """A file that is locked as long as this process has a store open, and that remains if the process is killed.
-
-    A process that closes the store removes its file. A file that exists and is not locked belongs to a process that
-    died; the next process that opens the store looks for what it left behind.
-
-    Attributes:
-        token: the name of the file, unique among all processes and times.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.token = f"{os.getpid()}-{secrets.token_hex(_RANDOM_BYTES)}"
-        self._path = directory / self.token
-        # It gets its name when it is locked: until then another process would take it for that of a dead one.
-        unlocked = directory / f".{self.token}"
-        self._fd: int | None = open_like_directory(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS)
-        locked_descriptors.add(self._fd)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            unlocked.rename(self._path)
-        except OSError:
-            # The disk is full, or the directory was removed. The next attempt would leave one more behind.
-            locked_descriptors.unlock(self._fd, remove=unlocked)
-            raise
-
-    def leave(self, *, clean: bool) -> None:
-        """Release the lock; remove the file if `clean`, otherwise leave it for the next process to find."""
-        if self._fd is None:
-            return
-        if clean:
-            with contextlib.suppress(OSError):
-                self._path.unlink(missing_ok=True)
-        fd, self._fd = self._fd, None
-        locked_descriptors.close(fd)
-
-    def write(self, data: bytes, place: int) -> None:
-        """Write into the file, for the process that finds it when this one has died.
-
-        Raises:
-            OSError: the disk is full, or failed.
-        """
-        if self._fd is not None:
-            os.pwrite(self._fd, data, place)
-
-    def forget(self) -> None:
-        """Forget the presence in a forked child: it belongs to the parent."""
-        self._fd = None
-
-
-def is_token(name: str) -> bool:
-    """True if `name` has the form of a presence's token."""
-    process, _, random_digits = name.partition("-")
-    return process.isdecimal() and is_hex(random_digits, 2 * _RANDOM_BYTES)
-
-
-def dead_presences(directory: Path) -> list[Path]:
-    """Return the presence files in `directory` whose processes have died."""
-    return [path for path in _presences(directory) if not _is_locked(path)]
-
-
-def living(directory: Path) -> frozenset[str]:
-    """Return the tokens of the presence files in `directory` whose processes are alive."""
-    return frozenset(path.name for path in _presences(directory) if _is_locked(path))
-
-
-def _presences(directory: Path) -> list[Path]:
-    try:
-        return [path for path in directory.iterdir() if is_token(path.name)]
-    except FileNotFoundError:
-        return []
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | _FLAGS)
-    except OSError as exc:
-        # Of another user's, and of one that this process cannot open now, nothing is cleared away.
-        return exc.errno not in (errno.ENOENT, errno.ELOOP, errno.ENXIO)
-    try:
-        return not try_lock(fd)
-    finally:
-        os.close(fd)

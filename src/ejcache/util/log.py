@@ -1,4 +1,4 @@
-"""The logger of the package: what is said once, the line about a long wait, and texts of others made safe."""
+"""Logs for the package: a warning once, a line about a long wait, and texts of others made safe to print."""
 
 from __future__ import annotations
 

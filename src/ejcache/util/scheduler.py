@@ -1,6 +1,4 @@
-"""Runs tasks in the background, queued, delayed and recurring ones, and starts every daemon thread of ejcache.
-
-`start_daemon` starts a thread, and `idle_threads` says whether threads without work wait.
+"""Runs tasks in the background: queued, delayed and recurring ones.
 
 The threads are daemons, which never keep a program from ending, and start with the first task; after `disable()` they
 end when no task is planned. A forked child has none of the threads, queued and delayed tasks of its parent; it keeps
@@ -11,87 +9,27 @@ also kept on disk by the caller.
 from __future__ import annotations
 
 import collections
-import os
 import random
-import resource
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from ejcache.util.lifecycle import is_patched_late, members, note_thread, track_forks, wait_if_patched_late
+from ejcache.util.daemon_threads import idle_threads, start_daemon
+from ejcache.util.late_patches import wait_if_patched_late
+from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol
 
     Task = Callable[[], object]
-
-    class HasThreads(Protocol):
-        """Something whose threads wait for tasks."""
-
-        def end_idle(self) -> None:
-            """Have the threads that wait for a task look whether they are still kept."""
 
 
 _JITTER: Final = 0.1
 _MOST_TASKS: Final = 10_000
 _LONGEST_WAIT: Final = 5.0
 """Seconds after which a waiting thread checks whether its scheduler is still referred to."""
-_FEW_THREADS: Final = 64
-"""With a limit (`ulimit -u`) below this we start none. JAX alone has 13 with 2 cores, measured with jaxlib 0.12.0.1."""
-
-
-def start_daemon(target: Callable[..., object], *args: object, name: str) -> bool:
-    """Start a daemon thread; False if there is none: during exit, or where this user may have few threads.
-
-    XLA ends the process if it cannot start its own threads, so the few are left to it.
-    """
-    if _may_have_few_threads() or is_patched_late():
-        return False
-    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-    note_thread(thread)  # before it starts, as another thread may fork at once
-    try:
-        thread.start()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _may_have_few_threads() -> bool:
-    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    return limit != resource.RLIM_INFINITY and limit < _FEW_THREADS and os.geteuid() != 0  # root has no limit
-
-
-class IdleThreads:
-    """Whether our threads that have nothing to do wait for the next task, or end.
-
-    Attributes:
-        are_kept: they wait.
-    """
-
-    def __init__(self) -> None:
-        self.are_kept = True
-        self._owners: weakref.WeakSet[HasThreads] = weakref.WeakSet()
-
-    def add(self, owner: HasThreads) -> None:
-        """End the idle threads of `owner`, too."""
-        self._owners.add(owner)
-
-    def keep(self) -> None:
-        """Have threads wait for tasks from now on."""
-        self.are_kept = True
-
-    def end(self) -> None:
-        """End the threads that have nothing to do, and the others when they have done it; a task starts one anew."""
-        self.are_kept = False
-        for owner in members(self._owners):
-            owner.end_idle()
-
-
-idle_threads: Final = IdleThreads()
-"""Those of this process."""
 
 
 class _TimedTask:

@@ -1,4 +1,4 @@
-"""Which texts can be keys of a store, from a caller or from the name of an object; digests of keys, and names of files.
+"""Checks the keys of stores, and makes digests, file names and object names of them.
 
 `is_hex`, for names that are made of digests and random digits, takes the place of patterns on the path of a hit: each
 takes 0.2 ms to compile.

@@ -1,4 +1,4 @@
-"""Counters in memory that threads share: amounts by name, and which of them nobody has written down yet."""
+"""Counts in memory that threads share: amounts by name, and which of them nobody has written down yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool of daemon threads that do work for the program, and calls with a timeout, each of which runs in such a thread.
+"""Runs what the program waits for in daemon threads: calls with a time limit, and many calls in parallel.
 
 A system call on a dead NFS server, a name lookup or a search for credentials cannot be interrupted. It runs in another
 thread; at the timeout the caller goes on, and the thread stays behind. The threads are daemons: `concurrent.futures`
@@ -19,8 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ejcache.errors import StoreUnavailableError
-from ejcache.util.lifecycle import track_forks, wait_if_patched_late
-from ejcache.util.scheduler import idle_threads, start_daemon
+from ejcache.util.daemon_threads import idle_threads, start_daemon
+from ejcache.util.late_patches import wait_if_patched_late
+from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

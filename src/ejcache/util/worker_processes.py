@@ -1,4 +1,4 @@
-"""Child processes that answer requests, both as lines of JSON: the side of the parent, and `answering` for the child.
+"""Starts child processes that answer requests as lines of JSON, and answers in the child (`answering`).
 
 A request comes on the child's standard input. Answers go to what was its standard output; what its code prints goes to
 standard error. A child is in a session of its own: an interrupt from the keyboard is for the parent, which ends it. A

@@ -1,4 +1,4 @@
-"""Who writes: the user, the host and the process, as entries and what is stored with a cache say it."""
+"""Names who writes: the user, the host and the process, in entries and in what else is stored with a cache."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import socket
+import uuid
 from typing import Final
 
 from ejcache.util.lifecycle import track_forks
@@ -53,3 +54,23 @@ def is_by(writer: str, wanted: str) -> bool:
     place, _, _ = writer.partition("/")
     user, _, host = place.partition("@")
     return bool(writer and wanted) and wanted in (writer, place, host, f"{user}@")
+
+
+_PROCESS: Final = re.compile(r"([A-Za-z0-9_.-]{1,80})-([0-9]{1,10})-[0-9a-f]{32}")
+
+
+def process_name() -> str:
+    """Return a name that no other process and no other call has: host, process id, and a random number."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())[:80] or "host"
+    return f"{host}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def process_in_words(name: str) -> str:
+    """Return `process 812 on node-3`, of a name that `process_name` made; empty for any other text."""
+    found = _PROCESS.fullmatch(name)
+    return "" if found is None else f"process {found[2]} on {found[1]}"
+
+
+def is_process_name(name: str) -> bool:
+    """True if `process_name` may have made `name`: only such names are ever removed as leftovers of dead processes."""
+    return _PROCESS.fullmatch(name) is not None

@@ -12,7 +12,7 @@ from ejcache.autotune.ejkernel_variables import kernel_limits
 from ejcache.autotune.value_kinds import is_array
 from ejcache.keys.environment_variables import compile_variables
 from ejcache.settings.environment import all_variables
-from ejcache.util.processes import cores
+from ejcache.util.cores import cores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,7 @@ from typing import Any
 from ejcache._version import __version__
 from ejcache.autotune.measure.device import jaxlib_version
 from ejcache.settings.environment import environment_variable
-from ejcache.util.processes import cores
+from ejcache.util.cores import cores
 
 
 def provenance(device: Any) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from ejcache.autotune.measure.trial import (
 from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import Status
 from ejcache.errors import UsageError
-from ejcache.util.processes import cores
+from ejcache.util.cores import cores
 
 if TYPE_CHECKING:
     import threading

@@ -22,7 +22,7 @@ from ejcache.jax_integration.shape_grammar import parse_call
 from ejcache.settings.environment import child_environment, settings_environment
 from ejcache.settings.resolve import command_line, resolve, set_command_line
 from ejcache.stores.location import display_url
-from ejcache.util.processes import cores
+from ejcache.util.cores import cores
 from ejcache.util.units import format_size
 from ejcache.util.worker_processes import WorkerProcess, WorkerProcesses, how_it_ended
 

@@ -37,10 +37,10 @@ from ejcache.errors import MALFORMED
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
 from ejcache.settings.directories import state_directory
 from ejcache.settings.environment import all_variables, environment_variable
+from ejcache.util.cores import cores
 from ejcache.util.dist_info import distributions_in
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
-from ejcache.util.processes import cores
 from ejcache.util.store_keys import is_hex
 from ejcache.util.threads import submit
 

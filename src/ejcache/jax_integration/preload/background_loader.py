@@ -27,10 +27,10 @@ from ejcache.errors import EntryError
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.seam import backends as seam
 from ejcache.stores.base import two_tiers
+from ejcache.util.cores import cores
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import log
-from ejcache.util.processes import cores
 from ejcache.util.scheduler import Scheduler
 
 if TYPE_CHECKING:

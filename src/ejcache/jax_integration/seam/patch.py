@@ -36,7 +36,7 @@ from ejcache.jax_integration import own_failures
 from ejcache.jax_integration.compilation import KeyRequest, Placement
 from ejcache.jax_integration.seam import watching
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
-from ejcache.util.lifecycle import is_patched_late
+from ejcache.util.late_patches import is_patched_late
 from ejcache.util.log import warn_once
 
 if TYPE_CHECKING:

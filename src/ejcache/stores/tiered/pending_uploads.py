@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache.errors import MALFORMED
 from ejcache.util.files import make_below, open_like_directory, read_regular
 from ejcache.util.lifecycle import track_forks
-from ejcache.util.locks import Presence, living
 from ejcache.util.log import log
+from ejcache.util.presence import Presence, living
 from ejcache.util.store_keys import check_key, key_digest
 
 if TYPE_CHECKING:

@@ -1,0 +1,31 @@
+"""Finds out whether gevent or eventlet has replaced `threading` since ejcache has started a thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+_FOR_EVER: Final = threading.Lock()
+_FOR_EVER.acquire()
+_get_idents: Final[set[object]] = set()
+"""What `threading.get_ident` was when we started threads."""
+
+
+def note_functions() -> None:
+    """Note the functions of `threading` as they are now: a thread of ours is about to start."""
+    _get_idents.add(threading.get_ident)
+
+
+def is_patched_late() -> bool:
+    """True if gevent or eventlet has replaced the functions of `threading` since we have started a thread.
+
+    Then our threads are threads, and locks and events that are made from now on belong to greenlets: a process in which
+    the two meet hangs, or dies when it ends. So we do nothing any more.
+    """
+    return bool(_get_idents) and threading.get_ident not in _get_idents
+
+
+def wait_if_patched_late() -> None:
+    """Have this thread of ours do nothing any more, in a lock that nobody replaces, once `is_patched_late`."""
+    if is_patched_late():
+        _FOR_EVER.acquire()
