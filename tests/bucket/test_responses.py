@@ -55,6 +55,7 @@ OPERATIONS = (
 )
 
 
+@pytest.mark.usefixtures("retry_time")
 class TestLostAnswersOfS3:
     @pytest.mark.parametrize("how", ["reset", "close"])
     def test_own_creation_is_recognised(self, proxy, s3, how):
@@ -87,6 +88,7 @@ class TestLostAnswersOfS3:
         assert [method for method, _, _ in proxy.seen] == ["PUT", "PUT"]
 
 
+@pytest.mark.usefixtures("retry_time")
 class TestUploads:
     @pytest.mark.usefixtures("gcs_client")
     def test_damage_on_the_way_to_google_is_found(self, gcs):
@@ -121,6 +123,7 @@ class TestUploads:
         assert store.get("k") is None
 
 
+@pytest.mark.usefixtures("retry_time")
 class TestDeletions:
     @pytest.mark.usefixtures("gcs_client")
     @pytest.mark.parametrize("status", [404, 405, 501])

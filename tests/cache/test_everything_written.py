@@ -26,7 +26,7 @@ sys.addaudithook(hook)
 """Every file that a process opens for writing, links or renames, also those that are gone at its end."""
 
 PROGRAM = """
-import jax, jax.numpy as jnp, ejcache
+import jax, jax.numpy as jnp, numpy as np, ejcache
 cache = ejcache.enable(min_compile_seconds=0)
 @ejcache.autotuned(configs=({"n": 1}, {"n": 2}), name="op", version=1)
 def op(x, *, n):
@@ -34,8 +34,8 @@ def op(x, *, n):
 @ejcache.ejit
 def step(x):
     return jnp.sin(x @ x).sum()
-step(jnp.ones((64, 64)))
-op(jnp.ones(8))
+step(np.ones((8, 8), np.float32))
+op(np.ones(8, np.float32))
 cache.get("jit_absent")
 """
 

@@ -15,7 +15,7 @@ PROGRAM = """
     cache = ejcache.enable(directory, min_compile_seconds=0)
     {enabled}
     x = np.arange(8, dtype=np.float32)
-    for factor in range(1, 6):
+    for factor in range(1, 4):
         assert np.allclose(jax.jit(lambda x: x * factor + 1)(x), x * factor + 1)
         {between}
     print(json.dumps(cache.stats().to_dict()))
@@ -43,7 +43,7 @@ def test_disk_full(run_forked, tmp_path):
     assert stats["stores"] == 0
     assert finished.stderr.count("goes on without it") == 1
     again = stats_of(run_forked(program(tmp_path / "c")))
-    assert (again["stores"], again["corrupt"]) == (5, 0)
+    assert (again["stores"], again["corrupt"]) == (3, 0)
 
 
 def test_a_read_only_directory_is_read(run_forked, tmp_path):
@@ -56,8 +56,8 @@ def test_a_read_only_directory_is_read(run_forked, tmp_path):
     )
 
     stats = stats_of(finished)
-    assert first["stores"] == stats["hits"] == 5
-    assert stats["skipped"] == {"read_only": 5}
+    assert first["stores"] == stats["hits"] == 3
+    assert stats["skipped"] == {"read_only": 3}
     assert (stats["stores"], stats["errors"]) == (0, 0)
 
 
@@ -128,7 +128,7 @@ def test_a_directory_deleted_while_running(run_forked, tmp_path):
     )
 
     stats = stats_of(finished)
-    assert stats["misses"] == 5
+    assert stats["misses"] == 3
     assert finished.stderr.count("goes on without it") <= 1
 
 
@@ -166,7 +166,7 @@ def test_fork_after_activation(run_forked, tmp_path):
         ),
     )
 
-    assert stats_of(finished)["stores"] == 5
+    assert stats_of(finished)["stores"] == 3
 
 
 def test_nothing_is_left_in_the_working_directory(run_forked, tmp_path):

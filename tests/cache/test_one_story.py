@@ -138,32 +138,21 @@ def change(tmp_path, make):
         store.replace(key, make(store.peek(key)))
 
 
-def test_a_miss_that_is_stored_and_a_hit(start):
-    """The first start compiles and stores; the second loads."""
+def test_one_start_after_the_other(start, tmp_path):
+    """A program that is forbidden, quick, stored, found, damaged, and refused by XLA."""
+    assert tell_alike(*start(FORBIDDEN)) == [("forbidden", "absent")]
+    assert tell_alike(*start(CALL, "1000")) == [("quick", "absent")]
     assert tell_alike(*start()) == [(STORED, "absent")]
     assert tell_alike(*start()) == [(HIT, "")]
 
-
-def test_below_the_floor(start):
-    """It is compiled, and says that it was quick."""
-    assert tell_alike(*start(CALL, "1000")) == [("quick", "absent")]
-
-
-def test_what_xla_rejects(start, tmp_path):
-    """An intact entry that is no executable is a miss with that reason, and is stored anew."""
-    start()
-    change(tmp_path, lambda data: entry.encode(entry.decode(data).header, b"no executable"))
-    assert tell_alike(*start()) == [(STORED, "rejected")]
-
-
-def test_what_is_quarantined(start, tmp_path):
-    """A damaged entry is a miss with that reason, and trouble in the report."""
-    start()
     change(tmp_path, lambda data: flipped(data, -8))
     events, counted = start()
     assert tell_alike(events, counted) == [(STORED, "corrupt")]
     assert [fields["kind"] for name, fields in events if name == "CacheTrouble"] == ["use a damaged entry"]
     assert ejcache("report", "--json").json["trouble"] == {"use a damaged entry": 1}
+
+    change(tmp_path, lambda data: entry.encode(entry.decode(data).header, b"no executable"))
+    assert tell_alike(*start()) == [(STORED, "rejected")]
 
 
 def test_what_is_preloaded(start):
@@ -174,11 +163,6 @@ def test_what_is_preloaded(start):
     (loaded,) = [fields for name, fields in events if name == "ProgramLoaded"]
     assert loaded["preloaded"] is read_starts()[-1].programs[0].preloaded is True
     assert ejcache("report", "--json").json["sums"]["preloaded"] == 1
-
-
-def test_what_is_forbidden(start):
-    """A program that may not be compiled is a miss that was not."""
-    assert tell_alike(*start(FORBIDDEN)) == [("forbidden", "absent")]
 
 
 def test_pgle(start):

@@ -101,7 +101,7 @@ def use(task: dict, problems: list[str]) -> None:
     if cache.get(task["key"]) is None:
         # As a compile does: somebody else's lease may be waited for, but not for long.
         flight = policy.single_flight(resolve())
-        options = {"lookup": lambda: None, "work": lambda: b"made", "deadline": 5.0, "missed_since": time.monotonic()}
+        options = {"lookup": lambda: None, "work": lambda: b"made", "deadline": 0.5, "missed_since": time.monotonic()}
         task["miss"] = next(iter(cache.stats().misses_by_reason))
         made = flight.run(task["key"], **options) if flight is not None else b"made"
         if made != b"made":

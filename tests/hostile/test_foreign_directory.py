@@ -88,16 +88,29 @@ def test_every_command_has_a_line():
 
 
 LONG = {"advise", "bench", "target", "tuned"}
+STARTING = {"doctor", "warm"}
+"""Those that start a process, and take a second."""
+LOOKING = sorted(set(LINES) - LONG - STARTING - {"run"})
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(each, marks=[pytest.mark.soak] * (each in LONG)) for each in sorted(set(LINES) - {"run"})]
+    "command", [pytest.param(each, marks=[pytest.mark.soak] * (each in LONG)) for each in sorted(LONG | STARTING)]
 )
 def test_a_command_imports_nothing_from_the_working_directory(hostile, script, command):
     """Nor does a process that it starts; the directory of a script that the user names is on the path."""
     done = started(LINES[command], hostile, script)
     assert "Traceback" not in done.stderr
     assert done.returncode in ((0,) if command in ("tuned", "bench", "warm") else (0, 1)), done
+
+
+def test_commands_that_look_import_nothing_from_the_working_directory(hostile, script):
+    """One after the other in one process, whose path is that of the command: without the working directory."""
+    script.write_text(
+        "import sys\nfrom ejcache.cli.main import main\nprint([main(line) for line in eval(sys.argv[1])])"
+    )
+    done = run_program([sys.executable, script, repr([LINES[each] for each in LOOKING])], cwd=hostile)
+    assert "Traceback" not in done.stderr
+    assert set(json.loads(done.stdout.splitlines()[-1])) <= {0, 1}, done
 
 
 def test_a_module_in_the_working_directory_has_to_be_named_by_its_file(hostile, script):
