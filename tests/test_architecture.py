@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
-from syntax import dotted, parsed
+from syntax import dotted, nodes, parsed
 
 from ejcache import entry
 from ejcache.keys.key import CacheKey
@@ -202,11 +202,11 @@ def room_of(path: str) -> str:
     return path.split("/", maxsplit=1)[0].removesuffix(".py")
 
 
-def imported_names(tree: ast.AST, path: str) -> list[tuple[int, str]]:
+def imported_names(tree: ast.Module, path: str) -> list[tuple[int, str]]:
     """(line, dotted name) of everything a module imports, with relative imports resolved."""
     package = ["ejcache", *Path(path).parent.parts]
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -223,10 +223,10 @@ def imported_names(tree: ast.AST, path: str) -> list[tuple[int, str]]:
     return found
 
 
-def touched_names(tree: ast.AST) -> list[tuple[int, str]]:
+def touched_names(tree: ast.Module) -> list[tuple[int, str]]:
     """(line, dotted name) of every attribute a module spells out, and of what it imports from `os`."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute):
             found.append((node.lineno, dotted(node)))
         elif isinstance(node, ast.ImportFrom) and node.module == "os":

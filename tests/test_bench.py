@@ -8,26 +8,31 @@ import re
 import pytest
 from helpers import ROOT
 
+from bench.__main__ import DATA, PAGE, README, main
+from bench.measure import paired_ratio
 from bench.outcome import Ratio, at_least, surely_at_least
+from bench.results import page, with_numbers, write_results
 
 MACHINE = {"cpu", "cores", "python", "jax", "filesystem", "etils"}
 
 
 @pytest.fixture
-def run_bench(run_forked):
-    """Run `python -m bench` with these arguments."""
-    code = "import runpy, sys; sys.argv[0] = 'bench'; runpy.run_module('bench', run_name='__main__')"
+def printed(capsys):
+    """What `python -m bench` prints with these arguments."""
 
-    def run(*arguments, check=True):
-        return run_forked(code, *arguments, env={"PYTHONPATH": str(ROOT)}, check=check)
+    def printed(*arguments):
+        assert main(arguments) == 0
+        return capsys.readouterr().out
 
-    return run
+    return printed
 
 
 @pytest.mark.soak
-def test_put_as_json(run_bench):
+def test_put_as_json(run_forked):
     """A quick run of one case prints one JSON document: the machine, times of every contestant, and ratios."""
-    document = json.loads(run_bench("--quick", "--only", "put", "--json").stdout)
+    code = "import runpy, sys; sys.argv[0] = 'bench'; runpy.run_module('bench', run_name='__main__')"
+    done = run_forked(code, "--quick", "--only", "put", "--json", env={"PYTHONPATH": str(ROOT)})
+    document = json.loads(done.stdout)
     assert document["quick"] is True
     assert document["machine"].keys() >= MACHINE
     (case,) = document["cases"]
@@ -55,15 +60,13 @@ def test_finding_the_cases_imports_no_contestant(run_python):
     assert done.stdout == "fine\n"
 
 
-def test_a_name_means_all_cases_that_begin_with_it(run_bench):
+def test_a_name_means_all_cases_that_begin_with_it(printed):
     """`start` means every case of starting; they take minutes, and do not run unless they are named."""
-    named = run_bench("--list", "start").stdout
+    named = printed("--list", "start")
     assert {"start-4", "start-tiny", "start-real"} <= {line.split()[0] for line in named.splitlines()}
     assert "put" not in {line.split()[0] for line in named.splitlines()}
-    assert {"hit-tiny", "hit-mean", "hit-run"} <= {
-        line.split()[0] for line in run_bench("--list", "hit").stdout.splitlines()
-    }
-    (only,) = run_bench("--list", "--only", "start-real").stdout.splitlines()
+    assert {"hit-tiny", "hit-mean", "hit-run"} <= {line.split()[0] for line in printed("--list", "hit").splitlines()}
+    (only,) = printed("--list", "--only", "start-real").splitlines()
     assert only.startswith("start-real ")
 
 
@@ -180,78 +183,53 @@ def test_a_bar_for_the_interval():
     assert met == [True, True, True, False]
 
 
-def test_ratios_have_intervals(run_forked):
+def test_ratios_have_intervals():
     """The ratio is the median over rounds, the geometric mean over programs; its interval holds it."""
-    done = run_forked(
-        """
-        from bench.measure import paired_ratio
-        twice, (low, high) = paired_ratio([(2.0, 1.0)] * 7)
-        assert (round(twice, 6), round(low, 6), round(high, 6)) == (2.0, 2.0, 2.0)
-        mean, (low, high) = paired_ratio([(2.0, 1.0), (2.2, 1.0), (1.8, 1.0)], [(1.0, 2.0), (1.1, 2.0), (0.9, 2.0)])
-        assert abs(mean - 1) < 1e-9 and 0.9 <= low < 1 < high <= 1.1
-        print("fine")
-        """,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-    assert done.stdout == "fine\n"
+    twice, (low, high) = paired_ratio([(2.0, 1.0)] * 7)
+    assert (round(twice, 6), round(low, 6), round(high, 6)) == (2.0, 2.0, 2.0)
+    mean, (low, high) = paired_ratio([(2.0, 1.0), (2.2, 1.0), (1.8, 1.0)], [(1.0, 2.0), (1.1, 2.0), (0.9, 2.0)])
+    assert abs(mean - 1) < 1e-9
+    assert 0.9 <= low < 1 < high <= 1.1
 
 
-def test_no_rounds_are_a_usage_error(run_bench):
-    """Nothing can be said of them."""
-    done = run_bench("--rounds", "0", "--only", "reuse-12", check=False)
-    assert (done.returncode, "--rounds" in done.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rounds", "0", "--only", "reuse-12"], ["--rounds"]),
+        (["--only", "nonsense"], ["nonsense", "first_step"]),
+    ],
+)
+def test_usage_errors(capsys, arguments, words):
+    """Nothing can be said of no rounds; an unknown case is answered with the names of those that there are."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert (ended.value.code, [word for word in words if word not in said]) == (2, [])
 
 
-def test_an_unknown_case_is_a_usage_error(run_bench):
-    """The message names the cases that there are."""
-    done = run_bench("--only", "nonsense", check=False)
-    assert done.returncode == 2
-    assert "nonsense" in done.stderr
-    assert "first_step" in done.stderr
-
-
-def test_results_keep_what_other_runs_measured(run_forked, tmp_path):
+def test_results_keep_what_other_runs_measured(tmp_path):
     """What this run measured is replaced, what it did not stays, what is no case any more goes, in the given order."""
-    done = run_forked(
-        """
-        import sys
-        from pathlib import Path
-        from bench.results import write_results
-        def case(title):
-            rows = [["a", "1", "", ""], ["b", "2", "", ""]]
-            tables = [{"headings": ["comparison", "value", "bar", "met"], "rows": rows}]
-            return {"title": title, "when": "", "seconds": 1, "machine": "", "tables": tables, "notes": ["n", "m"]}
-        path = Path(sys.argv[1])
-        write_results(path, {"b": case("old b"), "gone": case("gone")}, order=["b", "gone"])
-        data = write_results(path, {"a": case("new a")}, order=["a", "b"])
-        assert data == write_results(path, {}, order=["a", "b"]) == {"a": case("new a"), "b": case("old b")}
-        print("fine")
-        """,
-        str(tmp_path / "results.json"),
-        env={"PYTHONPATH": str(ROOT)},
-    )
-    assert done.stdout == "fine\n"
+
+    def case(title):
+        rows = [["a", "1", "", ""], ["b", "2", "", ""]]
+        tables = [{"headings": ["comparison", "value", "bar", "met"], "rows": rows}]
+        return {"title": title, "when": "", "seconds": 1, "machine": "", "tables": tables, "notes": ["n", "m"]}
+
+    path = tmp_path / "results.json"
+    write_results(path, {"b": case("old b"), "gone": case("gone")}, order=["b", "gone"])
+    data = write_results(path, {"a": case("new a")}, order=["a", "b"])
+    assert data == write_results(path, {}, order=["a", "b"]) == {"a": case("new a"), "b": case("old b")}
 
 
-def test_every_claim_stands_on_a_measurement(run_forked):
+def test_every_claim_stands_on_a_measurement():
     """The page is what `results.json` gives, and each claim of README and docs is in it with a number."""
-    done = run_forked(
-        """
-        import json
-        from bench.results import page, with_numbers
-        from bench.__main__ import DATA, PAGE, README
-        data = json.loads(DATA.read_text(encoding="utf-8"))
-        text = page(data)
-        assert text == PAGE.read_text(encoding="utf-8"), "run python -m bench --page"
-        assert "not measured" not in text
-        readme = README.read_text(encoding="utf-8")
-        assert readme == with_numbers(readme, data), "run python -m bench --page"
-        assert readme.count(" times as ") >= 3
-        print("fine")
-        """,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-    assert done.stdout == "fine\n"
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    text = page(data)
+    assert text == PAGE.read_text(encoding="utf-8"), "run python -m bench --page"
+    assert "not measured" not in text
+    readme = README.read_text(encoding="utf-8")
+    assert readme == with_numbers(readme, data), "run python -m bench --page"
+    assert readme.count(" times as ") >= 3
 
 
 def test_results_name_no_machine():

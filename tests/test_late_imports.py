@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers import ROOT
-from syntax import parsed
+from syntax import dotted, nodes, parsed
 
 PACKAGE = ROOT / "src" / "ejcache"
 ROOMS = {"autotune", "bucket", "cli", "coordination", "history", "reports", "reuse"}
@@ -93,7 +93,7 @@ def late_imports(source: str) -> list[tuple[int, str]]:
     """(line, module of ours) of each import in a function."""
     found = {
         (inner.lineno, name)
-        for outer in ast.walk(parsed(source))
+        for outer in nodes(parsed(source))
         if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef)
         for inner in ast.walk(outer)
         for name in imported(inner)
@@ -120,7 +120,7 @@ def at_once(module: str) -> frozenset[str]:
         while body:
             node = body.pop()
             if isinstance(node, ast.If):
-                body += node.orelse if "TYPE_CHECKING" in ast.unparse(node.test) else [*node.body, *node.orelse]
+                body += node.orelse if dotted(node.test).endswith("TYPE_CHECKING") else [*node.body, *node.orelse]
             elif isinstance(node, ast.Try | ast.With):
                 body += node.body
             waiting += imported(node)

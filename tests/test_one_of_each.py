@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 from helpers import ROOT
-from syntax import defined, dotted, parsed
+from syntax import defined, dotted, nodes, parsed
 
 PACKAGE = ROOT / "src" / "ejcache"
 
@@ -58,14 +58,14 @@ def trees() -> dict[str, ast.Module]:
 def facilities(tree: ast.Module) -> set[str]:
     """The names of `LEVELS_OF` that a module uses, however it imports them."""
     aliases = {}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             aliases |= {(alias.asname or alias.name): alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             aliases |= {(alias.asname or alias.name): f"{node.module}.{alias.name}" for alias in node.names}
     found = set()
     last = {name.rpartition(".")[2] for name in LEVELS_OF}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         # Also under another name, so that each plain name is looked up.
         if isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and node.attr in last):
             head, _, tail = dotted(node).partition(".")
@@ -116,7 +116,7 @@ def test_functions_are_short():
     long = {
         f"{path}:{node.name}"
         for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from syntax import defined, parsed
+from syntax import defined, dotted, nodes, parsed
 
 import ejcache
 import ejcache.autotune
@@ -45,7 +45,7 @@ def test_docstrings_begin_with_a_verb():
     found = [
         f"{path}:{node.lineno}: {node.name}: {text.splitlines()[0]}"
         for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (text := ast.get_docstring(node))
         and not text.startswith("True if")
@@ -85,7 +85,7 @@ def docstrings() -> list[tuple[str, str]]:
     found = [
         (path, text)
         for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, kinds) and (text := ast.get_docstring(node))
     ]
     return [*found, *((name, (ROOT / name).read_text()) for name in ("ARCHITECTURE.md", "CONTRIBUTING.md"))]
@@ -139,7 +139,7 @@ def test_names_in_modules_that_prose_names_exist():
     for path, tree in trees().items():
         stem = Path(path).parent.name if path.endswith("__init__.py") else Path(path).stem
         names = modules.setdefault(stem, set())
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -252,7 +252,7 @@ def test_messages_have_no_strange_words():
     texts = [
         node.value
         for tree in trees().values()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and node.value.lstrip().startswith("ejcache: ")
@@ -272,10 +272,12 @@ PUBLIC = frozenset({"_replace", "_asdict", "_fields", "_field_defaults", "_make"
 def private_accesses(source: str) -> list[str]:
     """The names `x._name` of something but `self` and `cls`, and those in texts that monkeypatch takes."""
     found = []
+    if not re.search(r"\._[a-z]|[\"']_[a-z]", source, re.IGNORECASE):
+        return found
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") not in {"self", "cls"}:
             found.append(node.attr)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"monkeypatch.setattr", "monkeypatch.delattr"}:
+        elif isinstance(node, ast.Call) and dotted(node.func) in {"monkeypatch.setattr", "monkeypatch.delattr"}:
             texts = [str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant)]
             found += [part for text in texts for part in text.split(".")]
     return [name for name in found if re.match(r"_[^_]", name) and name not in PUBLIC]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from capabilities import require
+from forking import ForkedWithChildren
 
 import ejcache
 from ejcache.cache.reasons import Miss, Skip
@@ -39,7 +40,7 @@ def test_cells_in_a_kernel(run_python, monkeypatch, starts):
     require("notebooks")
     monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     for what in starts:
-        cells = run_python(BOOK).stdout.split("--\n")
+        cells = run_python(BOOK, start=ForkedWithChildren).stdout.split("--\n")
         assert cells[0] == cells[1] == ""
         assert cells[2].startswith(f"'7.0\\n{what}")
         assert "2" not in cells[3]

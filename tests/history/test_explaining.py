@@ -215,7 +215,7 @@ def test_a_module_is_printed_by_the_thread_that_lowered_it(cache, monkeypatch):
 @pytest.fixture
 def small_log(monkeypatch):
     """The log is renamed when it has 20,000 bytes."""
-    for module in ("journal.recorder", "history.log"):
+    for module in ("journal.recorder", "history.host_log"):
         monkeypatch.setattr(f"ejcache.{module}.START_LOG", AppendedLog("starts", limit=20_000))
 
 

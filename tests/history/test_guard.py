@@ -1,37 +1,16 @@
-"""`warn_recompiles` and the marker `max_compiles`: the n-th compilation of one function, with what to change."""
+"""`warn_recompiles`: the n-th compilation of one function, with what to change."""
 
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from forking import Forked
-from helpers import run_program
 
 import ejcache
-
-SUITE = """
-import jax, jax.numpy as jnp, numpy as np, pytest
-
-def run(sizes):
-    step = jax.jit(lambda x: jnp.tanh(x).sum())
-    for size in sizes:
-        step(np.ones(size, np.float32))
-
-@pytest.mark.max_compiles(4)
-def test_few():
-    run((3, 5, 9))
-    assert jnp.ones(3).sum() == 3
-
-@pytest.mark.max_compiles(2)
-def test_many():
-    run((4, 6, 10, 21))
-"""
 
 
 @pytest.fixture
@@ -75,7 +54,7 @@ def test_loading_counts_and_operations_do_not(cache):
     end = ejcache.warn_recompiles(4)
     try:
         assert len(warned(vary)) == 1
-        assert warned(lambda: [jnp.ones(n) + 1 for n in range(31, 38)]) == []
+        assert warned(lambda: [jnp.ones(n) + 1 for n in range(31, 36)]) == []
     finally:
         end()
 
@@ -83,13 +62,3 @@ def test_loading_counts_and_operations_do_not(cache):
 def test_a_number_of_compilations():
     with pytest.raises(ValueError, match=re.escape("warn_recompiles(0)")):
         ejcache.warn_recompiles(0)
-
-
-def test_marker_with_a_cold_cache_and_a_warm_one(tmp_path):
-    (tmp_path / "test_small.py").write_text(SUITE)
-    command = [sys.executable, "-m", "pytest", "--strict-markers", "-p", "no:cacheprovider", "--ejcache-dir", "cache"]
-    for _ in range(2):
-        done = run_program(command, cwd=tmp_path, check=False, start=Forked)
-        assert "1 failed, 1 passed" in done.stdout, done
-        assert re.search(r"(<lambda>|_lambda_?) was compiled or loaded \d times", done.stdout), done
-        assert "max_compiles allows 2" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import ejcache
@@ -13,8 +14,19 @@ from ejcache.jax_integration.publishing import rename_details
 HALF = jnp.bfloat16
 
 
+def ones(*shape, dtype=np.float32):
+    """An array that nothing is compiled for."""
+    return jnp.asarray(np.ones(shape, dtype))
+
+
 def equinox_program():
     import equinox as eqx
+
+    class Linear(eqx.Module):
+        weight: jax.Array
+
+        def __call__(self, x):
+            return self.weight @ x
 
     class Model(eqx.Module):
         layers: list
@@ -31,15 +43,14 @@ def equinox_program():
     def forward(model, x):
         return model(x)
 
-    layers = [eqx.nn.Linear(4, 4, key=jax.random.key(n)) for n in range(2)]
-    model = Model(layers, jnp.ones(4))
-    scaled = eqx.tree_at(lambda each: each.out_scale, model, jnp.ones(4, HALF))
-    weighted = eqx.tree_at(lambda each: each.layers[1].weight, model, jnp.ones((4, 4), HALF))
-    x = jnp.ones(4)
+    model = Model([Linear(ones(4, 4)), Linear(ones(4, 4))], ones(4))
+    scaled = eqx.tree_at(lambda each: each.out_scale, model, ones(4, dtype=HALF))
+    weighted = eqx.tree_at(lambda each: each.layers[1].weight, model, ones(4, 4, dtype=HALF))
+    x = ones(4)
     yield lambda: forward(model, x), lambda: forward(scaled, x), "argument model.out_scale changed: f32[4]"
     yield lambda: forward(model, x), lambda: forward(model=weighted, x=x), "argument model.layers[1].weight changed"
     yield lambda: model.apply(x), lambda: scaled.apply(x), "argument self.out_scale changed"
-    yield lambda: forward(model, x), lambda: forward(model, jnp.ones(4, HALF)), "argument x changed"
+    yield lambda: forward(model, x), lambda: forward(model, ones(4, dtype=HALF)), "argument x changed"
 
 
 def nnx_program():
@@ -65,14 +76,14 @@ def nnx_program():
 def linen_program():
     import flax.linen as nn
 
-    model, x = nn.Dense(4), jnp.ones((2, 4))
+    model, x = nn.Dense(4), ones(2, 4)
 
     @jax.jit
     def forward(variables, x):
         return model.apply(variables, x)
 
-    variables = model.init(jax.random.key(0), x)
-    half = {"params": {**variables["params"], "bias": jnp.zeros(4, HALF)}}
+    variables = {"params": {"kernel": ones(4, 4), "bias": ones(4)}}
+    half = {"params": {**variables["params"], "bias": ones(4, dtype=HALF)}}
     yield lambda: forward(variables, x), lambda: forward(half, x), "argument variables['params']['bias'] changed"
 
 

@@ -13,10 +13,16 @@ def parsed(source: str) -> ast.Module:
 
 
 @cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All parts of a module that was parsed, found once for all tests."""
+    return tuple(ast.walk(tree))
+
+
+@cache
 def defined(tree: ast.Module) -> tuple[str, ...]:
     """The names of the functions and classes of a module, those within others, too."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return tuple(node.name for node in ast.walk(tree) if isinstance(node, kinds))
+    return tuple(node.name for node in nodes(tree) if isinstance(node, kinds))
 
 
 def dotted(node: ast.AST) -> str:
