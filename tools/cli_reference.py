@@ -31,11 +31,11 @@ words:
 | `push FILE.tar`, `pull FILE.tar` | entries and records in one file | the records alone |
 | `pin`, `unpin`, `tune` | | keep a configuration from being changed; measure |
 
-Every command has `--dir URL` and `--json`. Without `--dir`, commands use the cache that `ejcache config` shows as
-`dir`, and tuned records are in `autotune_dir`, or else in the same place. Commands print results to stdout, and
-messages and progress bars to stderr. If stdout is a file or a pipe, commands print a tab between the cells of a table.
-The environment variables `NO_COLOR` and `FORCE_COLOR` turn colours off and on. `ejcache help COMMAND` prints the help
-of a command.
+An *entry* is one compiled program in the cache. Nearly all commands have `--dir URL` and `--json`. Without `--dir`,
+commands use the cache that `ejcache config` shows as `dir`. Tuned records are in `autotune_dir`, or else in the cache.
+Commands print results to stdout, and messages and progress bars to stderr. If stdout is a file or a pipe, commands
+print a tab between the cells of a table. The environment variables `NO_COLOR` and `FORCE_COLOR` turn colours off and
+on. `ejcache help COMMAND` prints the help of a command.
 
 KEY is a cache key, the beginning of a cache key as `ejcache ls` prints it (at least six characters of its digest), or
 the name of a function. The function `train` is found by the names `train` and `jit_train`.
@@ -54,21 +54,20 @@ report, and its process becomes the program.
 
 Sizes are `500000`, `10GB` (decimal) or `10GiB` (binary); ages are `90s`, `15m`, `36h` or `14d`.
 
-`stats`, `ls`, `why`, `verify` and all commands with `--dry-run` change nothing in a cache. They do not change
-the time at which an entry was last used, either.
+`stats` without `--reset`, `verify` without `--fix`, `ls`, `why`, and commands with `--dry-run` do not change a cache.
+They do not change the time at which an entry was last used, either.
 
 ## Entries and sizes
 
-All commands that print a number of entries count in the same way. The number of entries is the number of compiled
-programs. A cache also contains the StableHLO texts of programs (for `ejcache why`) and PGLE profiles. These texts and
-profiles do not count as entries, but they are part of the size of the cache, because the size limit applies to them
-too. With `--name`, commands count only entries whose names match. Entries of JAX's own cache in the same directory or
-bucket do not count.
+The number of entries that a command prints is the number of compiled programs. A cache also contains the StableHLO
+texts of programs (for `ejcache why`) and PGLE profiles. These texts and profiles do not count as entries, but they are
+part of the size of the cache, because the size limit applies to them, too. With `--name`, commands count only entries
+whose names match. Entries of JAX's own cache in the same directory or bucket do not count.
 
 ## What `prune` removes
 
-1. `--name` restricts all other options to entries whose names match. `--name` without another option removes all
-   entries whose names match.
+1. `--name` restricts the other rules to entries whose names match. `--name` without another rule removes all entries
+   whose names match.
 2. `--old-versions`, `--older-than` and `--unused-for` each name entries. `prune` removes an entry that at least one of
    these options names.
 3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least
@@ -76,16 +75,16 @@ bucket do not count.
    seconds for their bytes and uses. If a program has an entry that was compiled with a PGLE profile and an entry that
    was compiled without one, `prune` removes the entry without the profile first. `--dry-run` prints both orders.
 
-`--old-versions` compares the environment in an entry's key (versions, native libraries, host) with the environment of
-the newest entry of the same platform. An entry with another environment counts as old. If hosts with different
-environments share a cache, `--old-versions` therefore removes the entries of all environments except that of the
-newest entry.
+`--old-versions` compares the versions and native libraries in an entry's key with those of the newest entry of the
+same platform. An entry with others counts as old. If hosts with different versions share a cache, `--old-versions`
+therefore removes the entries of all versions except those of the newest entry.
 
 `--all` removes every entry. With KEY, it removes the entries that KEY names. `--all` cannot be combined with another
 option that names entries.
 
 Entries whose names match `--keep` are not removed, but they count for `--max-entries` and `--max-size`. `prune` without
-options removes nothing. `prune` never removes entries of JAX's own cache in the same directory.
+rules applies the limits that are stored with the cache. If there are none, it removes nothing and exits with 2. `prune`
+does not remove entries of JAX's own cache in the same directory.
 
 ## Exit status of `verify`
 

@@ -63,7 +63,8 @@ def report(
     The page is made of the records that each process leaves on its host, and of those that other hosts have left with
     a shared cache. With --dir, only programs of that cache count.
 
-    --compare exits with 1 if a start of B compiles more than one of A: a tenth longer, or a tenth more programs.
+    --compare compares the average start of each set. It exits with 1 if B compiles over a tenth and over 0.1 s longer
+    than A, or over a tenth more programs.
     """
     rows, others, limit = _cache(directory)
     starts = read_starts(others)

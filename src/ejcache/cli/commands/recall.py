@@ -53,8 +53,8 @@ def recall(
 ) -> int:
     """Take entries back: they are removed, and no process loads them any more, on any host.
 
-    Every process knows of it within a minute. A process that has loaded an entry logs one line, and keeps the program
-    until the process ends. A program that is compiled later is stored again.
+    Processes that can read the cache know of it within a minute. A process that has loaded an entry logs one line, and
+    keeps the program until it ends. A program that is compiled later is stored again.
 
     --all of a cache that hosts share begins a new place with a random name, and every host that knows of the recall
     uses this place alone. So nothing comes back that somebody has written to the old place, or writes there later. Only

@@ -91,7 +91,7 @@ def warm(
     min_compile_seconds: MinCompileSeconds = None,
     as_json: Json = False,
 ) -> int:
-    """Compile programs and store them, so that an image or a pod that runs them later starts warm.
+    """Compile programs and store them, so that an image or a pod that runs them later loads them.
 
     FUNCTION is jitted, or is given to jax.jit. It is compiled for each of --shapes, and not run. f32[8] stands for an
     array that is on no device in particular, f32[8]@0 for one that was put on device 0, and name:=JSON or :=JSON for a
