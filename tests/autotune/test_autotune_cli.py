@@ -15,6 +15,7 @@ from cli_helpers import ejcache, fill
 from ejcache.autotune.call_documents import encode_call
 from ejcache.autotune.records.record import Candidate, Source, Status, encode_record, pinned
 from ejcache.autotune.records.store import AutotuneStore
+from ejcache.cli.tuned.records import recorded_key
 from ejcache.stores.documents import open_documents
 
 
@@ -142,16 +143,29 @@ def test_why(place):
     }
 
 
-def test_why_of_a_recorded_call(place):
-    """For a recorded call without a record, the most similar record and the differences are shown; exit status 1."""
+def record_call(place):
+    """Store a call of which nothing is tuned; return its key."""
     wanted = key(x="float32[8,16]")
     call = {"operation": "matmul", "version": "1", "digest": wanted.digest, "device": "cpu", "how": {}}
     call |= {"environment": dict(wanted.environment), "call": dict(wanted.call), "args": [], "kwargs": {}}
     open_documents(str(place)).create(f"autotune-recorded/matmul/{wanted.digest}.json", encode_call(call))
+    return wanted
+
+
+def test_why_of_a_recorded_call(place):
+    """For a recorded call without a record, the most similar record and the differences are shown; exit status 1."""
+    wanted = record_call(place)
     said = run("why", wanted.digest, "--dir", place)
     assert said.status == 1
     assert "has no record" in said.out
     assert "call.arguments.x: float32[8,16] here, float32[8,8] there" in said.out
+
+
+def test_why_of_a_call_that_was_recorded_elsewhere(place, tmp_path):
+    """Calls of a job lie in the shared layer, behind that of this host."""
+    wanted = record_call(tmp_path / "far")
+    store = AutotuneStore(str(place), shared=str(tmp_path / "far"), seeds=())
+    assert recorded_key(store, wanted.digest) == wanted
 
 
 def test_stats(place):

@@ -173,6 +173,19 @@ def test_when_all_fail_the_next_start_tries_none(tmp_path, caplog):
     assert (found.source.value, found.configuration) == ("tuned", {"n": 3})
 
 
+def test_each_operation_that_fails_is_named(tmp_path, caplog):
+    """A line about the first one says nothing of the next one."""
+
+    def fails(x, *, n):
+        raise RuntimeError(f"no block {n}")
+
+    for name in ("one", "another"):
+        store = AutotuneStore(str(tmp_path), seeds=())
+        autotuned(configs=[{"n": 1}, {"n": 2}], name=name, store=store, tuner=QUICK)(fails).choose(jnp.ones(4))
+    said = [each.partition("(")[0] for each in caplog.messages if "every candidate failed" in each]
+    assert len(set(said)) == 2, caplog.messages
+
+
 def test_transient_failures_expire():
     """A lack of memory while running and a time-out are tried again after a day; what the compiler refuses is not."""
     now = time.time()
@@ -245,6 +258,17 @@ def test_the_journal_names_who_was_running(clean_environment):
     assert (set(both.crashed), both.suspicious) == ({"2"}, True)
     for damaged in (b"", b"\0" * 100, b"[]\nrr", json.dumps({"1": 1}).encode(), b'{"1": [1]}\n["ran"]\n'):
         assert found_after(damaged, runs)[0].crashed == {}
+
+
+def test_a_journal_of_another_process_is_not_written(clean_environment, tmp_path):
+    """Of two that tune one key, the second has no journal. A file that it opens has the number of the journal's."""
+    first, second = CandidateJournal("digest"), CandidateJournal("digest")
+    with (tmp_path / "next").open("wb"):
+        with second.running(2):
+            pass
+        second.close()
+    assert (tmp_path / "next").read_bytes() == b""
+    first.close()
 
 
 def test_a_candidate_that_works_only_under_jit(tmp_path, caplog):

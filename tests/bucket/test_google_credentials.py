@@ -14,7 +14,7 @@ from ejcache.bucket.gcs import GcsBucket
 from ejcache.bucket.gcsfs_bucket import GcsfsBucket
 from ejcache.bucket.google_credentials import Token, credentials_of, is_left_to_gcsfs
 from ejcache.bucket.retry import RetryPolicy
-from ejcache.errors import StorageCause, StoreRefusedError, StoreUnavailableError
+from ejcache.errors import StorageCause, StoreError, StoreRefusedError, StoreUnavailableError
 from ejcache.stores.opening import open_bucket
 
 PROGRAM = """
@@ -108,6 +108,20 @@ def test_credentials_that_gcsfs_has_kept(tmp_path, monkeypatch):
     (tmp_path / ".config/gcloud").mkdir(parents=True)
     (tmp_path / ".config/gcloud/application_default_credentials.json").write_text("{}")
     assert is_left_to_gcsfs() is False
+
+
+def test_gcsfs_looks_for_no_credentials_of_a_public_bucket(monkeypatch):
+    """It is told so: without a word it would show those of this host, which may be refused where nobody's are not."""
+    asked = []
+
+    def system(**options):
+        asked.append(options.get("token"))
+        raise PermissionError("this is all that is asked")
+
+    monkeypatch.setattr("gcsfs.core.GCSFileSystem", system)
+    with GcsfsBucket("bucket", anonymous=True) as bucket, pytest.raises(StoreError):
+        bucket.read("k")
+    assert set(asked) == {"anon"}
 
 
 def test_who_pays_is_said_by_gcsfs():

@@ -78,6 +78,17 @@ def test_an_answer_that_arrives_costs_nothing(retry_time):
     assert budget.left == 10.0
 
 
+def test_waits_at_the_same_time_count_once(retry_time):
+    """A program that reads many objects at once waits as long as its clock says, and not for each of them."""
+    outer = Budget(10.0)
+    budgets = [Budget(9.0, within=(outer,)) for _ in range(3)]
+    with budgets[0].waiting():
+        for each in budgets[1:]:
+            with each.waiting():
+                retry_time.sleep(2.0)
+    assert (outer.left, budgets[1].left) == (6.0, 6.0)
+
+
 def test_every_second_counts_while_others_wait(retry_time):
     """The other ranks of a program wait also while an answer arrives."""
     budget = Budget(6.5, every_second=True)

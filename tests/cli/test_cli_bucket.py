@@ -148,21 +148,27 @@ def test_prune_leaves_what_was_replaced_meanwhile(bucket, cache):
     assert name in bucket.objects()
 
 
-def test_the_order_that_is_stored(bucket):
-    """`evict=cost` is stored with the cache, and a dry run shows both orders by what journals say, reading no entry."""
+def test_the_order_that_is_stored(bucket, monkeypatch):
+    """A dry run shows both orders by what journals say, and reads no entry; the cache or a setting chooses one."""
+
+    def planned():
+        asked = ejcache("prune", "--dir", URL, "--max-size", "1kB", "-n", "--json")
+        return [(each["order"], each["chosen"], each["compile_seconds"]) for each in asked.json["orders"]]
+
     slow, quick = (key_text(name) for name in ("jit_slow", "jit_quick"))
     with open_store(URL) as store:
         store.put(slow, encoded(slow, seconds=2.0, size=800))
         store.put(quick, encoded(quick, seconds=0.5, size=800))
     with open_store(URL) as store:
         store.note_used(quick)
+    by_use, by_cost = ([("lru", lru, 2.0), ("cost", not lru, 0.5)] for lru in (True, False))
+    assert planned() == by_use
+    with monkeypatch.context() as patch:
+        patch.setenv("EJCACHE_EVICT", "cost")
+        assert planned() == by_cost
     assert ejcache("config", "set", "--dir", URL, "evict=cost").status == 0
     bucket.clear_requests()
-    dry = ejcache("prune", "--dir", URL, "--max-size", "1kB", "-n", "--json").json["orders"]
-    assert [(each["order"], each["chosen"], each["compile_seconds"]) for each in dry] == [
-        ("lru", False, 2.0),
-        ("cost", True, 0.5),
-    ]
+    assert planned() == by_cost
     assert not [request for request in bucket.requests if "jit_" in request.path]
     assert ejcache("config", "set", "--dir", URL, "evict=random").status == 2
 

@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+from archives import of_a_later_version
 from cli_helpers import Terminal, ejcache, fill, put
 
 from ejcache import prune
@@ -76,6 +77,15 @@ def test_a_spinner_while_storage_is_silent(monkeypatch):
             inner()
         advance()
     assert "reading" not in terminal.getvalue()
+
+
+def test_verify_counts_entries_of_a_later_version(cache):
+    """It cannot know whether they are intact, and says how many it has left alone."""
+    with LocalStore(cache) as store:
+        for info in list(store.entries())[:2]:
+            store.replace(info.key, of_a_later_version(store.peek(info.key)))
+    said = ejcache("verify", "--dir", cache)
+    assert (said.status, said.out.splitlines()[0]) == (0, "left 2 entries of another format version alone")
 
 
 def test_what_lies_beside_entries_is_not_counted(cache, tmp_path):

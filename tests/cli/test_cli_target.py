@@ -15,8 +15,9 @@ from jobs import run_job
 from other_host import pretend_other_host
 from pod import free_port
 
-from ejcache.errors import EntryCorruptError, EntryVersionError
-from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode
+from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError
+from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode, gathered_topology
+from ejcache.keys.xla_messages import edit, join, split
 
 PROGRAMS = ROOT / "tests" / "programs" / "elsewhere.py"
 COMMAND = "import sys, ejcache.cli.main; sys.exit(ejcache.cli.main.main())"
@@ -210,3 +211,12 @@ def test_what_a_target_differs_in_is_named(tmp_path):
         path.write_bytes(encode(target._replace(**changes)))
         done = ejcache("target", "diff", "pod", *cache, "--devices", "--json")
         assert (done.status, differing(done)) == (1, [component])
+
+
+@pytest.mark.parametrize("platform", ["gpu", "tpu"])
+def test_each_rank_of_an_accelerator_says_the_topology_of_all(platform):
+    """It is taken from one of them, where those of CPUs are put together; ranks that disagree make no target."""
+    real = (ROOT / "tests" / "data" / "h200_topology.bin").read_bytes()
+    assert gathered_topology([real, real], platform) == real
+    with pytest.raises(EjcacheError, match="different topologies"):
+        gathered_topology([real, edit(real, (9, 2, 8, 1, 21), lambda units: join(split(units)[1:]))], platform)

@@ -54,6 +54,7 @@ def one_sentence(said):
         (["config", "--dir", "nonsense://bucket"], ["--dir", "'nonsense://bucket'", "a directory"]),
         (["config", "set", "--dir", "nonsense://bucket", "max_size=1"], ["'nonsense://bucket'", "a directory"]),
         (["run", "--dir", "nonsense://bucket", __file__], ["--dir", "'nonsense://bucket'"]),
+        (["--dir", "nonsense://bucket", "tuned", "tune", "absent.py"], ["'nonsense://bucket'"]),
         (["run", "--min-compile-seconds", "soon", __file__], ["--min-compile-seconds", "'soon'", "seconds"]),
         (["prune", "jit_eval"], ["add --all"]),
         (["prune", "--all", "--name", "x"], ["leave out", "--name"]),

@@ -7,14 +7,15 @@ import threading
 from store_processes import in_fork
 
 from ejcache.coordination.leases import HeldLease, end_leases, lease_scheduler
+from ejcache.util.scheduler import Scheduler
 
 
 class SlowLease(HeldLease):
     """A lease whose removal takes as long as the test wants."""
 
-    def __init__(self):
+    def __init__(self, scheduler=lease_scheduler):
         self.began, self.may_end, self.deleted = threading.Event(), threading.Event(), False
-        super().__init__(600.0, lease_scheduler)
+        super().__init__(600.0, scheduler)
 
     def _beat(self):
         return True
@@ -45,3 +46,12 @@ def test_exit_waits_for_a_release_that_has_begun():
 
     # A fork has no leases of other tests.
     assert in_fork(exit_while_it_is_released) == (True, True)
+
+
+def test_a_release_for_which_no_thread_starts_is_made_at_once(monkeypatch):
+    """Python starts no thread any more when it finalizes: the lease must not stay until it expires."""
+    monkeypatch.setattr("ejcache.util.scheduler.start_daemon", lambda *_, **__: False)
+    lease = SlowLease(Scheduler())
+    lease.may_end.set()
+    lease.release()
+    assert lease.deleted

@@ -122,6 +122,13 @@ def test_of_other_scripts_only_without_one_of_the_same():
     assert Earlier([*starts(last), *others], Texts.none()).of_function(last).programs[0].key == "key-2"
 
 
+def test_code_that_changed_beside_a_version():
+    """Both are said where nobody has the texts: the version alone would send the reader to the wrong place."""
+    before, after = (program(number, f"digest-{number}", SIGNATURES[0], "ab"[number]) for number in range(2))
+    why = cause(after, Earlier(starts(before, after), Texts.none()))
+    assert [each.kind for each in why.differences] == ["jaxlib", "code"]
+
+
 def test_records_that_were_cut():
     """No sibling stands in for an earlier start that nobody remembers: it is said since when there are records."""
     first, second = (program(n, f"digest-{n}", SIGNATURES[0], "a") for n in (1, 2))
@@ -139,6 +146,16 @@ def test_a_log_knows_that_it_was_cut():
     log.append(b"y" * 150)
     assert log.is_cut()
     assert b"y" * 150 in list(log.lines())
+
+
+def test_a_log_is_of_this_user_alone(tmp_path, monkeypatch):
+    """It says which programs were run and where, so nobody else may look into the directories that are made for it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log = AppendedLog("private", limit=100)
+    log.append(b"x")
+    made = [each for each in (log.path, *log.path.parents) if each.is_relative_to(tmp_path / "cache")]
+    assert len(made) > 2
+    assert [each for each in made if each.stat().st_mode & 0o077] == []
 
 
 def test_two_that_are_equally_near_are_both_said():

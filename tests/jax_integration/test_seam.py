@@ -10,6 +10,7 @@ from forking import ForkedBeforeEjcache
 from helpers import SUPPORT, python_command, run_program
 
 from ejcache.jax_integration import in_charge, missing_parts
+from ejcache.jax_integration.seam import file_cache
 from ejcache.jax_integration.seam import patch as seam
 
 PROGRAM = """
@@ -69,6 +70,24 @@ def test_this_jax_is_as_expected():
     assert seam.mismatches() == []
     assert in_charge()[0] == "ours"
     assert missing_parts() == []
+
+
+def test_one_name_that_is_gone_is_told(monkeypatch):
+    """`ejcache doctor` says what a JAX does not give, even if that lacks one name alone."""
+    monkeypatch.delattr("jax._src.xla_bridge._init_backend")
+    (said,) = missing_parts()
+    assert said.endswith(": jax._src.xla_bridge._init_backend is gone")
+
+
+def test_a_function_of_jax_that_takes_more_is_not_replaced(monkeypatch):
+    """Where the store would work behind JAX's cache, JAX calls ours as its own function has to be called."""
+    assert file_cache.mismatches() == []
+
+    def get_file_cache(path: str, more: int) -> tuple[object, str]:
+        return more, path
+
+    monkeypatch.setattr("jax._src.compilation_cache.get_file_cache", get_file_cache)
+    assert any(each.startswith("get_file_cache takes something else") for each in file_cache.mismatches())
 
 
 @pytest.mark.parametrize("name", names(*WRAPPED, *OF_KEYS))

@@ -269,7 +269,7 @@ def kernel_bytes(place: str, value: float) -> bytes:
     return out.getvalue()
 
 
-def with_kernel(target: str, config) -> str:
+def with_kernel(target: str, config, *, metadata: bool = False) -> str:
     """Digest of a module with one custom call of this target and configuration."""
     module = parse(
         MAIN.format(
@@ -288,12 +288,12 @@ def with_kernel(target: str, config) -> str:
             if isinstance(config, dict)
             else ir.StringAttr.get(config)
         )
-    return digest_module(module).digest
+    return digest_module(module, metadata=metadata).digest
 
 
 @pytest.mark.parametrize("target", ["__gpu$xla.gpu.triton", "mosaic_gpu_v2"])
 def test_debug_locations_within_gpu_kernels_do_not_count(target):
-    """A kernel's module is stripped like the program's; its content, name and configuration count."""
+    """A kernel's module is stripped like the program's, unless metadata count; its content and configuration count."""
     import hashlib
 
     field = "ir" if "triton" in target else "module"
@@ -306,6 +306,7 @@ def test_debug_locations_within_gpu_kernels_do_not_count(target):
     quoted = f'"{target}"' if "$" in target else target
     first = with_kernel(quoted, config("a.py", 1))
     assert with_kernel(quoted, config("b.py", 1)) == first
+    assert len({with_kernel(quoted, config(place, 1), metadata=True) for place in ("a.py", "b.py")}) == 2
     different = [
         config("a.py", 2),
         config("a.py", 1, other="x"),
@@ -325,6 +326,8 @@ def test_debug_locations_within_tpu_kernels_do_not_count():
 
     first = with_kernel("tpu_custom_call", config(kernel_bytes("a.py", 1)))
     assert with_kernel("tpu_custom_call", config(kernel_bytes("b.py", 1))) == first
+    bodies = [config(kernel_bytes(place, 1)) for place in ("a.py", "b.py")]
+    assert len({with_kernel("tpu_custom_call", body, metadata=True) for body in bodies}) == 2
     apart = [config(kernel_bytes("a.py", 1), debug_locations=locations) for locations in ("AAAA", "BBBB")]
     assert with_kernel("tpu_custom_call", apart[0]) == with_kernel("tpu_custom_call", apart[1])
     different = [
