@@ -165,12 +165,16 @@ def test_each_marker_has_one_owner(tmp_path):
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"key": "k', b"[]", b"{}", b"\xff"])
+@pytest.mark.parametrize("torn", [b"", b'{"key": "k', b"[]", b"{}", b"\xff", None])
 def test_torn_markers_are_dropped(tmp_path, torn):
-    """A marker that was torn by a crash is dropped, and the others are adopted."""
+    """A marker that was torn by a crash, or is a pipe, is no marker, and the others are adopted."""
     in_fork(lambda: [PendingUploads(tmp_path).add(key, PUT) for key in ("a", "b")] and None)
     marker = min(path for path in tmp_path.glob("*/*") if path.parent.name != "present")
-    marker.write_bytes(torn)
+    if torn is None:
+        marker.unlink()
+        os.mkfifo(marker)
+    else:
+        marker.write_bytes(torn)
     assert len(list(PendingUploads(tmp_path).adopt())) == 1
 
 
