@@ -21,3 +21,18 @@ def fresh_process():
 def store(tmp_path):
     """A store of the test's own."""
     return AutotuneStore(str(tmp_path / "store"), refresh_seconds=0.0)
+
+
+@pytest.fixture(scope="session")
+def compiled_before(tmp_path_factory):
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(autouse=True)
+def compiled_once(jax_as_before, compiled_before):
+    """What another test has compiled is loaded: most of them measure the same few programs."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(compiled_before))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
