@@ -24,7 +24,7 @@ from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import RETRY_SECONDS, Record, Status, decode_record, encode_record
 
 PROGRAM = """
-import os, signal, sys, jax, jax.numpy as jnp
+import os, signal, sys, jax, jax.numpy as jnp, numpy as np
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune.measure.trial import WorkerThread
 
@@ -35,7 +35,7 @@ def run_impatiently(thread, function, *, timeout=None):
     # Little time for the one that hangs alone: the others may be slow, too, on a busy machine.
     (trial, *_) = getattr(function, "args", ()) or (None,)
     hangs = way.startswith("hang") and getattr(trial, "configuration", None) == {"n": 2}
-    return run(thread, function, timeout=1.0 if hangs else timeout)
+    return run(thread, function, timeout=0.3 if hangs else timeout)
 
 WorkerThread.run = run_impatiently
 
@@ -49,7 +49,7 @@ def ends(x):
     signal.pause()  # another thread may get the signal
 
 @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="hostile", store=store,
-           tuner=Tuner(workers=1, warmup=2))
+           tuner=Tuner(workers=1, warmup=2, rounds=8))
 def op(x, *, n):
     if n == 2 and way == "trace":
         tried("ran")
@@ -68,14 +68,15 @@ def op(x, *, n):
         raise RuntimeError(f"no block {n}")
     return x + 0 * n
 
-print("result", op(jnp.ones(4)).sum())
-record = store.find(op.key(jnp.ones(4)))
+x = np.ones(4, np.float32)
+print("result", np.asarray(op(x)).sum())
+record = store.find(op.key(x))
 print("record", record and [(c.configuration["n"], c.status.value) for c in record.record.candidates])
 """
 
 
 PREEMPTED = """
-import os, sys, jax, jax.numpy as jnp
+import os, sys, jax, jax.numpy as jnp, numpy as np
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 
 store, start = AutotuneStore(sys.argv[1], seeds=()), sys.argv[2]
@@ -88,14 +89,15 @@ def seen(x):
 def slowly(x):
     return x + 0 * jax.lax.fori_loop(0, 50_000, lambda _, y: jnp.sin(y) + 1, x)
 
-@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="preempted", store=store, tuner=Tuner(workers=1))
+@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="preempted", store=store, tuner=Tuner(workers=1, rounds=40))
 def op(x, *, n):
     if n == 3:
         raise RuntimeError("no such block")
     return jax.pure_callback(seen, x, x) if n == 2 else slowly(x)
 
-op(jnp.ones(4))
-record = store.find(op.key(jnp.ones(4))).record
+x = np.ones(4, np.float32)
+op(x)
+record = store.find(op.key(x)).record
 print(record.configuration, sorted((c.configuration["n"], c.status.value) for c in record.candidates))
 """
 

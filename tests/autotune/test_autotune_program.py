@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from cli_helpers import ejcache
+from forking import ForkedWithChildren
 
 from ejcache import autotune
 from ejcache.autotune import Source, Tuner, TuningPolicy, autotuned
@@ -190,7 +191,7 @@ def test_what_is_no_function_is_refused(store):
 
 PROGRAM = """
 import sys
-import jax, jax.numpy as jnp
+import jax, numpy as np
 from ejcache.autotune import Tuner, autotuned
 import neighbour
 
@@ -201,7 +202,7 @@ def own(x, *, n):
 if __name__ == "__main__":
     print("sizes", sys.argv[1:])
     for size in sys.argv[2:]:
-        jax.jit(lambda x: own(x) + neighbour.op(x))(jnp.ones(int(size)))
+        jax.jit(lambda x: own(x) + neighbour.op(x))(np.ones(int(size), np.float32))
     sys.exit(3 if sys.argv[1] == "--fail" else 0)
 """
 NEIGHBOUR = """
@@ -226,26 +227,26 @@ def program(tmp_path):
     return tmp_path / "scripts" / "train.py"
 
 
-def run_command(run_forked, tmp_path, *arguments, env=None):
+def run_command(run_python, tmp_path, *arguments, env=None):
     """`ejcache tune` in a process of its own; (exit status, JSON, standard error)."""
     command = ["tuned", "tune", "--json", "--dir", str(tmp_path / "place"), *map(str, arguments)]
     program = f"import sys; from ejcache.cli.main import main; sys.exit(main({command}))"
-    done = run_forked(program, env=env, check=False, timeout=400)
+    done = run_python(program, env=env, check=False, timeout=400, start=ForkedWithChildren)
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-def test_a_program_is_run_and_what_it_calls_is_tuned(run_forked, tmp_path, program):
+def test_a_program_is_run_and_what_it_calls_is_tuned(run_python, tmp_path, program):
     """The program runs with its own arguments and measures nothing; its calls are measured after, and only once.
 
     Calls of a program that fails are measured none the less, and the exit status is 1.
     """
     options = [program, "--sizes", "4"]
-    status, said, err = run_command(run_forked, tmp_path, *options)
+    status, said, err = run_command(run_python, tmp_path, *options)
     assert (status, said["tuned"], said["already"], said["failures"]) == (0, 2, 0, 0), err
     assert "sizes ['--sizes', '4']" in err
     assert {call["operation"] for call in said["tuned_calls"]} == {"own", "neighbour"}
     assert not (tmp_path / "place" / "autotune-recorded").exists()
-    status, said, err = run_command(run_forked, tmp_path, program, "--fail", "4", "8")
+    status, said, err = run_command(run_python, tmp_path, program, "--fail", "4", "8")
     assert (status, said["tuned"] >= 2, said["tuned"] + said["already"]) == (1, True, 4)
     assert "ended with status 3" in err
 

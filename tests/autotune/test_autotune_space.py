@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 from autotune_helpers import QUICK, key
 from cli_helpers import ejcache
+from forking import ForkedWithChildren
 from helpers import traced_memory
 from soak_turns import some
 
@@ -46,36 +47,34 @@ def searched(space, limit, rows=8):
     return search
 
 
-@pytest.mark.parametrize("values", [10, 1_000])
-def test_a_search_costs_the_same_in_every_space(values):
+def test_a_search_costs_the_same_in_every_space():
     """In one of a thousand million points as in one of a hundred million, and in one of more than an integer counts.
 
     A search holds the coordinates of 540 points at most, beside those that it has measured. A space has to have so many
     neighbours and random points to be compared: one of few values on each axis has less, and takes less memory.
     """
     counts, peaks = [], []
-    for size in (8, values):
+    for size in (8, 10, 1_000):
         checked = Counter()
         space = large(size, checked)
         searched(space, 8, rows=size)
         checked.clear()
         with traced_memory() as peak:
-            search = searched(space, 128, rows=4 * size // 5)
+            search = searched(space, 64, rows=4 * size // 5)
         peaks += peak
-        assert len(search.times) == 128
+        assert len(search.times) == 64
         counts.append(checked["calls"])
-    assert max(counts) < 5 * 128, counts
-    assert peaks[1] < 1.1 * peaks[0], peaks
-    assert min(search.times.values()) < 0.5 * search.times[canonical_json(space.default)]
+        assert min(search.times.values()) < 0.5 * search.times[canonical_json(space.default)]
+    assert max(counts) < 5 * 64, counts
+    assert max(peaks[1:]) < 1.1 * peaks[0], peaks
 
 
-@pytest.mark.parametrize("values", [10, 30])
-def test_constraints_that_refuse_most_of_an_axis_cost_little(values):
+def test_constraints_that_refuse_most_of_an_axis_cost_little():
     """The search knows least of what they refuse, and does not ask for it again and again."""
     checked = Counter()
     with traced_memory() as peak:
-        assert len(searched(large(values, checked), 128, rows=3 * values // 10).times) == 128
-    assert checked["calls"] < 12 * 128
+        assert len(searched(large(30, checked), 64, rows=9).times) == 64
+    assert checked["calls"] < 12 * 64
     assert peak[0] < 4e6
 
 
@@ -177,7 +176,7 @@ def test_a_candidate_says_where_it_came_from(tmp_path):
 
 
 PROGRAM = """
-import jax, jax.numpy as jnp
+import jax, numpy as np
 from ejcache.autotune import Space, Tuner, autotuned, implementations, powers_of_two
 
 blocks = Space(
@@ -195,15 +194,16 @@ def in_blocks(x, *, block, inner):
 def several(x): ...
 
 if __name__ == "__main__":
-    jax.jit(lambda x: in_blocks(x) + several(x))(jnp.ones(24))
+    jax.jit(lambda x: in_blocks(x) + several(x))(np.ones(24, np.float32))
 """
 
 
-def test_the_command_tunes_a_space_and_its_implementations(tmp_path, run_forked):
+def test_the_command_tunes_a_space_and_its_implementations(tmp_path, run_python):
     """`ejcache tune` finds the calls of both, and the constraints hold for what is measured."""
     (tmp_path / "program.py").write_text(PROGRAM)
     place = tmp_path / "place"
-    run_forked("from ejcache.cli.main import main; main()", "tuned", "tune", "--dir", place, "program.py")
+    command = "from ejcache.cli.main import main; main()"
+    run_python(command, "tuned", "tune", "--dir", place, "program.py", start=ForkedWithChildren)
     store = AutotuneStore(str(place), seeds=())
     records = {found.record.key.operation: found.record for found in store.records()}
     store.close()
