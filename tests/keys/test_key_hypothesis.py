@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 
 import pytest
+from forking import Forked
 from helpers import SUPPORT
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,13 +53,13 @@ def programs(draw):
 class Server:
     """A process that answers with the keys of the programs it is asked for."""
 
-    def __init__(self, history: str, directory: str, seed: str) -> None:
-        self._process = subprocess.Popen(
+    def __init__(self, history: str, directory: str, *, start: type[subprocess.Popen] = subprocess.Popen) -> None:
+        self._process = start(
             [sys.executable, SERVER, history, directory],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": seed},
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )
 
     def ask(self, program: dict) -> None:
@@ -80,7 +81,8 @@ class Server:
 def servers(tmp_path_factory):
     # One directory, since older versions of JAX have its path in their keys.
     directory = str(tmp_path_factory.mktemp("histories"))
-    made = [Server("plain", directory, "1"), Server("eventful", directory, "2")]
+    # Two interpreters, each with a random seed of its hashes.
+    made = [Server("plain", directory, start=Forked), Server("eventful", directory)]
     yield made
     for server in made:
         server.close()

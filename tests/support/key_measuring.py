@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
-from helpers import ROOT, variables_to_clear
+from forking import Forked
+from helpers import ROOT, run_program, variables_to_clear
 
 sys.path.insert(0, str(ROOT / "tools"))
 from pod import run_pod
@@ -296,17 +297,10 @@ def _case(case: Case) -> dict[str, Any]:
 def _communicate(
     python: list[str], mode: str, orders: str, scratch: Path, env: dict[str, str | None] | None = None
 ) -> list[Any]:
-    environment = {name: value for name, value in os.environ.items() if name not in variables_to_clear(os.environ)}
+    environment: dict[str, str | None] = dict.fromkeys(variables_to_clear(os.environ))
     environment |= {"JAX_PLATFORMS": "cpu", "HOME": str(scratch / "home")}
     environment |= {name: value for name, value in (env or {}).items() if value is not None}
-    done = subprocess.run(
-        [sys.executable, *python, str(PROBE), mode],
-        input=orders,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, *python, PROBE, mode]
+    start = Forked if mode == "SERVER" else subprocess.Popen
+    done = run_program(command, env=environment, input=orders, timeout=280, start=start)
     return [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
