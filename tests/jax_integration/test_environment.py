@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 from capabilities import require
-from forking import Forked, ForkedWithChildren, forked_commands
+from forking import Forked, ForkedBeforeEjcache, ForkedWithChildren, forked_commands
 
 import ejcache
 
@@ -133,7 +133,7 @@ def test_one_stands_for_the_default_directory(run_way, clean_environment):
 def test_unset_or_false_enables_nothing(value, run_way):
     """Nothing of the package is imported by a process that does not ask for it."""
     before = "jax.devices()\nimport sys\nassert 'ejcache_jax_plugin' in sys.modules and 'ejcache' not in sys.modules"
-    assert run_way("the process itself", env={"EJCACHE": value}, before=before) == "None"
+    assert run_way("the process itself", env={"EJCACHE": value}, before=before, start=ForkedBeforeEjcache) == "None"
 
 
 def test_false_keeps_ejit_from_enabling_the_cache(run_way):

@@ -19,7 +19,7 @@ def keep(value):
     results.extend(np.asarray(leaf) for leaf in jax.tree.leaves(value))
 
 
-x = jnp.arange(64.0).reshape(8, 8) / 64
+x = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
 mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
 backwards = Mesh(np.array(jax.devices())[::-1].reshape(4, 2), ("a", "b"))
 
@@ -53,8 +53,8 @@ def scaled(x, factor):
     return x * factor
 
 
-keep(scaled(x + 0, 2))
-keep(scaled(x + 0, 3))
+keep(scaled(jax.device_put(x.copy()), 2))
+keep(scaled(jax.device_put(x.copy()), 3))
 keep(jax.jit(lambda x: jax.lax.scan(lambda c, row: (c + row, c * row), jnp.zeros(8), x))(x))
 keep(jax.jit(lambda x: jax.lax.while_loop(lambda c: c[0, 0] < 10, lambda c: c + jax.jit(jnp.abs)(c) + 1, x))(x))
 keep(jax.jit(lambda x: jnp.sort(x, axis=0))(x))
