@@ -6,7 +6,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import pytest
 from forking import ForkedBeforeEjcache
 from helpers import run_program
 
@@ -30,14 +29,11 @@ assert float(jax.jit(lambda x: x + 1)(np.float32(41))) == 42
 """
 
 
-@pytest.mark.parametrize("moment", ["after enable", "after a hit"])
-def test_a_program_whose_package_is_removed_compiles_on(tmp_path, moment):
+def test_a_program_whose_package_is_removed_compiles_on(tmp_path):
     """What can't be imported any more is done without: the program computes what it does without a cache."""
     package = tmp_path / "installed" / "ejcache"
-    for when in ("never", moment):
-        shutil.copytree(
-            Path(ejcache.__file__).parent, package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-        )
-        command = [sys.executable, "-c", PROGRAM, when, tmp_path / "cache", package]
+    for moment in ("never", "after enable", "after a hit"):
+        shutil.copytree(Path(ejcache.__file__).parent, package, dirs_exist_ok=True)
+        command = [sys.executable, "-c", PROGRAM, moment, tmp_path / "cache", package]
         environment = {"PYTHONPATH": str(package.parent), "EJCACHE_PRELOAD": "0"}
         run_program(command, env=environment, start=ForkedBeforeEjcache)

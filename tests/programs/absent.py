@@ -94,9 +94,10 @@ def programs(devices):
 
 
 def warm(devices, number):
-    """Compiles the first of them; their outcomes."""
+    """Compiles the first of them; their outcomes, and their keys."""
     found = list(programs(devices).items())[:number]
-    return {"outcomes": {name: ejcache.warm(function, *shapes).outcome for name, (function, shapes) in found}}
+    outcomes = {name: ejcache.warm(function, *shapes).outcome for name, (function, shapes) in found}
+    return {"outcomes": outcomes, **keys(devices, number)}
 
 
 def measured(devices, number):
