@@ -18,8 +18,8 @@ WIDTH = 100
 HEAD = """\
 # The command line
 
-`ejcache` works on a cache of compiled programs, and `ejcache tuned` on a store of tuned configurations, with the same
-words:
+`ejcache` works on a cache of compiled programs, and `ejcache tuned` on stored configurations of kernels (*tuned
+records*), with the same words:
 
 | | entries: `ejcache …` | tuned records: `ejcache tuned …` |
 |---|---|---|
@@ -73,7 +73,8 @@ whose names match. Entries of JAX's own cache in the same directory or bucket do
 3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least
    recently used entries first. With `EJCACHE_EVICT=cost`, `prune` removes first the entries that save the fewest
    seconds for their bytes and uses. If a program has an entry that was compiled with a PGLE profile and an entry that
-   was compiled without one, `prune` removes the entry without the profile first. `--dry-run` prints both orders.
+   was compiled without one, `prune` removes the entry without the profile first. `--dry-run` prints what
+   `evict=lru` and `evict=cost` would remove.
 
 `--old-versions` compares the versions and native libraries in an entry's key with those of the newest entry of the
 same platform. An entry with others counts as old. If hosts with different versions share a cache, `--old-versions`
@@ -88,9 +89,9 @@ does not remove entries of JAX's own cache in the same directory.
 
 ## Exit status of `verify`
 
-0: no entry is damaged, or `--fix` has repaired all damage. 1: an entry is damaged, or could not be repaired. If
-another version of ejcache wrote an entry in a format that this version cannot read, `verify` counts the entry and does
-not change it.
+`ejcache verify` exits with 0 if no entry is damaged, or if `--fix` has repaired all damage. Otherwise it exits with 1.
+If another version of ejcache wrote an entry in a format that this version cannot read, `verify` counts the entry and
+does not change it.
 """
 
 

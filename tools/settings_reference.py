@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 _PAGE_HEAD = """\
 # Settings
 
-`ejcache config` shows the settings of this page, with their current values and where each value came from.
+`ejcache config` shows the settings of this page, with their current values and where each value came from. An *entry* is
+one compiled program in the cache. PGLE is JAX's profile-guided compilation on GPUs.
 
 ## Where a value comes from
 
@@ -46,8 +47,7 @@ A configuration file is a TOML file with lines such as `max_size = "50GB"`. A li
 page, or of its JAX flag, and a value. `ejcache config set max_size=50GB` writes such a line, and
 `ejcache config unset max_size` removes it. With `--to host`, these two commands change the host's configuration file.
 `ejcache config get max_size` prints the value that counts. ejcache does not read a configuration file that other users
-can write to. A configuration file cannot set the flags of PGLE (profile-guided compilation), because JAX reads these
-flags itself.
+can write to. A configuration file cannot set the flags of PGLE, because JAX reads these flags itself.
 
 ## How values are written
 

@@ -73,7 +73,7 @@ ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10Gi
 
 
 class EjcacheError(Exception):
-    """The base class of all exceptions that ejcache raises."""
+    """The base class of the exceptions that ejcache defines."""
 
 
 class UsageError(EjcacheError, ValueError):
@@ -199,7 +199,7 @@ class StoreError(EjcacheError, OSError):
 
 
 class StoreReadOnlyError(StoreError):
-    """The program tried to write to a store that it may only read."""
+    """The program tried to write to a cache that it may only read."""
 
 
 class StoreTooSmallError(StoreError):

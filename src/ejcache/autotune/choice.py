@@ -17,7 +17,7 @@ class ConfigurationMissingError(EjcacheError, LookupError):
     """A kernel without a tuned configuration was called, and the tuning policy `error` forbids the default one.
 
     Attributes:
-        key: decides which tuned record the call uses, such as by the shapes and data types of its arrays.
+        key: the tuning key of the call, which by default has the shapes and data types of its arrays.
         nearest: the most similar tuning key that has a record, or None.
         reason: why ejcache did not measure the call, or an empty text.
         differences: the parts in which `key` and `nearest` differ: the name of each part, with both values.

@@ -285,7 +285,7 @@ class Settings:
     explain_misses: bool = setting(False, "log the reason for every miss", flag="jax_explain_cache_misses")
     check_contents: bool = setting(
         False,
-        "compile again what was loaded from the cache, once for each key, and compare the two programs",
+        "once for each program that was loaded from the cache, compile it again and compare the two",
         flag="jax_compilation_cache_check_contents",
     )
     compare: bool = setting(
