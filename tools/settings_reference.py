@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _PAGE_HEAD = """\
 # Settings
 
-`ejcache config` shows the settings of this page, with their current values and where each value came from. An *entry* is
-one compiled program in the cache. PGLE is JAX's profile-guided compilation on GPUs.
+`ejcache config` shows the settings of this page, with their current values and where each value came from. An *entry*
+is one compiled program in the cache. PGLE is JAX's profile-guided compilation on GPUs.
 
 ## Where a value comes from
 
