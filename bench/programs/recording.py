@@ -15,7 +15,7 @@ import numpy as np
 
 import ejcache
 from ejcache.jax_integration.compilation import Compilation
-from ejcache.jax_integration.seam import watching
+from ejcache.jax_integration.seam import durations
 from ejcache.journal.recorder import Recorder, recorder
 
 spent = {"seconds": 0.0, "calls": 0}
@@ -25,8 +25,8 @@ _PARTS: list[tuple[Any, str, Any]] = [
     (Recorder, "add", lambda *_, **__: None),
     (Recorder, "write", lambda *_, **__: None),
     (Compilation, "spent", lambda _self, _phase, began: began),
-    (watching, "take_durations", dict),
-    (watching, "_note_duration", lambda *_, **__: None),
+    (durations, "take_durations", dict),
+    (durations, "_note_duration", lambda *_, **__: None),
 ]
 """What records, and what takes its place where nothing is recorded."""
 

@@ -14,8 +14,8 @@ PROVEN: Final = ("0.10", "0.11", "0.12")
 NEEDED: Final = f"JAX {PROVEN[0]} to {PROVEN[-1]}"
 _PARTS: Final = (
     *("arguments", "autotune.tracing", "backends", "calling_line", "compilation_watch", "compiling"),
-    *("coordination_service", "flags", "kernel_dialects", "pickling", "topologies", "trace_settings", "tracebacks"),
-    "watching",
+    *("flags", "job", "kernel_dialects", "pickling", "topologies", "trace_settings", "tracebacks"),
+    "registered_functions",
 )
 """The modules of the seam that have a `PART`."""
 

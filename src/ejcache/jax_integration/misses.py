@@ -32,9 +32,9 @@ from ejcache.jax_integration.pgle import choose_compiled, share_profile_without_
 from ejcache.jax_integration.progress import progress_of
 from ejcache.jax_integration.publishing import Publisher
 from ejcache.jax_integration.ranks.share_binary import receive, send
-from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import coordination_client
+from ejcache.jax_integration.seam.job import process_index
 from ejcache.keys.key import PGLE, PLAIN, parse_any_key
 from ejcache.settings.table import Floors
 
@@ -286,7 +286,7 @@ class MissedPrograms:
         """
         ranks = compilation.forbidden_on
         if is_forbidden() if ranks is None else ranks:
-            where = "here" if not ranks or seam_backends.process_index() in ranks else f"on rank {ranks[0]}"
+            where = "here" if not ranks or process_index() in ranks else f"on rank {ranks[0]}"
             never = Skip.CALLBACK if compilation.holds_callbacks else None
             raise self._publisher.refusal(compilation, never, where)
 

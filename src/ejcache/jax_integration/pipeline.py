@@ -30,8 +30,9 @@ from ejcache.jax_integration.lowering.key import alternative_key, make_key
 from ejcache.jax_integration.seam import backends as seam_backends
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.calling_line import caller
+from ejcache.jax_integration.seam.durations import take_durations
+from ejcache.jax_integration.seam.job import process_index, processes_of_job
 from ejcache.jax_integration.seam.patch import CacheAnswer
-from ejcache.jax_integration.seam.watching import take_durations
 from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import recorder
 from ejcache.keys.key import CROSS
@@ -100,7 +101,7 @@ class Compiler:
             self.preloader.close()
 
     def _meet_ranks(self, _: Any) -> None:
-        if seam_backends.processes_of_job() > 1:
+        if processes_of_job() > 1:
 
             def greet_ranks() -> None:
                 from ejcache.jax_integration.ranks.agreement import agreement_of_job  # the door to the ranks of a job
@@ -331,7 +332,7 @@ class Compiler:
         settings, platform = self._last or (self.settings(), "")
         chosen = {name: str(display_value(value)) for name, value in settings.chosen().items()}
         versions = {"jax": jax.__version__, "jaxlib": seam.jaxlib_version(), "platform": platform}
-        rank, ranks = seam_backends.process_index(), seam_backends.processes_of_job()
+        rank, ranks = process_index(), processes_of_job()
         return {"rank": rank, "ranks": ranks, "versions": versions, "settings": chosen}
 
     def _xla_caches(self, backend: Any) -> dict[str, str]:
@@ -388,7 +389,7 @@ def _compilation(
     participants = list(call.devices.flat)
     devices_absent = not seam.can_load(call.backend)
     # The processes of absent devices take no part in compiling for them.
-    here, involved = seam_backends.process_index(), {each.process_index for each in participants}
+    here, involved = process_index(), {each.process_index for each in participants}
     return Compilation(
         key=key,
         settings=settings,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cpu_threads, native_libraries
 from ejcache.jax_integration.seam import patch as seam
-from ejcache.jax_integration.seam.watching import registered
+from ejcache.jax_integration.seam.registered_functions import registered
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
 from ejcache.keys.key import PGLE, PLAIN, PROFILING, CacheKey
 from ejcache.keys.xla_messages import canonical_options, canonical_topology

@@ -1,7 +1,7 @@
 """Python functions that take part when XLA compiles a program: the component of the key that names them, or why the
 program has no key.
 
-`seam/watching.py` knows what is registered with JAX.
+`seam/registered_functions.py` knows what is registered with JAX.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ejcache.cache.reasons import Skip
-from ejcache.jax_integration.seam.watching import own_batch_targets, registered
+from ejcache.jax_integration.seam.registered_functions import own_batch_targets, registered
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.lowering.module_digest import ModuleDigest
-    from ejcache.jax_integration.seam.watching import RegisteredFunctions
+    from ejcache.jax_integration.seam.registered_functions import RegisteredFunctions
 
 _PARTITIONING: Final = (
     "uses custom_partitioning, whose Python function has no identity outside this process, so it is compiled anew "

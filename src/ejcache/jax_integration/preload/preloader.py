@@ -42,6 +42,7 @@ from ejcache.jax_integration.preload.run_profile import (
     merge,
 )
 from ejcache.jax_integration.seam import backends as seam
+from ejcache.jax_integration.seam.job import processes_of_job
 from ejcache.keys.key import run_profile_key
 from ejcache.keys.xla_messages import without_cache_paths
 from ejcache.stores.base import two_tiers
@@ -472,7 +473,7 @@ def _is_wanted(settings: Settings) -> bool:
         # These two want to see what is stored, and the request for it to be made.
         and not settings.check_contents
         and not settings.recompile_force
-        and seam.processes_of_job() == 1
+        and processes_of_job() == 1
         and not seam.frees_clients_at_once()
     )
 

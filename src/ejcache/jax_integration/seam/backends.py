@@ -1,5 +1,4 @@
-"""JAX's backends: when JAX has made one, which process of a job it belongs to, and what loads an executable ahead of
-JAX's own request. A part of the seam.
+"""Tells when JAX has made a backend, and loads executables on it ahead of JAX's own request. A part of the seam.
 
 JAX makes its backends in `jax._src.xla_bridge.backends`, under a lock, by a call of `_init_backend` for each platform.
 That function is replaced by one that tells the watchers of the result, so that nobody here ever asks for a backend:
@@ -30,12 +29,11 @@ if TYPE_CHECKING:
 PART: Final = Part(
     "preload",
     {
-        "jax._src.distributed": ("global_state",),
+        "jax._src.distributed": ("global_state",),  # what a job is not known to span is not loaded ahead
         "jax._src.xla_bridge": ("_init_backend",),
         "jax._src.lib.xla_client": ("CompileOptions", "DeviceList"),
     },
 )
-jax_distributed = PART.module("jax._src.distributed")
 xla_bridge = PART.module("jax._src.xla_bridge")
 xla_client = PART.module("jax._src.lib.xla_client")
 
@@ -146,16 +144,3 @@ def load_ahead(client: Any, serialized: bytes, options: bytes, devices: Sequence
     from ejcache.jax_integration.seam.patch import load_executable  # the door to JAX whose names fit
 
     return load_executable(serialized, placement), placement.devices
-
-
-def processes_of_job() -> int:
-    """Return how many processes the job has that this one has joined by `jax.distributed`; 1 in a program of one."""
-    state = getattr(jax_distributed, "global_state", None)
-    if state is None or state.client is None:
-        return 1
-    return int(state.num_processes or 1)
-
-
-def process_index() -> int:
-    """Return the index of this process in its job; 0 in a program of one process."""
-    return int(getattr(getattr(jax_distributed, "global_state", None), "process_id", 0) or 0)

@@ -12,12 +12,8 @@ from typing import Any, Final, NamedTuple
 import jax
 
 from ejcache.errors import StoreUnavailableError
-from ejcache.jax_integration.seam.backends import process_index, processes_of_job
-from ejcache.jax_integration.seam.parts import Part
+from ejcache.jax_integration.seam.job import PART, jax_distributed, process_index, processes_of_job
 from ejcache.util.log import LONG_WAIT, say_waiting
-
-PART: Final = Part("agreement of the processes of a job", {"jax._src.distributed": ("global_state",)})
-jax_distributed = PART.module("jax._src.distributed")
 
 
 def initialize_job() -> None:

@@ -34,7 +34,7 @@ from jaxlib.mlir import ir
 
 from ejcache.jax_integration import own_failures
 from ejcache.jax_integration.compilation import KeyRequest, Placement
-from ejcache.jax_integration.seam import watching
+from ejcache.jax_integration.seam import durations, registered_functions
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
 from ejcache.util.late_patches import is_patched_late
 from ejcache.util.log import warn_once
@@ -257,7 +257,8 @@ def install(hooks: CompileCache) -> None:
             _replace(jax_compiler, "monitoring", _Monitoring(jax_compiler.monitoring))
         logging.getLogger(jax_compiler.__name__).addFilter(_leave_out_untrue)
         register_our_frames()
-        watching.watch()
+        registered_functions.watch()
+        durations.listen()
         _keep_jax_cache_closed()
 
 
@@ -270,7 +271,8 @@ def uninstall() -> None:
             setattr(module, name, function)
         _originals.clear()
         logging.getLogger(jax_compiler.__name__).removeFilter(_leave_out_untrue)
-        watching.unwatch()
+        registered_functions.unwatch()
+        durations.stop()
         jax_cache.reset_cache()
 
 

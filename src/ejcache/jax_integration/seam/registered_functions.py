@@ -1,5 +1,4 @@
-"""What is noted of JAX while ejcache is enabled: what a program registers that acts when XLA compiles, and how long JAX
-traces and lowers. A part of the seam.
+"""Notes, while ejcache is enabled, the Python functions that a program registers with JAX to act when XLA compiles.
 
 The lowered module does not show what is registered. XLA keeps these registries in C++ and lists none of them. So the
 Python functions that fill them are replaced by ones that also note what is registered. Some things are known of what
@@ -12,9 +11,6 @@ was registered before:
 
 docs/keys.md lists the other registries, and why they need nothing.
 
-JAX tells listeners (`jax.monitoring`) how long it traced and lowered a program, in the thread that does it, after it
-has done it. A program that removes all listeners loses the two numbers.
-
 Read for this: jax and jaxlib 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `xla_transform.py`, `ffi.py`,
 `custom_partitioning.py`, `xla_bridge.py`, `lax/linalg.py`; XLA's `xla_transform.cc` and
 `custom_call_batch_partitioner.cc`.
@@ -22,15 +18,11 @@ Read for this: jax and jaxlib 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `xla_tr
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import sys
-import threading
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
-
-import jax
 
 from ejcache.jax_integration.seam.parts import Part
 
@@ -93,7 +85,6 @@ PART: Final = Part(
 jax_lib = PART.module("jax._src.lib")
 xla_bridge = PART.module("jax._src.xla_bridge")
 xla_client = PART.module("jax._src.lib.xla_client")
-jax_monitoring = PART.module("jax._src.monitoring")
 
 _REGISTER: Final = "register_xla_transform"
 _BATCHED: Final = "register_custom_call_as_batch_partitionable"
@@ -125,7 +116,7 @@ _originals: dict[tuple[Any, str], Any] = {}
 
 
 def watch() -> None:
-    """Note from now on what is registered and what takes how long, and find out what was registered before."""
+    """Note from now on what is registered, and find out what was registered before."""
     global _seen
     _seen = RegisteredFunctions()
     registering = getattr(sys.modules.get("jax._src.xla_transform"), "register_hlo_module_transformation", None)
@@ -143,22 +134,13 @@ def watch() -> None:
     for name in (_BATCHED, _PARTITIONED):
         if hasattr(xla_client, name):
             _replace(xla_client, name)
-    jax.monitoring.register_event_duration_secs_listener(_note_duration)
 
 
 def unwatch() -> None:
-    """Put JAX's functions back, and measure nothing any more."""
+    """Put JAX's functions back."""
     for (module, name), original in _originals.items():
         setattr(module, name, original)
     _originals.clear()
-    own = getattr(jax_monitoring, "unregister_event_duration_listener", None) or getattr(
-        jax_monitoring,
-        "_unregister_event_duration_listener_by_callback",
-        None,  # before JAX 0.8
-    )
-    with contextlib.suppress(AssertionError, ValueError):  # the program has removed all listeners
-        if own is not None:
-            own(_note_duration)
 
 
 def registered() -> RegisteredFunctions:
@@ -195,27 +177,3 @@ def _note_registration(function: str, arguments: tuple[Any, ...], named: Mapping
 def _passes_module() -> Any:
     """Return None in a jaxlib that has no such passes, before 0.10.2."""
     return getattr(jax_lib, "_xla", None)
-
-
-# -- durations -----------------------------------------------------------------------------------------------------
-
-
-_PHASES: Final = {
-    "/jax/core/compile/jaxpr_trace_duration": "traced",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowered",
-}
-
-_here: Final = threading.local()
-"""What this thread has measured since its last program, `seconds`."""
-
-
-def take_durations() -> dict[str, float]:
-    """Take the seconds in which this thread last traced and lowered a program."""
-    found: dict[str, float] = vars(_here).pop("seconds", {})
-    return found
-
-
-def _note_duration(event: str, duration: float, **_: Any) -> None:
-    phase = _PHASES.get(event)
-    if phase is not None:
-        vars(_here).setdefault("seconds", {})[phase] = duration
