@@ -242,7 +242,7 @@ def _advice() -> dict[str, float]:
 def _at_most(n: int) -> Iterator[None]:
     """Fail the test if one function is compiled or loaded more than n times in this block, and say what to change."""
     from ejcache.history.guard import CompilationCounts, described, known
-    from ejcache.history.program import is_of_jax
+    from ejcache.history.recorded_program import is_of_jax
     from ejcache.journal.recorder import watch
 
     beyond: dict[str, tuple[Any, int]] = {}

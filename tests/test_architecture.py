@@ -85,7 +85,7 @@ INNER_LEVELS = {
         "notes": 0,
         "warned": 0,
         "trees": 1,
-        "call": 1,
+        "call_data": 1,
         "word": 1,
         "function": 1,
         "start": 1,
@@ -103,12 +103,12 @@ INNER_LEVELS = {
         "host_log": 0,
         "definitions": 0,
         "known_entries": 0,
-        "text": 1,
-        "environment": 1,
-        "program": 2,
+        "program_text": 1,
+        "environment_difference": 1,
+        "recorded_program": 2,
         "padding": 3,
         "difference": 3,
-        "earlier": 3,
+        "nearest_program": 3,
         "causes": 4,
         "why": 5,
         "findings": 5,
@@ -143,7 +143,7 @@ SEAMS = {
     "aiobotocore": ["bucket/s3.py"],
     "azure": ["bucket/azure.py"],
     "botocore": ["bucket/s3.py"],
-    "diskcache": ["stores/local/order.py", "stores/local/hints.py"],
+    "diskcache": ["stores/local/order.py", "stores/local/transaction.py"],
     "filelock": ["util/locks.py"],
     "fsspec": ["bucket/*.py"],
     "gcsfs": ["bucket/gcsfs_bucket.py"],
@@ -383,7 +383,7 @@ def test_the_core_imports_no_room_above_it(run_python, tmp_path):
 def test_one_module_imports_diskcache():
     """The local order has one seam, not several; its changes name the type."""
     assert [path for path, source in modules().items() if re.search(r"\b(?:import|from) diskcache\b", source)] == [
-        "stores/local/hints.py",
+        "stores/local/transaction.py",
         "stores/local/order.py",
     ]
 

@@ -195,7 +195,7 @@ def _journals(context: Context, outcome: Outcome, home: Path) -> None:
     """An hour of a process that uses two of a thousand entries every second, by a clock that is moved on."""
     from ejcache.bucket.files import FileBucket
     from ejcache.journal.format import JOURNALS
-    from ejcache.maintenance.scheduler import attach
+    from ejcache.maintenance.pass_scheduler import attach
     from ejcache.stores.memory import MemoryStore
     from ejcache.stores.shared.store import SharedStore
     from ejcache.stores.tiered.store import TieredStore

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from ejcache.history.causes import cause
-from ejcache.history.earlier import Earlier, Texts
+from ejcache.history.nearest_program import Earlier, Texts
 from ejcache.journal.line import HIT, STORED, AppendedLog, ProgramRecord
 from ejcache.journal.start_records import Process, StartRecord
 

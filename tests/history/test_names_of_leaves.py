@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ejcache
-from ejcache.history.text import read_text, rename_arguments
+from ejcache.history.program_text import read_text, rename_arguments
 from ejcache.jax_integration.publishing import rename_details
 
 HALF = jnp.bfloat16

@@ -21,7 +21,7 @@ from ejcache.jax_integration.lowering.platform_toolchain import (
     cpu_features,
     native_files,
 )
-from ejcache.keys.libraries import content_digest, file_digest
+from ejcache.keys.file_digests import content_digest, file_digest
 
 
 def library_digest(paths, *, memo=None):
@@ -86,7 +86,7 @@ def test_the_memo_saves_reading(library, tmp_path):
 
 def test_the_memo_forgets_the_environments_that_are_oldest(tmp_path, monkeypatch):
     """Where each job makes an environment at a path of its own, no start has to read what all the others have left."""
-    monkeypatch.setattr("ejcache.keys.libraries._MOST_REMEMBERED", 4)
+    monkeypatch.setattr("ejcache.keys.file_digests._MOST_REMEMBERED", 4)
     memo = tmp_path / "memo.json"
     environments = []
     for name in ("z-first", "b", "c"):  # not in the order of their names
@@ -105,7 +105,7 @@ def test_the_memo_forgets_the_environments_that_are_oldest(tmp_path, monkeypatch
 
 def test_one_environment_of_more_libraries_than_are_remembered_is_remembered(tmp_path, monkeypatch):
     """What is fresh is never left out."""
-    monkeypatch.setattr("ejcache.keys.libraries._MOST_REMEMBERED", 1)
+    monkeypatch.setattr("ejcache.keys.file_digests._MOST_REMEMBERED", 1)
     libraries = [tmp_path / "a.so", tmp_path / "b.so"]
     for path in libraries:
         write(path, b"one")

@@ -105,7 +105,7 @@ def test_a_copy_that_keeps_the_times_is_read(installed, tmp_path, monkeypatch):
     os.utime(other, (THEN - 1, THEN - 1))
     shutil.copy2(other, installed.library)
     at_once = installed.digest()[0]
-    monkeypatch.setattr("ejcache.keys.libraries._CHANGED_AFTER", -1.0)  # as if it was changed a minute later
+    monkeypatch.setattr("ejcache.keys.file_digests._CHANGED_AFTER", -1.0)  # as if it was changed a minute later
     assert installed.is_read()
     assert installed.digest()[0] != at_once
 

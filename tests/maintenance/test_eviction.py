@@ -21,7 +21,7 @@ from ejcache.errors import StoreReadOnlyError, StoreUnavailableError
 from ejcache.journal.format import JOURNALS, SNAPSHOT, encode_journal
 from ejcache.maintenance.eviction import BucketScan, EvictionPass, run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.maintenance.scheduler import MaintenanceScheduler, attach
+from ejcache.maintenance.pass_scheduler import MaintenanceScheduler, attach
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore

@@ -17,9 +17,9 @@ from capabilities import needs
 from cli_helpers import Terminal, ejcache
 from helpers import ROOT, line_of, run_program
 
-from ejcache.history.earlier import Earlier
 from ejcache.history.findings import Advice, Saving, SmallerFindings
 from ejcache.history.host_log import remember_program
+from ejcache.history.nearest_program import Earlier
 from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.journal.start_records import Process, StartRecord, beginning_of, read_starts

@@ -19,7 +19,7 @@ import ejcache
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
 from ejcache.reuse import start
-from ejcache.reuse.call import call_data
+from ejcache.reuse.call_data import call_data
 from ejcache.reuse.word import Word
 from ejcache.values.plain_data import NotWholeError
 

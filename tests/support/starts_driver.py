@@ -52,7 +52,7 @@ def run(start: Start, place: Path) -> None:
 def causes(case: Case) -> list[dict[str, Any]]:
     """What `ejcache why` says of each miss of the last start of the case's function, in their order."""
     from ejcache.history.causes import cause
-    from ejcache.history.earlier import Earlier
+    from ejcache.history.nearest_program import Earlier
     from ejcache.journal.line import HIT
     from ejcache.journal.start_records import read_starts
 
@@ -67,7 +67,7 @@ def findings() -> list[dict[str, Any]]:
     import time
 
     from ejcache.history.advise import advise
-    from ejcache.history.text import SourceFiles
+    from ejcache.history.program_text import SourceFiles
     from ejcache.journal.start_records import read_starts
 
     sources = SourceFiles(until=time.time() + 3600)

@@ -1,4 +1,4 @@
-"""How much shorter hits made a process, and how long its compilations were, although threads do both at once.
+"""Adds up how long a process compiled, and how much shorter hits made it, although threads do both at once.
 
 Within a thread the seconds add up. Over threads the length of their union counts: eight threads that compile for ten
 seconds at the same time keep the program waiting for ten seconds, not for eighty. So each hit is put where its

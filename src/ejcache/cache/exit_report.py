@@ -1,4 +1,4 @@
-"""The report at exit: one line for a person, or JSON for a machine, of what the caches of this process did.
+"""Reports at exit what the caches of this process did: one line for a person, or JSON for a machine.
 
 `jax_integration` calls `include` for each cache that an activation opens; a process that enabled none prints nothing.
 `ejcache run` reports for all processes together (`report_run`), and tells them not to report themselves.

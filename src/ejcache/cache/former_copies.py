@@ -1,4 +1,4 @@
-"""The copies that this host has of a shared cache from epochs that are over: nobody looks there, so they go.
+"""Removes the copies that this host has of a shared cache from epochs that are over.
 
 So do the pending uploads of these epochs that dead processes have left.
 

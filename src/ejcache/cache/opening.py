@@ -1,4 +1,4 @@
-"""Opens the store of a compilation cache at its location, behind a local tier on this host if that is remote."""
+"""Opens a cache at its location: its store, behind a local tier if it is remote, and its single flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens the store of a cache on storage that hosts share, behind a local tier on this host, and watches its policy.
+"""Opens a shared store behind a local tier on this host, at the place that the policy of the cache names.
 
 Both tiers are opened at the place that the policy of the cache names (`stores.epochs`). Until this host has read the
 policy, its copies are the whole cache: nothing is asked of shared storage but that.
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.bucket.breaker import FAILED, StorageNote
 from ejcache.bucket.folder import BucketFolder
+from ejcache.cache.early_entries import KeptHere
 from ejcache.cache.former_copies import FormerCopies
-from ejcache.cache.kept_here import KeptHere
 from ejcache.cache.policy import OpenedStore
 from ejcache.cache.policy_watch import Reading
 from ejcache.cache.shared_policy_watch import LOOK_SECONDS, SharedPolicyWatch, noted_epoch
 from ejcache.errors import EntryRecalledError, StoreError, StoreNotAskedError
 from ejcache.journal.unsent import UnsentUses
 from ejcache.keys.key import evicted_before
-from ejcache.maintenance.scheduler import attach
+from ejcache.maintenance.pass_scheduler import attach
 from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, EffectiveEvictionPolicy
 from ejcache.stores.base import UNLIMITED
 from ejcache.stores.epochs import FIRST, folder_of, spool_folder, tier_folder

@@ -1,4 +1,4 @@
-"""Which options of `ejcache run` a call of `jax.config.update` overrules, and where in the program that call stands.
+"""Finds which options of `ejcache run` a call of `jax.config.update` overrules, and the line of that call.
 
 ejcache is enabled when JAX makes its first backend. A library that sets a flag of JAX while it is imported has done so
 by then, so the line is looked for afterwards: in the sources of the modules that are loaded. This is for a process that

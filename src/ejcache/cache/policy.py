@@ -1,4 +1,4 @@
-"""`CachePolicy`: one cache, opened, read and counted as the settings say; `writing` has what stores its entries.
+"""`CachePolicy` opens and reads the store of one cache as the settings say, and counts.
 
 Nothing in here fails a program. A failure of the storage is counted, logged once for each kind of operation, and
 becomes a miss; only `jax_raise_persistent_cache_errors` lets the error through.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.bucket.breaker import CircuitBreaker
-    from ejcache.cache.kept_here import KeptHere
+    from ejcache.cache.early_entries import KeptHere
     from ejcache.cache.policy_watch import PolicyWatch
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.maintenance.recalls import Recalls

@@ -1,4 +1,4 @@
-"""What a process knows of the policy that is stored with a cache: is it used, what is recalled, where are its entries.
+"""Watches the policy that is stored with a cache: whether the cache is used, what is recalled, where its entries are.
 
 `ejcache config set --dir CACHE enabled=false` turns a cache off, and `ejcache recall` takes entries back. The policy
 says both (`maintenance.stored_policy`). On a local disk it is read directly; `shared_policy_watch` reads that of shared

@@ -1,4 +1,4 @@
-"""What a process knows of the policy of a cache on shared storage, for which a host asks once a minute.
+"""Watches the policy of a cache on shared storage, for which a host asks once a minute.
 
 A host keeps what it has read beside its copies, so that a process that gets no answer knows what held last:
 

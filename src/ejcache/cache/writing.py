@@ -1,4 +1,4 @@
-"""How entries and side objects are written, and what is wrong is quarantined: what is stored, where, and counted.
+"""Writes entries and side objects into the store of a cache, counts them, and quarantines what is wrong.
 
 A hit writes nothing and does not import this. As in `policy`, nothing in here fails a program.
 """

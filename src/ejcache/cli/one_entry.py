@@ -12,7 +12,7 @@ from ejcache.cli.fields import ENTRY, TableField, field_lines, print_rows, profi
 from ejcache.cli.listing import by_program, header_facts, list_entries, profile_fields, read_header
 from ejcache.cli.selection import check_wanted, choose, identify_entry
 from ejcache.errors import EntryError, NotFoundError
-from ejcache.history.text import spell_types
+from ejcache.history.program_text import spell_types
 from ejcache.keys.key import parse_any_key
 from ejcache.util.units import format_size, plural
 

@@ -1,4 +1,4 @@
-"""What to change: all findings of some starts, the one that saves most first. Pure functions.
+"""Lists what to change in a program: all findings of some starts, the one that saves most first. Pure functions.
 
 A finding is a cause that a change of the program removes, in the words of `causes`, or what costs without being one.
 The facts of a hit are those of the miss that stored it; where no record has that, nothing is said of it.
@@ -13,7 +13,6 @@ from ejcache.cache.reasons import Miss
 from ejcache.history.asked_again import committed_otherwise, made_anew
 from ejcache.history.causes import AVOIDABLE, cause, cause_beside
 from ejcache.history.difference import CAPTURED, NUMBER, ORDER, SHAPE
-from ejcache.history.earlier import BUDGET, Earlier, Texts
 from ejcache.history.findings import (
     ABOUT,
     KINDS,
@@ -26,17 +25,26 @@ from ejcache.history.findings import (
 )
 from ejcache.history.host_log import recall_programs
 from ejcache.history.large_constants import large_constant
+from ejcache.history.nearest_program import BUDGET, Earlier, Texts
 from ejcache.history.padding import buckets_of
-from ejcache.history.program import by_function, caller_of, function_of, is_of_jax, misses_by_key, spent, with_facts
+from ejcache.history.program_text import is_installed
+from ejcache.history.recorded_program import (
+    by_function,
+    caller_of,
+    function_of,
+    is_of_jax,
+    misses_by_key,
+    spent,
+    with_facts,
+)
 from ejcache.history.single_operations import single_operations
-from ejcache.history.text import is_installed
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from ejcache.history.causes import Cause
-    from ejcache.history.earlier import Fetch
+    from ejcache.history.nearest_program import Fetch
     from ejcache.journal.line import ProgramRecord
     from ejcache.journal.start_records import StartRecord
 

@@ -1,4 +1,4 @@
-"""Findings about programs that one process asks for again, although JAX could have kept what it made of them."""
+"""Finds programs that one process asks for again, although JAX could have kept what it made of them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ejcache.history.causes import what_to_do
 from ejcache.history.definitions import definition_of
 from ejcache.history.difference import PLACEMENT
 from ejcache.history.findings import ABOUT, AT_LEAST, MADE_ANEW, Advice, Saving
-from ejcache.history.program import caller_of, function_of, is_of_jax, is_of_user, spent, traced
+from ejcache.history.recorded_program import caller_of, function_of, is_of_jax, is_of_user, spent, traced
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.history.earlier import Texts
+    from ejcache.history.nearest_program import Texts
     from ejcache.journal.line import ProgramRecord
 
 _AGAIN: Final = 3

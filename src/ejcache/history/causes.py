@@ -1,9 +1,9 @@
-"""Kinds, titles and advice of causes, in words; what differs is said in `difference` and `environment`.
+"""Says in words why a program was compiled: the kind of the cause, a sentence, and what to do about it.
 
 `cause` gives a miss its kind, a sentence, and what to do about it. `ejcache why` prints one, `ejcache report` groups
 them, `ejcache advise` picks those that a change of the program removes, and the tables in `docs/causes.md` are made of
-`CAUSES` and `OUTCOMES`. `environment` and `difference` say what differs between two programs; what that means is said
-here.
+`CAUSES` and `OUTCOMES`. `environment_difference` and `difference` say what differs between two programs; what that
+means is said here.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ejcache.cache.reasons import Miss, Skip
 from ejcache.history import difference as differ
 from ejcache.history.definitions import definition_of
-from ejcache.history.environment import ARROW, Difference, environment_differences
+from ejcache.history.environment_difference import ARROW, Difference, environment_differences
 from ejcache.history.padding import buckets_of
-from ejcache.history.program import argument_types, caller_of, digest_of
-from ejcache.history.text import SourceFiles, read_text, spell_types
+from ejcache.history.program_text import SourceFiles, read_text, spell_types
+from ejcache.history.recorded_program import argument_types, caller_of, digest_of
 from ejcache.journal.line import STORED
 from ejcache.util.units import format_age
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ejcache.history.earlier import Earlier, Neighbours, Texts
+    from ejcache.history.nearest_program import Earlier, Neighbours, Texts
     from ejcache.journal.line import ProgramRecord
 
 NEW: Final = "new"

@@ -1,4 +1,4 @@
-"""Where the function of a program is defined.
+"""Finds where the function of a program is defined.
 
 defined := file ":" line " " name      a detail of a compilation; an entry has the last two parts of the file's path
 """

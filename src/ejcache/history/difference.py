@@ -1,6 +1,6 @@
 """What changed from one program to another: arguments, constants, and the lines that do something else.
 
-The texts of the two programs (`text`) are compared line by line. What is shown of a change is what the texts
+The texts of the two programs (`program_text`) are compared line by line. What is shown of a change is what the texts
 say, and the source line that it comes from.
 """
 
@@ -14,9 +14,9 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.history.environment import ARROW, Difference
-from ejcache.history.program import MOST_SIZES, Type, are_alike, argument_types
-from ejcache.history.text import ELIDED, NOWHERE, Argument, Line, Place, ProgramText, SourceFiles, is_installed
+from ejcache.history.environment_difference import ARROW, Difference
+from ejcache.history.program_text import ELIDED, NOWHERE, Argument, Line, Place, ProgramText, SourceFiles, is_installed
+from ejcache.history.recorded_program import MOST_SIZES, Type, are_alike, argument_types
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a finding is, and the forms in which it is shown.
+"""Describes a finding, and writes it in the forms in which it is shown.
 
 document := {"findings": [finding …], "smaller_findings": {"number", "saves"}}
 finding  := {"kind", "function", "file", "line", "source", "programs", "calls", "seconds",

@@ -1,4 +1,4 @@
-"""What `ejcache why` remembers on this host, in two logs of this user: start records, and the texts of programs.
+"""Keeps on this host what `ejcache why` remembers, in two logs: start records, and the texts of programs.
 
 Start records (`start_records`) have the last programs that had to be compiled, and whether they were stored. The
 program log has the texts of the last programs with their source lines: a shared cache holds texts without them, and

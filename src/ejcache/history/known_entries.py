@@ -1,4 +1,4 @@
-"""The entries of a cache, as the programs of which some process made them: with these a miss is compared, too."""
+"""Reads the entries of a cache as the programs of which they were made: with these a miss is compared, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The finding that the text of a program has an array of more than 1 MB: one that the function captured."""
+"""Finds arrays of more than 1 MB in the text of a program, which its function has captured."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.history.definitions import definition_of
 from ejcache.history.findings import AT_MOST, LARGE_CONSTANT, Advice, Saving
-from ejcache.history.program import function_of, is_of_jax, is_of_user, spent
-from ejcache.history.text import ELIDED, Places
+from ejcache.history.program_text import ELIDED, Places
+from ejcache.history.recorded_program import function_of, is_of_jax, is_of_user, spent
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ejcache.history.earlier import Texts
-    from ejcache.history.text import Place
+    from ejcache.history.nearest_program import Texts
+    from ejcache.history.program_text import Place
     from ejcache.journal.line import ProgramRecord
 
     _LargeConstant = tuple[int, str, str, list[str], int]

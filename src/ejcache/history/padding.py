@@ -1,17 +1,17 @@
-"""Sizes to pad to, where programs of one function differ in a dimension of an argument."""
+"""Chooses sizes to pad to, where programs of one function differ in a dimension of an argument."""
 
 from __future__ import annotations
 
 import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ejcache.history.program import MOST_SIZES, are_alike, argument_types
+from ejcache.history.recorded_program import MOST_SIZES, are_alike, argument_types
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ejcache.history.program import Type
+    from ejcache.history.recorded_program import Type
 
 _SHAPES: Final = 3
 """Programs of a function with other sizes from which on sizes to pad to are named."""

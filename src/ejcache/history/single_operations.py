@@ -1,11 +1,11 @@
-"""The finding about operations that JAX compiles one at a time, because nobody put them under a `jit`."""
+"""Finds operations that JAX compiles one at a time, because nobody put them under a `jit`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from ejcache.history.findings import SINGLE_OPERATIONS, Advice, shown_path
-from ejcache.history.program import caller_of, function_of, is_of_jax, read_maker, spent
+from ejcache.history.recorded_program import caller_of, function_of, is_of_jax, read_maker, spent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,13 +1,13 @@
-"""The misses that somebody asks about, each with its cause: of a function, of a cache, or the last ones."""
+"""Lists the misses that somebody asks about, each with its cause: of a function, of a cache, or the last ones."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ejcache.history.causes import cause
-from ejcache.history.earlier import Earlier
 from ejcache.history.host_log import lost_before, misses_of
 from ejcache.history.known_entries import KnownEntries
+from ejcache.history.nearest_program import Earlier
 from ejcache.journal.recorder import recorder
 from ejcache.journal.start_records import read_starts
 

@@ -1,4 +1,4 @@
-"""Switching ejcache on and off in this process, and off for a block."""
+"""Switches ejcache on and off in this process, and off for a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store behind JAX's own cache, for a JAX whose compilations the seam cannot take (`seam/patch.py`).
+"""Puts the store behind JAX's own cache, for a JAX whose compilations the seam cannot take (`seam/patch.py`).
 
 JAX makes the keys and says what is stored; an entry has JAX's bytes. The store checks, limits, counts and shares them.
 """

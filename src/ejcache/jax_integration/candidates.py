@@ -1,4 +1,4 @@
-"""The keys that may have an executable of a program: its own, and what stands in for it.
+"""Lists the keys that may have an executable of a program: its own, and what stands in for it.
 
 The candidates are made only of what all ranks of a program know alike, so that a number names one of them
 (`ranks/common_hit.py`).

@@ -1,4 +1,4 @@
-"""One compilation: what JAX hands over, what is found out until its executable is stored, and what JAX gets.
+"""`Compilation` holds what JAX hands over, what is found out until its executable is stored, and what JAX gets.
 
 `pipeline.Compiler` makes a `Compilation` of each call of JAX's that has a key, and hands it from step to step.
 """

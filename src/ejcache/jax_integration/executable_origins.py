@@ -1,4 +1,4 @@
-"""The bytes of executables that were loaded from entries.
+"""Finds the bytes of an executable that was loaded from an entry, when the program serialises it.
 
 XLA:CPU (jaxlib 0.10 and 0.12) serialises an executable that it has loaded, instead of compiled, to bytes that fail when
 the program runs. So when the program serialises an executable that came from a hit

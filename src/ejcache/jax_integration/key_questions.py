@@ -1,4 +1,4 @@
-"""`key_of` and `would_hit`: say what a compilation of a lowered program would look up, without compiling it."""
+"""Says what a compilation of a lowered program would look up, without compiling it: `key_of` and `would_hit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load journal: which entries a process loads now, in case one of them ends the process.
+"""Journals which entries a process loads now, in case one of them ends the process.
 
 XLA may crash while it loads an entry whose bytes are intact: a forged one, or one of a faulty compiler. Each process
 has a file in the directory `loading` of this user on this host, which is locked while the process lives. A load writes

@@ -1,4 +1,4 @@
-"""What follows a miss: the program is compiled, once among all that want it, and stored.
+"""Compiles a program that was missed, once among all that want it, and has it stored.
 
 Programs that surely compile quickly are not looked for on shared storage (`_QuickPrograms`), and others are not waited
 for. A request to a bucket takes longer than to compile a program of one operation, and other hosts do not publish it.

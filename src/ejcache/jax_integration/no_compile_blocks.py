@@ -1,4 +1,4 @@
-"""Blocks in which programs are not compiled (`forbid_compile`), only given a key, or only stored.
+"""Keeps programs from being compiled in blocks (`forbid_compile`), or has them only given a key, or only stored.
 
 In a block of `forbid_compile` every program comes from the cache. What is forbidden is the compilation by XLA.
 `misses.py` refuses it at the one place where it would compile. A program that does not come that far (no cache is

@@ -1,4 +1,4 @@
-"""What JAX gets if a step of ours fails on its request: what was compiled already, or else what its own function gives.
+"""Answers JAX if a step of ours fails: with what was compiled already, or else with what its own function gives.
 
 Each function of ours in the place of one of JAX's runs in `answer`. An error of ours must never reach the program: a
 file of ours that cannot be opened, because no descriptor is left or a mount has gone, memory that is used up, a module

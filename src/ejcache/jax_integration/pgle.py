@@ -1,4 +1,4 @@
-"""PGLE: which variant of a program is used, and its profile.
+"""Settles which variant of a program PGLE uses, and with which profile it is compiled.
 
 JAX asks whether its cache has the optimised executable. If the answer is True, it stops profiling and asks for that. If
 not, it compiles the program to be profiled, and after some runs compiles it once more with the profile.

@@ -1,4 +1,4 @@
-"""The path of a compilation, from JAX's request to the stored executable.
+"""Takes a compilation from JAX's request to a hit, or to what follows a miss.
 
 `Compiler.compile` is the path: the key; find and load, agree with the other ranks of the program, perhaps check; a hit
 ends here. Otherwise `misses.MissedPrograms` compiles once among all threads, processes and hosts that want the same
@@ -167,7 +167,7 @@ class Compiler:
             compilation.asked_ahead.drop_ahead(compilation.text)
         self.count_hit(compilation, found)
         if settings.compare:
-            from ejcache.jax_integration.comparison import comparisons  # the door to a comparison
+            from ejcache.jax_integration.call_comparison import comparisons  # the door to a comparison
 
             return comparisons.run_hit(compilation, found, call, answer)
         return call.run(answer.of(found))

@@ -1,4 +1,4 @@
-"""Lines on stderr about compilations that take long, in a notebook with `%load_ext ejcache`."""
+"""Prints lines about compilations that take long, in a notebook with `%load_ext ejcache`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from ejcache.errors import CompileForbiddenError
 from ejcache.history.causes import why_not_found, why_not_stored
 from ejcache.history.definitions import definition_of, end_of
 from ejcache.history.host_log import LARGE_CONSTANT, record_miss, remember_program
-from ejcache.history.text import rename_arguments
+from ejcache.history.program_text import rename_arguments
 from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.lowering.walking import operations_in

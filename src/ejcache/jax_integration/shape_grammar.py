@@ -1,4 +1,4 @@
-"""The arguments of one call as text: the types and shapes of its arrays, and values as they are.
+"""Parses the arguments of one call from text: the types and shapes of its arrays, and values as they are.
 
 Shapes are as JAX writes them: `f32[32,128] i32[8] lr=f32[] mode:="fast"`.
 

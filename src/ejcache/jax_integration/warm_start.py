@@ -1,4 +1,4 @@
-"""`warm`: compiles a program and stores it, before a run needs it."""
+"""Compiles a program and stores it, before a run needs it (`warm`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of XLA's own caches: from a store into the private directory of a process, and back.
+"""Carries the files of XLA's own caches from a store into the private directory of a process, and back.
 
 The directory (`xla_directories`) is filled before the first compilation, and new files in it are stored in the
 background. If a process is killed, the next process of the same cache that compiles stores its files.

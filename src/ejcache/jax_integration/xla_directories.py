@@ -1,4 +1,4 @@
-"""Where XLA's own caches are, and the private directory of a process for them, with any cache URL.
+"""Finds where XLA's own caches are, and makes the private directory of a process for them, with any cache URL.
 
 XLA does not understand URLs (given one it aborts the process), and processes that share a directory disturb each other.
 So each process has a private directory for each cache and compiler, which is removed when it ends.

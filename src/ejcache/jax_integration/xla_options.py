@@ -1,4 +1,4 @@
-"""What the options of a compilation say of XLA's own caches: paths at once, and what is stored when something compiles.
+"""Says in the options of compilations where XLA's own caches are, and fills these when something compiles.
 
 A hit reads nothing of what is stored, and that may be thousands of files. So only their directory is made with its path
 (`xla_directories`), and it is filled before the first compilation (`xla_caches`).

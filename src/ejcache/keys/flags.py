@@ -1,4 +1,4 @@
-"""The normal form of compiler flags: two lists of flags that mean the same to the compiler become equal.
+"""Brings compiler flags into a normal form, in which two lists that mean the same to the compiler are equal.
 
 Only flags of the tables here have one. Everything else is kept: an unknown flag, a word that is not a flag, and a known
 flag in a spelling whose meaning is not certain stay verbatim and in their order.

@@ -1,4 +1,4 @@
-"""The keys of entries and of side objects, their texts, and which entries are evicted before which.
+"""Makes and parses the keys of entries and of side objects, and says which entries are evicted before which.
 
 A key has named components, each hashed alone, then together, and a text that people read in listings:
 

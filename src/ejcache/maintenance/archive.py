@@ -1,4 +1,4 @@
-"""An archive: the entries and the tuned records of a cache in one tar file, for an image, a host without a network, CI.
+"""Writes and reads archives: the entries and the tuned records of a cache in one tar file.
 
 The names are those of a cache in a directory that hosts share, so that `tar xf FILE -C DIRECTORY` makes one:
 

@@ -1,4 +1,4 @@
-"""Reading every entry as a program would, and quarantining what no program should be given."""
+"""Reads every entry as a program would, and quarantines what no program should be given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The eviction pass: the only code that deletes entries by a policy, for jobs and for `ejcache prune` alike.
+"""Makes eviction passes: the only code that deletes entries by a policy, for jobs and for `ejcache prune`.
 
 A pass over a shared cache lists it once, compacts the usage journals, deletes what the policy names, merges and deletes
 what ended processes left behind, and deletes what lies where nobody looks any more (`former_places`). An entry is

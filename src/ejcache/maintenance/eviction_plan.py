@@ -1,4 +1,4 @@
-"""The plan of what to delete from a cache by a policy: a pure function of entries, time and policy.
+"""Plans what to delete from a cache by a policy, as a pure function of entries, time and policy.
 
 The rules of a policy, in the order in which they are applied:
 

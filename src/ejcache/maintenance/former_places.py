@@ -1,4 +1,4 @@
-"""What lies in the epochs of a shared cache that are over: it is deleted, and nothing else is.
+"""Deletes what lies in the epochs of a shared cache that are over, and nothing else.
 
 `ejcache recall --all` ends an epoch. Hosts that do not know it yet go on storing there for a while, and what a killed
 process has left to upload gets there days later; so maintenance looks there again for thirty days. It goes by the

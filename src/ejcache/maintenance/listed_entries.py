@@ -1,4 +1,4 @@
-"""The entries that a cache has listed, in columns.
+"""Holds the entries that a listing of a cache has found, in columns.
 
 A maintenance pass runs beside a training program that needs its memory, and objects would take three times as much.
 """

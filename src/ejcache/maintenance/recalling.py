@@ -1,4 +1,4 @@
-"""A recall: what is recalled is written down first, and removed then.
+"""Recalls entries: what is recalled is written down first, and removed then.
 
 A command that is killed in between has recalled it all the same: whoever reads what is written down loads none of it.
 The same command again removes the rest.

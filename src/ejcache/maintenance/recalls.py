@@ -1,4 +1,4 @@
-"""What is recalled of a cache: entries that nobody loads any more. A part of the policy that is stored with the cache.
+"""Describes what is recalled of a cache, which nobody loads any more: a part of the policy that is stored with it.
 
     recalled := {"version": 1, "rules": [rule, …], "entries": [digests, …]}
     rule     := {"at": seconds since 1970, "recalled_by": text} with one of "all": true, "by": writer, "before": seconds

@@ -1,4 +1,4 @@
-"""Copies of entries from one cache to another: those that are intact and not there yet.
+"""Copies entries from one cache to another: those that are intact and not there yet.
 
 An interrupted copy is simply repeated: entries that have arrived are not copied again.
 """

@@ -1,4 +1,4 @@
-"""The calls of a function that asks for reuse: from JAX's C++ dispatch to a lowered program, with a trace or without.
+"""Answers the calls of a function that asks for reuse: from JAX's C++ dispatch to a lowered program, traced or reused.
 
 JAX's C++ function calls `ReusingCalls.miss` where it would call JAX's own Python code to trace, lower, compile and run.
 What that returns has the data with which C++ dispatches from then on, and so has what `miss` returns.
@@ -17,13 +17,13 @@ import jax
 
 from ejcache.errors import StoreError
 from ejcache.jax_integration.activate import compiler_in_use
-from ejcache.jax_integration.comparison import comparisons
+from ejcache.jax_integration.call_comparison import comparisons
 from ejcache.jax_integration.lowering.module_digest import digest_module, expected_digests
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
 from ejcache.jax_integration.seam.reuse.calls import RefusedError
 from ejcache.keys.key import reuse_module_key, reuse_record_key
-from ejcache.reuse.call import call_data
+from ejcache.reuse.call_data import call_data
 from ejcache.reuse.function import KnownFunction, place_of_call
 from ejcache.reuse.notes import note
 from ejcache.reuse.records import (

@@ -1,4 +1,4 @@
-"""What is known of a function with a word: all that it holds, and the files in which it was made.
+"""Describes what is known of a function with a word: all that it holds, and the files in which it was made.
 
 The files are its own, those of the functions and classes that it holds (what it wraps, what its closure and `self`
 have), and the one with the call of `ejit`. Installed files count by the RECORD of their distribution, and the user's by

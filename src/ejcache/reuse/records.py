@@ -1,4 +1,4 @@
-"""The records of reuse, beside the entries: which lowered program a function gave for a call.
+"""Reads and writes the records of reuse, beside the entries: which lowered program a function gave for a call.
 
 A record is an object of kind "reuse_record" under the digest of its question, and a module one of kind "reuse_module"
 under the digest of its bytes. Version 2 of a record:

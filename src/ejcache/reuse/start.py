@@ -1,4 +1,4 @@
-"""What a program depends on of this start (JAX, devices, job, Python), and whether the start traces all and compares.
+"""Describes this start: what its programs depend on, and whether it traces all of them and compares.
 
 One start in twenty traces everything that it could reuse, and compares it with what is stored.
 """

@@ -1,4 +1,4 @@
-"""The trees of results as JSON.
+"""Writes the trees of results as JSON, and reads them.
 
     tree  := [node, …]                              the children of a node before it, as JAX keeps them
     node  := 0                                      a leaf

@@ -1,4 +1,4 @@
-"""What the ranks of a job do with a call that spans them: all reuse, or all trace.
+"""Lets the ranks of a job decide together about a call that spans them: all reuse, or all trace.
 
 A trace can run programs of all ranks itself. If one rank traced and another one reused, the first would wait for the
 second in such a program until it fails. So before a reuse the ranks whose devices hold the arguments vote, once for

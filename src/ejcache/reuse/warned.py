@@ -1,4 +1,4 @@
-"""Whether code has warned, found without a change of how this process warns.
+"""Finds out whether code has warned, without a change of how this process warns.
 
 Python notes each warning that it shows in `__warningregistry__` of the module that warns, so that it shows it once. Of
 a filter "always" it notes only that the module has warned.

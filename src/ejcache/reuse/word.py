@@ -1,4 +1,4 @@
-"""The user's word for all that a function reads besides what is known of it: a value, or a function that returns one.
+"""Digests the user's word for all that a function reads besides what is known of it: a value or a function.
 
 Of a word only a digest is kept. A part that cannot be compared is an error that names its place.
 """

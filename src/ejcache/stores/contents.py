@@ -1,4 +1,4 @@
-"""What is at a location, before anything is opened."""
+"""Finds out what is at a location, before anything is opened."""
 
 from __future__ import annotations
 

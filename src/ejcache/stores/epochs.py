@@ -1,4 +1,4 @@
-"""The place within a cache where its entries are: the one that its policy names, and no other.
+"""Finds the place within a cache where its entries are: the one that its policy names, and no other.
 
     v1/policy.json        says which epoch the cache is in (`maintenance.stored_policy`), by "epoch" and "former"
     v1/in-<epoch>/        everything that belongs to this epoch: entries, leases, quarantine and XLA's own files, under

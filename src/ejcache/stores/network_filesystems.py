@@ -1,4 +1,4 @@
-"""Whether hosts share a directory: by the file system that it is on, and by two names that may be in it.
+"""Finds out whether hosts share a directory, by its file system and by two names that may be in it.
 
 SQLite relies on the file system's locks and on memory that all users of its write-ahead log map. Neither works between
 machines: on a network file system each host would believe that it alone writes (sqlite.org/wal.html, section 1).

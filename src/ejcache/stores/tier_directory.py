@@ -1,4 +1,4 @@
-"""Where this host keeps its part of a remote cache: copies of entries, pending uploads, XLA's own caches.
+"""Finds where this host keeps its part of a remote cache: copies, pending uploads, XLA's own caches.
 
     <root>/<digest of the location>/
       v1/          the local tier: a store as any other

@@ -1,4 +1,4 @@
-"""What an entry is worth to a cache that is too small: the seconds that it saves for each byte.
+"""Says what an entry is worth to a cache that is too small: the seconds that it saves for each byte.
 
 A put of a local store evicts in an order that is made of that (`stores.local.order`), and a pass over all entries by
 

@@ -1,4 +1,4 @@
-"""Files of Python source: what is in them, and whether they are what this process runs.
+"""Reads files of Python source, and says whether they are what this process runs.
 
 A function runs as its file was when Python read it. Nobody can say what that was, but a file that is older than the
 process is still the same. So a file counts by its content only if neither its change time nor its modification time is

@@ -1,4 +1,4 @@
-"""The installed distributions: which has a module, what is in them by their RECORD files, which came in this process.
+"""Finds the installed distributions: which has a module, what their RECORD files say, what came in this process.
 
 RECORD is pip's list of the files of a distribution with their digests, so it differs where anything was installed with
 another content. A distribution without one, and an editable one, whose RECORD does not name its modules, have no

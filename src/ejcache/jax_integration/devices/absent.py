@@ -1,4 +1,4 @@
-"""Programs for devices that this process does not have: compiled and stored here, and loaded elsewhere."""
+"""Compiles and stores programs for devices that this process does not have."""
 
 from __future__ import annotations
 

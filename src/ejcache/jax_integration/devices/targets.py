@@ -1,4 +1,4 @@
-"""Devices that another process has: targets by name, how one is stored, and how one is saved.
+"""Describes devices that another process has: targets by name, how one is stored, and how one is saved.
 
     NAME := the name of a saved target
           | "tpu:" chip ":" shape [":" chips of a host]       tpu:v5e:2x4, tpu:v5e:2x4:2x4

@@ -1,4 +1,4 @@
-"""The key of a compilation that JAX is about to do.
+"""Makes the key of a compilation that JAX is about to do.
 
 The components are those of JAX's own key (`jax._src.cache_key.get`), without those that `docs/keys.md` lists as removed
 and with those that it lists as added. `python_functions` has the component of what is registered with JAX that acts
@@ -127,7 +127,7 @@ def option_components(options: Any, *, profile_sentinel: bytes | None) -> Option
 def _content_digest(named: list[str], path: str) -> str | None:
     """Digest a file that a flag names, and add its path to those that are `named`."""
     named.append(path)
-    from ejcache.keys.libraries import content_digest  # the door to files that have to be read
+    from ejcache.keys.file_digests import content_digest  # the door to files that have to be read
 
     return content_digest(path)
 

@@ -1,4 +1,4 @@
-"""The content digest of an MLIR module.
+"""Digests the content of an MLIR module.
 
 It is computed from a clone; the module that the compiler gets is not changed. Everything in the module counts except
 debug locations (in kernel payloads, too), the numbering, order and repetition of private functions, and private

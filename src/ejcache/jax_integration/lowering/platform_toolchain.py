@@ -237,7 +237,7 @@ class LibraryDigests:
         """Have the digests of those of these files that are not known; called with the lock held."""
         fresh: dict[str, str] = {}
         unknown = {path: identity for path, identity in identities.items() if identity not in self._known}
-        from ejcache.keys.libraries import file_digests, write_memo  # the door to files that have to be read
+        from ejcache.keys.file_digests import file_digests, write_memo  # the door to files that have to be read
 
         for path, digest in file_digests(unknown, self._read):
             identity = unknown[path]
@@ -434,7 +434,7 @@ def has_cpu_alone() -> bool:
 def components_of_cpu() -> dict[str, str]:
     """Make the components of keys of programs that this host compiles for its CPU, but those of its devices."""
     variables = all_variables()
-    from ejcache.keys.libraries import content_digest  # the door to files that have to be read
+    from ejcache.keys.file_digests import content_digest  # the door to files that have to be read
 
     said = compile_variables("cpu", variables, flags_files=read_flags_file(variables), content=content_digest)
     found = {

@@ -1,4 +1,4 @@
-"""The canonical form of a module with private functions or custom calls.
+"""Brings a module with private functions or custom calls into its canonical form.
 
 Only its own module can refer to a private function, so its name is only a label: JAX numbers it by what else was
 lowered (`@clip_0`, `@clip_1`) and emits it once or twice depending on what was traced before. Here a private function

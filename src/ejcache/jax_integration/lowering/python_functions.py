@@ -1,5 +1,4 @@
-"""Python functions that take part when XLA compiles a program: the component of the key that names them, or why the
-program has no key.
+"""Names in a key the Python functions that act when XLA compiles a program, or says why it has no key.
 
 `seam/registered_functions.py` knows what is registered with JAX.
 """

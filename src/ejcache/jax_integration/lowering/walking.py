@@ -1,4 +1,4 @@
-"""Walks over MLIR modules that an interrupt ends as it ends other code of the program.
+"""Walks over MLIR modules so that an interrupt ends the walk as it ends other code of the program.
 
 MLIR makes a RuntimeError of what a Python function raises that it calls back, which hides Ctrl-C and whatever else the
 handler of a signal raises. So it calls functions of the interpreter's own C code here, in which no handler runs. The

@@ -1,4 +1,4 @@
-"""Preload in one process: reads the run profile, has its programs loaded, and writes what this run used.
+"""Preloads in one process: reads the run profile, has its programs loaded, and writes what this run used.
 
 It begins when JAX has made a backend (`seam.backends`). A profile on this host is read at once, by the thread that made
 the backend: that opens the store and reads the small entries, which the first request would do anyway, in hundreds of

@@ -1,4 +1,4 @@
-"""The run profile: what the last runs of a program used, in the order of first use. Pure functions.
+"""Describes what the last runs of a program used, in the order of first use. Pure functions.
 
 It is stored as an entry of kind "run_profile" under `keys.key.run_profile_key`. Its payload (version 1):
 

@@ -1,4 +1,4 @@
-"""One decision for all processes that take part in a program.
+"""Makes one decision for all processes that take part in a program.
 
 The ranks of a program may see different things: one has a warm directory, another an empty one, a damaged entry, or
 storage that it cannot reach. If each rank followed what it sees, some would load the executable while others compile

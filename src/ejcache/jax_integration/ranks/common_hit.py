@@ -1,4 +1,4 @@
-"""Which candidate all ranks of a program load, or that all of them compile.
+"""Lets the ranks of a program agree on which candidate they load, or that all of them compile.
 
 A first exchange tells what each rank has: its key, where its entries are, whether it forbids compilations, and the
 number of the first candidate that it has loaded (`candidates.candidates`). If that is one number everywhere, each rank

@@ -1,4 +1,4 @@
-"""What differs where the ranks of a job compile different programs as one.
+"""Says what differs where the ranks of a job compile different programs as one.
 
 A constant that one host reads from its clock, a flag that a launcher forwards to one rank only, or another version of
 JAX makes ranks compile different programs that must run as one. The job may hang in a collective for hours, and nothing
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.history.environment import environment_differences
+from ejcache.history.environment_difference import environment_differences
 from ejcache.jax_integration.seam.compiling import module_text
 from ejcache.journal.line import ProgramRecord
 from ejcache.util.log import log, warn_once

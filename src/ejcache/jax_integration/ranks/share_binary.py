@@ -1,4 +1,4 @@
-"""An executable that one process compiles and sends to all that a program spans (`jax_share_binary_between_hosts`)."""
+"""Sends an executable that one process compiles to all that a program spans (`jax_share_binary_between_hosts`)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 
 The numbers of the lines follow the base, one after the other. `before` and `after` are the bytes of the entry's file,
 null where there is none; `seen` is the time of the file, and `turn` its place among the others, both in ns. The age is
-that of `hints`.
+that of `transaction`.
 
 So a put writes one line here, and nothing to SQLite, which gets many of them at once. Whoever reads a line that it did
 not write looks at the files of the last one, whose writer may have died before it had made the change.

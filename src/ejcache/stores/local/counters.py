@@ -1,4 +1,4 @@
-"""The counters of a local store: a file to which each process appends a line, which are joined when there are many."""
+"""Counts for a local store in a file to which processes append lines; many lines are joined into one."""
 
 from __future__ import annotations
 

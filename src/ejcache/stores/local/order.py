@@ -1,4 +1,4 @@
-"""The order of a local store: the bytes of all entries, and hints at what may be evicted next (`hints`).
+"""The order of a local store: the bytes of all entries, and hints at what may be evicted next (`transaction`).
 
 The files are the store, and this is what can be made from them again. diskcache keeps it in SQLite, and is used by its
 public methods alone. Whoever changes files does so under the lock of the store, and notes that in a file (`changes`),
@@ -28,8 +28,8 @@ from diskcache import DEFAULT_SETTINGS, Cache, Disk, Timeout
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.changes import ChangeFile, DamageError
-from ejcache.stores.local.hints import AT_ONCE, LOOKS, USELESS, EvictionRules, Transaction
 from ejcache.stores.local.layout import PAIRS, explain_error, file_size_limit, sweep
+from ejcache.stores.local.transaction import AT_ONCE, LOOKS, USELESS, EvictionRules, Transaction
 from ejcache.util.files import make_below, open_like_directory
 from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, track_forks
 from ejcache.util.locks import ThreadLock, exclusive, pause
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from ejcache.stores.local.hints import Hint, Key, Known
+    from ejcache.stores.local.transaction import Hint, Key, Known
 
     T = TypeVar("T")
 

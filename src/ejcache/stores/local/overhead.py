@@ -1,4 +1,4 @@
-"""What the files of a local store take on disk beyond the bytes of its entries, which its limit counts."""
+"""Measures what the files of a local store take on disk beyond the bytes of its entries, which its limit counts."""
 
 from __future__ import annotations
 

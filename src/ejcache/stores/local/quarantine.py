@@ -1,4 +1,4 @@
-"""The quarantine of a local store: a bounded number of damaged entries, for inspection and for `restore`."""
+"""Keeps a bounded number of damaged entries of a local store, for inspection and for `restore`."""
 
 from __future__ import annotations
 

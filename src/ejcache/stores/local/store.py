@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import TypeVar
 
-    from ejcache.stores.local.hints import Transaction
     from ejcache.stores.local.order import EvictionOrder
+    from ejcache.stores.local.transaction import Transaction
 
     T = TypeVar("T")
 
@@ -286,8 +286,8 @@ class LocalStore(Store):
 
     @cached_property
     def _order(self) -> EvictionOrder:
-        from ejcache.stores.local.hints import EvictionRules  # the door to a put
         from ejcache.stores.local.order import EvictionOrder  # the door to a put
+        from ejcache.stores.local.transaction import EvictionRules  # the door to a put
 
         rules = EvictionRules(self._layout, self.max_size, self._evict_before, self._worth)
         return EvictionOrder(rules, timeout=self._timeout)

@@ -1,4 +1,4 @@
-"""What changes the files of a local store: one put, one removal, and what makes room on a full disk."""
+"""Puts and removes the files of a local store, and makes room for them on a full disk."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ejcache.util.locks import locked_descriptors, try_lock
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ejcache.stores.local.hints import Transaction
     from ejcache.stores.local.layout import Layout
     from ejcache.stores.local.order import EvictionOrder
+    from ejcache.stores.local.transaction import Transaction
 
 _LEAST: Final = 4
 """Entries that go where a disk is full: it may lack blocks, or files."""

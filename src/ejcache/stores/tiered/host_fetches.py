@@ -1,4 +1,4 @@
-"""One fetch for all processes of a host: the first that misses asks the shared tier, the others wait for its answer.
+"""Fetches once for all processes of a host: the first that misses asks the shared tier, the others wait.
 
 A process that deletes an entry locks out the fetches and the uploads of the others meanwhile, because each of them has
 read the entry in one tier and is about to write it to the other.

@@ -1,4 +1,4 @@
-"""Markers on disk for the entries that a process has yet to upload, so that they are not lost if it is killed.
+"""Marks on disk which entries a process has yet to upload, so that they are not lost if it is killed.
 
     <directory>/present/<token>      locked by a process while it lives
     <directory>/<token>/<digest>     one marker per entry that this process has yet to upload: JSON, key and how

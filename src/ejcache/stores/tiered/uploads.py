@@ -1,4 +1,4 @@
-"""Uploads in the background: entries of the local tier go to the shared one, now, later, or by another process.
+"""Uploads entries of the local tier to the shared one in the background: now, later, or by another process.
 
 The queue holds keys. The bytes stay in the local tier, unless it refused them. An upload that fails is tried again when
 the shared tier has recovered, and its marker on disk (`pending_uploads`) outlives this process.

@@ -1,4 +1,4 @@
-"""What differs between two compilations besides their programs, in words: versions, devices, flags, settings."""
+"""Says in words what differs between two compilations besides their programs: versions, devices, flags, settings."""
 
 from __future__ import annotations
 

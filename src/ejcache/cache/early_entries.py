@@ -1,4 +1,4 @@
-"""What a process has stored on its host while that did not know where the cache is: it is uploaded once that is known.
+"""Notes what a process stores before its host knows where the shared cache is, and has it uploaded then.
 
 Each entry is noted on disk as a pending upload of the first place, the one without a name. If the policy names that
 one, the next process of the host adopts the notes as those of any other (`stores.tiered.pending_uploads`); if it names

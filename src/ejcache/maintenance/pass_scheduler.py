@@ -1,4 +1,4 @@
-"""When a process writes its usage journal to a shared cache, and when it makes an eviction pass there.
+"""Decides when a process writes its usage journal to a shared cache, and when it makes an eviction pass there.
 
 Of all processes that use the cache, one at a time makes a pass: when it has stored a certain share of the limit, and
 otherwise from time to time, unless another process has made one. The processes of a pod choose their times by chance,

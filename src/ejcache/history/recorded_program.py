@@ -1,4 +1,4 @@
-"""What the record of a program says of its function: where it is defined, which line called it, what it took."""
+"""Reads what the record of a program says: where its function is defined, which line called it, what it took."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.history.definitions import definition_of
-from ejcache.history.text import is_installed, spell_types
+from ejcache.history.program_text import is_installed, spell_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The text of a program in a form in which two of them can be compared, and the source lines that it names.
+"""Reads the text of a program into a form in which two of them can be compared, with the source lines that it names.
 
 The text is the module as MLIR prints it, with debug locations if this host has compiled it. Each operation becomes a
 `Line`: values have no names, an argument has the one that JAX gives it, and a constant stands where it is used, because

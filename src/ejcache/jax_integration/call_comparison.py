@@ -1,4 +1,4 @@
-"""Is it the cache or XLA? Each hit is compiled, too, and its first calls are made with both executables.
+"""Compares the cache with XLA: each hit is compiled, too, and its first calls are made with both executables.
 
 In the first calls of a program (`compare_calls`) the loaded and the fresh executable run with copies of the same
 arguments, and their results are compared bit by bit. The program goes on with the results of the loaded one. Where they

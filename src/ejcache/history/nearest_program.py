@@ -1,4 +1,4 @@
-"""Which program another one is compared with. There are two questions, and each has its own neighbours.
+"""Finds the program with which another one is compared: the nearest of earlier starts, or of the same process.
 
 *Why was it compiled again since the last start?* is asked of earlier starts of the same script, the last five of them
 (`Earlier.of_function`). *Why was it compiled more than once in this process?* is asked of what the same process asked
@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ejcache.cache.reasons import Skip
 from ejcache.errors import StoreError
 from ejcache.history.definitions import definition_of, end_of, qualified_name
-from ejcache.history.environment import variant_of
+from ejcache.history.environment_difference import variant_of
 from ejcache.history.host_log import recall_programs
 from ejcache.history.known_entries import KnownEntries, stored_text
-from ejcache.history.program import argument_types, caller_of, defined_by_jax, digest_of, with_facts
-from ejcache.history.text import read_text
+from ejcache.history.program_text import read_text
+from ejcache.history.recorded_program import argument_types, caller_of, defined_by_jax, digest_of, with_facts
 from ejcache.journal.line import HIT
 from ejcache.journal.start_records import in_starts
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ejcache.history.definitions import Definition
-    from ejcache.history.environment import Difference
-    from ejcache.history.text import ProgramText
+    from ejcache.history.environment_difference import Difference
+    from ejcache.history.program_text import ProgramText
     from ejcache.journal.line import ProgramRecord
     from ejcache.journal.start_records import StartRecord
     from ejcache.stores.base import Store

@@ -1,4 +1,4 @@
-"""The changes to a local store that one transaction makes: to files, to the sum, and to the hints at what goes next.
+"""Changes a local store in one transaction: files, their sum, and the hints at what is evicted next.
 
 A hint is a row of diskcache whose key is all of it, so that the lowest is the first to read:
 

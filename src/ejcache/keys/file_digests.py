@@ -1,4 +1,4 @@
-"""Digests of native libraries, once in an environment, and of the files that flags name.
+"""Digests files by content: native libraries, once in an environment, and files that flags name.
 
 Of a library that pip installed, the RECORD of its distribution has the SHA-256 and the size. pip writes a library a
 second or two before RECORD, and gives a file to one environment alone; other installers link one file into many. So a
