@@ -135,11 +135,11 @@ def test_a_past_day_is_merged():
 def test_many_lines_are_several_objects():
     """A merged object stays below the size that readers take."""
     objects = MemoryBucket()
-    for number in range(30):
+    for number in range(12):
         leave(objects, number, programs=1_500)
     known = records(objects)
     run_pass(objects, None)
-    assert 1 < len(names(objects)) < 20
+    assert 1 < len(names(objects)) < 10
     assert records(objects) == known
     assert all(info.size < 2 << 20 for info in objects.walk(JOURNALS))
 

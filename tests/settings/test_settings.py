@@ -147,7 +147,7 @@ TEXTS = (
 )
 
 
-def test_jax_variables_are_read_as_jax_reads_them(run_python):
+def test_jax_variables_are_read_as_jax_reads_them(run_forked):
     """A text with which `import jax` fails is a problem that says so; any other is none of that kind."""
     variables = {setting.flag.upper(): setting for setting in SETTINGS if setting.flag}
     asked = json.dumps([list(variables), TEXTS])
@@ -170,7 +170,7 @@ def test_jax_variables_are_read_as_jax_reads_them(run_python):
             config.config._value_holders.pop("jax_ejcache_probe_%d" % number, None)
     print(json.dumps(refused))
     """
-    refused = {tuple(pair) for pair in json.loads(run_python(program, asked).stdout)}
+    refused = {tuple(pair) for pair in json.loads(run_forked(program, asked).stdout)}
     assert len(refused) > 100
     for name in variables:
         for text in TEXTS:

@@ -197,7 +197,7 @@ def test_hints_of_two_processes(tmp_path):
         for n in range(10):
             (one, two)[n % 2].put(f"k{n}", bytes(100))
         expected = [f"k{n}" for n in range(10)]
-        for n in range(300):
+        for n in range(110):
             used = expected.pop(n % 7)
             (one, two)[n % 3 == 0].note_used(used)
             expected.append(used)

@@ -126,8 +126,8 @@ def test_the_files_are_bounded(path, unsent):
 
 def test_lines_of_records_are_left_too(unsent):
     """They are taken as they are. They alone make nobody ask the storage, and they are the first without room."""
-    left = UnsentUses(unsent, limit=200_000)
-    line = encode_line({"id": "p"}, [ProgramRecord(f"jit_{number}") for number in range(6_000)])
+    left = UnsentUses(unsent, limit=20_000)
+    line = encode_line({"id": "p"}, [ProgramRecord(f"jit_{number}") for number in range(600)])
     left.leave({}, {}, [line])
     assert not left.is_due()
     assert left.take() == ({}, {}, [line])

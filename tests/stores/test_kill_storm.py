@@ -28,10 +28,10 @@ def storm(run_forked, tmp_path, *arguments, timeout=280, **options):
 
 
 def test_short_storm(run_forked, tmp_path):
-    """A dozen kills: no bad read, no stuck lock, no exception, no orphan on disk, nothing that check objects to."""
-    outcome = json.loads(storm(run_forked, tmp_path, "--kills", "12").stdout)
+    """Six kills: no bad read, no stuck lock, no exception, no orphan on disk, nothing that check objects to."""
+    outcome = json.loads(storm(run_forked, tmp_path, "--kills", "6").stdout)
     assert outcome["problems"] == []
-    assert outcome["kills"] == 12
+    assert outcome["kills"] == 6
 
 
 def test_larger_store_comes_within_the_limit_first(run_forked, tmp_path):

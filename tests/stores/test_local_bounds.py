@@ -221,7 +221,7 @@ NUMBERS = ("EIO", "ENOSPC", "EDQUOT", "EACCES", "EROFS", "ENOENT", "EMFILE")
 
 def test_the_second_mark_of_a_transaction_is_no_shorter(tmp_path, monkeypatch):
     """A put that has evicted and ends while it says what it makes: the next one knows what is gone."""
-    for number in range(60):  # the digits of a checksum are ten or fewer by chance
+    for number in range(25):  # the digits of a checksum are ten or fewer by chance
         with LocalStore(tmp_path / str(number), max_size=50_000) as store:
             for n in range(5):
                 store.put(f"k{n}", bytes(10_000))

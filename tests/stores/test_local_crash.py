@@ -90,9 +90,15 @@ def check_whole(path):
         assert list((path / "v1/local/tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize(("way", "operation"), [("SIGKILL", "put"), ("SIGKILL", "replace"), ("SIGTERM", "put")])
-@pytest.mark.parametrize("point", POINTS)
-def test_killed_at(tmp_path, start_python, point, way, operation):
+@pytest.mark.parametrize(
+    ("way", "operation", "point"),
+    [
+        *(("SIGKILL", operation, point) for operation in ("put", "replace") for point in POINTS),
+        ("SIGTERM", "put", "file-written"),
+        ("SIGTERM", "put", "before-commit"),
+    ],
+)
+def test_killed_at(tmp_path, start_python, way, operation, point):
     """Killed or terminated at each point of a put that evicts, and of a replacement."""
     path = fill(tmp_path / "store")
     (order,) = path.glob("v1/local/order-*")
@@ -198,8 +204,8 @@ def test_stopped_process_is_not_dead(tmp_path, start_python):
     check_whole(path)
 
 
-STEP = 16
-"""One test interrupts each sixteenth instant: a call has hundreds."""
+STEP = 32
+"""One test interrupts each thirty-second instant: a call has hundreds."""
 
 
 class Interrupts:

@@ -110,8 +110,7 @@ def test_cold_and_warm(run, storage):
     assert run("one", 6, "flush", to_the_end=True) == {"found": 0, "client": True}
     assert len(entries(storage)) == 6
     assert run("two", 6, to_the_end=True) == {"found": 6, "client": True}
-    for _ in range(3):
-        assert run("two", 6) == {"found": 6, "client": False}
+    assert run("two", 6) == {"found": 6, "client": False}
 
 
 @FIRST
@@ -168,7 +167,7 @@ def test_unreachable_then_there(kind, run_client, run_client_to_the_end, tmp_pat
     monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(tmp_path / "host"))
     with running(kind) as storage, Silent() as silent:
         away = leads_to(kind, silent.url)
-        for number, found in enumerate((0, 6, 6)):
+        for number, found in enumerate((0, 6)):
             finished = run_client(PROGRAM, storage.url, "6", env=away)
             assert json.loads(finished.stdout)["found"] == found
             # Later runs may end before they have asked for anything.
@@ -182,4 +181,4 @@ def test_unreachable_then_there(kind, run_client, run_client_to_the_end, tmp_pat
         assert {note.read_text() for note in tmp_path.rglob("scratch/storage")} == {"served\n"}
         # A program that ends on a slow host leaves what it has counted; the next one that asks for something sends it.
         run_client(PROGRAM, storage.url, "8", "flush", "count")
-        assert counted(storage)["runs"] == 5
+        assert counted(storage)["runs"] == 4

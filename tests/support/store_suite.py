@@ -88,7 +88,7 @@ class Suite(ABC):
     """`max_size` holds whenever a `put` returns, by evicting the least recently used and no more than needed."""
     recency: ClassVar[bool] = True
     """A use that is noted shows at once in `EntryInfo.last_used`."""
-    largest: ClassVar[int] = 20_000_000
+    largest: ClassVar[int] = 5_000_000
     """The largest value to try, in bytes."""
     odd_keys: ClassVar[tuple[str, ...]] = ()
     """The keys to try in place of all `ODD_KEYS`, where each costs requests to a slow server."""
