@@ -383,8 +383,8 @@ def test_the_core_imports_no_room_above_it(run_python, tmp_path):
 def test_one_module_imports_diskcache():
     """The local order has one seam, not several; its changes name the type."""
     assert [path for path, source in modules().items() if re.search(r"\b(?:import|from) diskcache\b", source)] == [
-        "stores/local/transaction.py",
         "stores/local/order.py",
+        "stores/local/transaction.py",
     ]
 
 
