@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
+from forking import PLACE
 
 from ejcache.autotune.records.store import AutotuneStore, set_default_store
 from ejcache.util.log import forget_warnings
@@ -23,16 +27,11 @@ def store(tmp_path):
     return AutotuneStore(str(tmp_path / "store"), refresh_seconds=0.0)
 
 
-@pytest.fixture(scope="session")
-def compiled_before(tmp_path_factory):
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.fixture(autouse=True)
-def compiled_once(jax_as_before, compiled_before):
-    """What another test has compiled is loaded: most of them measure the same few programs."""
+def compiled_once(jax_as_before):
+    """What another test has compiled is loaded by JAX's own cache: most of them measure the same few programs."""
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", str(compiled_before))
+    jax.config.update("jax_compilation_cache_dir", str(Path(os.environ[PLACE], "compiled")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
