@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import ejcache
 from ejcache.autotune import Tuner, autotuned
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
-from ejcache.autotune.measure import device
+from ejcache.autotune.measure import device, provenance
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.output_comparison import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.race import GainDecision, decide, hopeless
@@ -453,9 +453,9 @@ def test_the_state_of_a_gpu_is_that_of_the_one_that_ran(monkeypatch, broken):
             text.value = {0: b"0000:65:00.0"}[number]
             return 0
 
-    monkeypatch.setattr(device.ctypes, "CDLL", lambda name: Cuda())
+    monkeypatch.setattr(provenance.ctypes, "CDLL", lambda name: Cuda())
     gpu = types.SimpleNamespace(platform="gpu", local_hardware_id=0, client=None)
-    about = device.provenance(gpu)
+    about = provenance.provenance(gpu)
     said = {"driver": "580.1", "clock_mhz": 1980, "memory_clock_mhz": 2619, "power_limit_watts": 700.0}
     wanted = {"gpu": "not read: OSError: not permitted"} if broken else said
     assert {name: about.get(name) for name in {"gpu", *said} if name in about} == wanted
