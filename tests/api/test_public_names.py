@@ -9,6 +9,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from forking import ForkedBeforeEjcache
 
 import ejcache
 import ejcache.autotune
@@ -41,7 +42,8 @@ def test_unknown_name():
 
 def test_submodules_are_reachable(run_python):
     """`import ejcache` is enough to use the submodules that the documentation names."""
-    run_python("import ejcache\nejcache.autotune.ejkernel.install, ejcache.autotune.AutotuneStore")
+    names = "ejcache.autotune.ejkernel.install, ejcache.autotune.AutotuneStore"
+    run_python(f"import ejcache\n{names}", start=ForkedBeforeEjcache)
 
 
 def test_how_many_names_there_are():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
+from forking import ForkedWithChildren
 from helpers import run_program
 
 STEP = """
@@ -19,14 +21,14 @@ CONTESTANTS = ["no cache", "JAX, defaults", "JAX, floor 0", "ejcache, cold", "ej
 def bench(tmp_path):
     """Run `ejcache bench` on a program text; its answer, and what is in the user's cache directory then."""
 
-    def bench(program, *options, **env):
+    def bench(program, *options, start=ForkedWithChildren, **env):
         script = tmp_path / "train.py"
         script.write_text(program)
         home = tmp_path / "caches"
         (home / "other").mkdir(parents=True, exist_ok=True)
         (home / "other" / "weights").write_text("weights")
         command = [sys.executable, "-m", "ejcache", "bench", "--rounds", "1", *options, str(script)]
-        done = run_program(command, cwd=tmp_path, env={"XDG_CACHE_HOME": str(home), **env}, check=False)
+        done = run_program(command, cwd=tmp_path, env={"XDG_CACHE_HOME": str(home), **env}, check=False, start=start)
         return done, sorted(path.name for path in home.iterdir())
 
     return bench
@@ -35,7 +37,7 @@ def bench(tmp_path):
 @pytest.mark.soak
 def test_contestants_and_caches(bench):
     """Each contestant starts, all print the same, and nothing is written to the user's caches."""
-    done, kept = bench(STEP, "--json", EJCACHE="1", EJCACHE_READ_ONLY="1")
+    done, kept = bench(STEP, "--json", start=subprocess.Popen, EJCACHE="1", EJCACHE_READ_ONLY="1")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["contestants"]
     assert [each["name"] for each in found] == CONTESTANTS

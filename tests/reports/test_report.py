@@ -311,10 +311,10 @@ FINDING = Advice(
 
 
 SMALL = """
-import ejcache, jax, jax.numpy as jnp
+import ejcache, jax, jax.numpy as jnp, numpy as np
 ejcache.enable(min_compile_seconds=0)
 for number in range(4):
-    jax.jit(lambda x, number=number: jnp.sin(x @ x) * number)(jnp.ones((4, 4)))
+    jax.jit(lambda x, number=number: jnp.sin(x @ x) * number)(np.ones((4, 4), np.float32))
 """
 
 
