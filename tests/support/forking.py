@@ -39,6 +39,7 @@ IMPORTED = (
     "ejcache.jax_integration.pipeline",
     "ejcache.history.host_log",
     "ejcache.stores.local.store",
+    "pytest",
     # Imported late; a program that has become another user may not be able to read them any more.
     "grp",
     "pwd",
