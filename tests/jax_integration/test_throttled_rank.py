@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from buckets import GcsServerProcess
+from buckets import GcsServer
 from dead_ends import leads_to
 from jobs import run_job
 
@@ -41,7 +41,7 @@ FEW = [("429", 0)]
 )
 def test_one_rank_without_answers(tmp_path, fault, rank):
     """Whichever rank it is, both compile, and the job ends with the right value."""
-    with GcsServerProcess() as good, GcsServerProcess() as bad:
+    with GcsServer() as good, GcsServer() as bad:
         bad.add_fault(**FAULTS[fault])
         ranks, said = run_job(
             PROGRAM,
