@@ -23,8 +23,8 @@ def ejit(function):
 """What ejkernel does with JAX's cache at each decoration."""
 
 CHECK = """
-ejit(lambda x: x * 2)
-jax.devices()
+f = ejit(lambda x: x * 2)
+f(1.0)
 import ejcache
 print(ejcache.active().url)
 """
