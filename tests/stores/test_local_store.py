@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from store_sharing import ProcessTests
+from store_sharing import BoundProcessTests
 
 from ejcache.stores.local.store import LocalStore
 
 
-class TestLocalStore(ProcessTests):
+class TestLocalStore(BoundProcessTests):
     """The conformance suite on a directory."""
 
     def open(self, path, *, max_size=-1, read_only=False):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from store_sharing import ProcessTests
+from store_sharing import BoundProcessTests
 
 from ejcache.stores.memory import MemoryStore, forget_memory
 
 
-class TestMemoryStore(ProcessTests):
+class TestMemoryStore(BoundProcessTests):
     """The conformance suite on `memory://`, one name per path."""
 
     multiprocess = False

@@ -43,9 +43,6 @@ def azure():
 class _SharedStoreTests(ProcessTests):
     """A shared store over a bucket, whose limit and order of uses maintenance keeps."""
 
-    bounded = False
-    recency = False
-
     def bucket(self, path):
         return FileBucket(path)
 

@@ -9,6 +9,7 @@ from memory_bucket import MemoryBucket
 from store_faults import FaultStore
 from store_processes import in_fork
 from store_sharing import ProcessTests, PromptStore
+from store_suite import RecencyTests
 
 from ejcache.bucket.breaker import FAILED, CircuitBreaker, StorageNote, breaker_for
 from ejcache.bucket.files import FileBucket
@@ -33,10 +34,8 @@ from ejcache.util.log import forget_warnings
 from ejcache.util.scheduler import Scheduler
 
 
-class TestTieredOverFiles(ProcessTests):
+class TestTieredOverFiles(ProcessTests, RecencyTests):
     """The conformance suite on a local store over a shared directory, with real processes."""
-
-    bounded = False
 
     def open(self, path, *, max_size=-1, read_only=False):
         return TieredStore(

@@ -50,7 +50,8 @@ def serving(reply: Callable[[BaseHTTPRequestHandler], object]) -> Iterator[Threa
         setattr(Handler, f"do_{method}", Handler.do)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # Seconds until it sees that it is to end; half a one, which is usual, would be most of what these tests take.
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield server
     finally:

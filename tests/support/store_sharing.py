@@ -11,7 +11,7 @@ import pytest
 from capabilities import needs
 from store_invariants import check_everything
 from store_processes import Peer, in_fork, peers
-from store_suite import StoreTests, by_use, fill
+from store_suite import BasicTests, BoundTests, by_use, fill
 
 from ejcache.stores.shared.store import SharedStore
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ejcache.stores.base import Store
 
-__all__ = ["ProcessTests", "PromptStore"]
+__all__ = ["BoundProcessTests", "ProcessTests", "PromptStore"]
 
 needs_fork = needs("fork")
 
@@ -35,7 +35,7 @@ class PromptStore(SharedStore):
         self.journal.write()
 
 
-class ProcessTests(StoreTests):
+class ProcessTests(BasicTests):
     """The tests of a store, and what processes that share one can rely on."""
 
     @pytest.fixture
@@ -167,7 +167,7 @@ class ProcessTests(StoreTests):
     def test_fork_while_a_thread_is_inside(self, tmp_path: Path) -> None:
         """A fork in the middle of another thread's put neither hangs in the child nor spoils the parent's store."""
         stop = threading.Event()
-        with self.open(tmp_path / "store", max_size=2_000_000 if self.bounded else -1) as store:
+        with self.open(tmp_path / "store", max_size=2_000_000 if isinstance(self, BoundTests) else -1) as store:
 
             def keep_busy() -> None:
                 for n in range(1_000_000):
@@ -210,9 +210,12 @@ class ProcessTests(StoreTests):
                     assert here.peek(info.key) == bytes([int(info.key[1:]) % 251]) * 70_000
             check_everything(here)
 
+
+class BoundProcessTests(ProcessTests, BoundTests):
+    """The same of a store that keeps a limit."""
+
     def test_order_over_processes(self, tmp_path: Path) -> None:
         """What another process used counts as used; what it only read does not."""
-        self.need()
         self.need_processes()
         path = tmp_path / "store"
         peer = peers()[0]
@@ -231,7 +234,6 @@ class ProcessTests(StoreTests):
 
     def test_bound_with_two_writers(self, tmp_path: Path) -> None:
         """Two processes that fill one store at once keep it within its limit and end with whole entries."""
-        self.need()
         self.need_processes()
         path = tmp_path / "store"
         limit, size = 500_000, 60_000

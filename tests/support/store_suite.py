@@ -1,7 +1,7 @@
-"""The contract of a store as tests: `StoreTests`, which the tests of each store subclass.
+"""The contract of a store as tests, which the tests of each store subclass.
 
-A backend says of itself what it can do (`Suite`), and there are two groups of tests. `BasicTests`: one process, one
-store. `BoundTests`: the size limit and the order of eviction. Several processes on one store are in `store_sharing`.
+A backend says of itself what it can do (`Suite`). `BasicTests`: one process, one store. `RecencyTests` and
+`BoundTests`: the order of uses, and the size limit. Several processes on one store are in `store_sharing`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
     "ODD_KEYS",
     "BasicTests",
     "BoundTests",
-    "StoreTests",
+    "RecencyTests",
     "Suite",
     "briefly",
     "by_use",
@@ -74,7 +74,7 @@ def _called_as(function: Callable[..., None]) -> Callable[..., None]:
 
 
 class Suite(ABC):
-    """The part of `StoreTests` that a backend overrides.
+    """What a backend overrides.
 
     A subclass must be importable by its name from another process (a top-level class of a test module is), because
     the multi-process tests open the store over there through it.
@@ -84,10 +84,6 @@ class Suite(ABC):
     """Processes that open one path share its entries."""
     persistent: ClassVar[bool] = True
     """Entries outlive the store that put them: opened again at the same path, they are there."""
-    bounded: ClassVar[bool] = True
-    """`max_size` holds whenever a `put` returns, by evicting the least recently used and no more than needed."""
-    recency: ClassVar[bool] = True
-    """A use that is noted shows at once in `EntryInfo.last_used`."""
     largest: ClassVar[int] = 5_000_000
     """The largest value to try, in bytes."""
     odd_keys: ClassVar[tuple[str, ...]] = ()
@@ -483,17 +479,27 @@ def by_use(store: Store) -> str:
     return "".join(info.key for info in sorted(store.entries(), key=lambda info: info.last_used))
 
 
-class BoundTests(Suite):
-    """What a limit means; every test opens the store with a limit of its own."""
+class RecencyTests(Suite):
+    """A use that is noted shows at once in `EntryInfo.last_used`."""
 
-    def need(self, *, bounded: bool = True) -> None:
-        """Skip a test of what this backend does not claim."""
-        if (bounded and not self.bounded) or not self.recency:
-            pytest.skip("the backend keeps no limit of its own")
+    def test_last_used_is_listed(self, tmp_path: Path) -> None:
+        """The listing's times of last use are in the order of use."""
+        with self.open(tmp_path / "store") as store:
+            for key in "abcd":
+                assert store.put(key, encode(Header(key=key, created=time.time()), b"value"))
+            assert by_use(store) == "abcd"
+            created = {info.key: info.created for info in store.entries()}
+            store.note_used("b")
+            store.note_used("a")
+            assert by_use(store) == "cdba"
+            assert {info.key: info.created for info in store.entries()} == created
+
+
+class BoundTests(RecencyTests):
+    """What a limit means to a store that keeps one whenever a `put` returns; every test opens it with its own."""
 
     def test_least_recently_used_goes_first(self, tmp_path: Path) -> None:
         """A full store evicts the least recently used entries."""
-        self.need()
         with self.open(tmp_path / "store", max_size=40) as store:
             fill(store, "abcd")
             store.note_used("a")
@@ -505,7 +511,6 @@ class BoundTests(Suite):
 
     def test_looking_is_no_use(self, tmp_path: Path) -> None:
         """Reads, contains, a listing, a refused put and the use of an absent entry leave the order alone."""
-        self.need()
         with self.open(tmp_path / "store", max_size=30) as store:
             fill(store, "abc")
             store.peek("a")
@@ -520,7 +525,6 @@ class BoundTests(Suite):
 
     def test_replace_is_a_use(self, tmp_path: Path) -> None:
         """A replaced entry is the most recently used one, and its old bytes no longer count."""
-        self.need()
         with self.open(tmp_path / "store", max_size=30) as store:
             fill(store, "abc")
             store.replace("a", b"A" * 10)
@@ -531,22 +535,8 @@ class BoundTests(Suite):
             store.replace("c", b"C" * 30)
             assert self.stored(tmp_path / "store") == {"c": b"C" * 30}
 
-    def test_last_used_is_listed(self, tmp_path: Path) -> None:
-        """The listing's times of last use are in the order of use."""
-        self.need(bounded=False)
-        with self.open(tmp_path / "store") as store:
-            for key in "abcd":
-                assert store.put(key, encode(Header(key=key, created=time.time()), b"value"))
-            assert by_use(store) == "abcd"
-            created = {info.key: info.created for info in store.entries()}
-            store.note_used("b")
-            store.note_used("a")
-            assert by_use(store) == "cdba"
-            assert {info.key: info.created for info in store.entries()} == created
-
     def test_reading_only_is_no_use(self, tmp_path: Path) -> None:
         """Uses of a read-only store leave the order of eviction alone."""
-        self.need()
         with self.open(tmp_path / "store", max_size=30) as store:
             fill(store, "abc")
             with self.open(tmp_path / "store", max_size=30, read_only=True) as reader:
@@ -559,7 +549,6 @@ class BoundTests(Suite):
     @pytest.mark.parametrize("scale", [1, 200, 20_000], ids=["bytes", "kilobytes", "megabytes"])
     def test_bound_after_every_put(self, tmp_path: Path, scale: int) -> None:
         """After each of many puts and gets the store is within its limit and holds exactly what strict LRU keeps."""
-        self.need()
         rng = generator(scale)
         limit = 100 * scale
         model: OrderedDict[str, int] = OrderedDict()
@@ -583,7 +572,6 @@ class BoundTests(Suite):
     @pytest.mark.parametrize("limit", [1, 100, 32_768, 4_500_000])
     def test_one_value_of_the_whole_limit(self, tmp_path: Path, limit: int) -> None:
         """A value of exactly the limit is stored in place of everything else; one byte more is refused for nothing."""
-        self.need()
         path = tmp_path / "store"
         with self.open(path, max_size=limit) as store:
             assert store.put("before", b"b") is True
@@ -604,7 +592,6 @@ class BoundTests(Suite):
 
     def test_a_smaller_limit(self, tmp_path: Path) -> None:
         """A store that is opened with less room than it holds fits again when its next put returns."""
-        self.need()
         if not self.persistent:
             pytest.skip("nothing to open again")
         path = tmp_path / "store"
@@ -615,10 +602,3 @@ class BoundTests(Suite):
             fill(store, "i")
             assert sorted(self.stored(path)) == ["a", "h", "i"]
             check_everything(store)
-
-
-class StoreTests(BasicTests, BoundTests):
-    """Every test of the contract; a subclass overrides `open`, and sets what its store cannot do.
-
-    The tests take a few seconds on a local store, and write about 100 MB below `tmp_path`.
-    """

@@ -1,7 +1,7 @@
 """The contract of a store: bytes under a key, whatever the bytes mean.
 
 A store is shared by threads and processes. The rules that every backend and every wrapper keeps
-(`StoreTests` of the test suite checks them):
+(the classes of `tests/support/store_suite.py` check them):
 
 * an entry is whole or absent, whenever and however a writer dies;
 * `put` creates only: of several writers of one key exactly one gets True, and its bytes stay;
