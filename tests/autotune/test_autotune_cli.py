@@ -490,7 +490,7 @@ def test_push_makes_seeds(place, tmp_path):
 
 
 PROGRAM = """
-import jax.numpy as jnp
+import numpy as np
 from ejcache.autotune import Tuner, autotuned, record
 
 @autotuned(configs=[{"n": 1}, {"n": 2}], name="recorded", tuner=Tuner(rounds=8, sample_seconds=0.0005))
@@ -501,7 +501,8 @@ def local():
     return autotuned(configs=[{"n": 1}], name="local", heuristic={"n": 1})(lambda x, *, n: x)
 
 if __name__ == "__main__":
-    op(jnp.ones(4)), op(jnp.ones(4)), op(jnp.ones(8), 2.0), local()(jnp.ones(4))
+    x = np.ones(4, np.float32)
+    op(x), op(x), op(np.ones(8, np.float32), 2.0), local()(x)
 """
 
 
@@ -536,8 +537,7 @@ def test_run_tunes_what_was_recorded(run_forked, tmp_path, monkeypatch):
 RUN = ["tuned", "tune", "--json", "--module"]
 
 UNNAMED = """
-import dataclasses, sys
-import jax.numpy as jnp
+import numpy as np
 from ejcache.autotune import Tuner, autotuned
 
 class Mode: ...
@@ -549,7 +549,7 @@ def op(x, mode=Mode, *, n):
 if __name__ == "__main__":
     from ejcache.autotune import forward_only
     with forward_only():
-        print(op.choose(jnp.ones(4)).source)
+        print(op.choose(np.ones(4, np.float32)).source)
 """
 
 

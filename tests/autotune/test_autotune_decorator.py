@@ -126,7 +126,7 @@ class Blocks:
 def test_pallas_kernel(store):
     """A kernel for TPUs with block sizes as its configurations: measured in interpret mode, where it is called so."""
 
-    @autotuned(configs=[Blocks(8), Blocks(16)], name="double", store=store, tuner=QUICK)
+    @autotuned(configs=[Blocks(8), Blocks(16)], name="double", store=store, tuner=dataclasses.replace(QUICK, rounds=4))
     def double(x, *, config):
         def kernel(source, target):
             target[...] = source[...] * 2
@@ -306,8 +306,8 @@ def test_a_configuration_of_what_a_pytree_and_a_scalar_say(store):
         np.testing.assert_array_equal(times(X, value), X * int(value))
 
 
-def test_functions_with_sets_have_one_key_in_every_process(run_python, capsys):
-    """A set among a function's constants is described in one order, whatever the hash seed, which is random here."""
+def test_functions_with_sets_have_one_key_in_every_process(run_forked, capsys):
+    """A set among a function's constants is described in one order, whatever the hash seed, which is random."""
     program = """
 from ejcache.autotune.descriptions import Describer
 def f(x, mode="a"):
@@ -315,7 +315,7 @@ def f(x, mode="a"):
 print(Describer().describe(f)["code"])
 """
     exec(program, {})
-    assert run_python(program, env={"PYTHONHASHSEED": "1"}).stdout == capsys.readouterr().out != ""
+    assert run_forked(program).stdout == capsys.readouterr().out != ""
 
 
 @pytest.mark.parametrize("name", [*recordable_calls(), *other_calls()])

@@ -46,7 +46,7 @@ def test_one_of_two_measures(tmp_path):
 
 PROGRAM = """
 import logging, sys
-import jax.numpy as jnp
+import numpy as np
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 
 def say(text):
@@ -73,7 +73,7 @@ def op(x, *, n):
     built.add(n)
     return x * 2
 
-choice = op.choose(jnp.ones(8))
+choice = op.choose(np.ones(8, np.float32))
 say(f"{choice.source.value} {choice.configuration} {sorted(built)}")
 """
 
