@@ -39,7 +39,7 @@ if what == "loader":
 PROGRAM = f"""{HEAD}{LOADER}
 def times(factor):
     def function(x):
-        return jnp.tanh(x @ x) * factor
+        return jnp.tanh(x @ x).at[0, 0].multiply(factor)  # one number of another program is another one
     function.__name__ = function.__qualname__ = f"times_{{factor}}"
     return jax.jit(function)
 
@@ -67,6 +67,8 @@ mapped = jax.jit(jax.shard_map(lambda x: jax.lax.psum(x, "x"), mesh=mesh, in_spe
 spread = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i")
 back = jax.jit(lambda x: jax.pure_callback(lambda x: x * 2, x, x))
 says = jax.jit(lambda x: jax.debug.callback(lambda x: None, x))
+changes = jax.jit(lambda kept, x: kept.__setitem__(..., kept[...] + x))
+kept = jax.new_ref(0 * x) if hasattr(jax, "new_ref") else None
 state, key = {{"w": 0 * x, "n": 0}}, jax.random.key(1)
 for _ in range(3):
     state, total = donates(state, x)
@@ -75,7 +77,9 @@ for _ in range(3):
     shard(jax.device_put(x, NamedSharding(mesh, P("x"))))
     spread(x.reshape(2, 8))
     says(x)
-    found = (state["w"], total, normal, mapped(x), back(x))
+    if kept is not None:
+        changes(kept, x)
+    found = (state["w"], total, normal, mapped(x), back(x), x if kept is None else kept[...])
 print(*(float(np.asarray(each).sum()) for each in found), int(state["n"]))
 """
 OTHERS = f"""{HEAD}
@@ -166,7 +170,7 @@ def test_an_entry_of_another_program(filled, cold):
     assert found.returncode == 1
     assert found.stdout.splitlines()[:2] != cold[1].splitlines()[:2]  # the program goes on with what was loaded
     (said,) = [line for line in found.stderr.splitlines() if "jit_times_5 differs" in line]
-    assert "16 of 16 elements" in said
+    assert "1 of 16 elements" in said
     assert "THE CACHE: fresh compilations agree with each other" in said
     assert said.endswith(f"ejcache recall {key}")
     assert "1 differ: the cache is at fault" in found.stderr
@@ -189,7 +193,7 @@ def test_without_compare_nothing_of_it_is_imported(filled):
 
 
 def test_programs_that_are_equal(tmp_path):
-    """Donation, random keys, NaN, shardings, devices: nothing differs. What calls back is left out with a word."""
+    """Donation, random keys, NaN, shardings, devices: nothing differs. What cannot run twice is left out."""
     plain, found = run(tmp_path, MANY), run(tmp_path, MANY, "--compare", "--json")
     assert found.stdout == plain.stdout
     about = json.loads(found.stderr.splitlines()[-1])["comparison"]
@@ -197,7 +201,8 @@ def test_programs_that_are_equal(tmp_path):
     assert about["programs"] >= 6
     assert about["calls"] >= 3 * 3
     # Before JAX 0.11 they are compiled in each start.
-    assert set(about["left_out"]) == ({"it calls back into Python"} if jax.__version_info__ >= (0, 11) else set())
+    expected = {"it calls back into Python"} if jax.__version_info__ >= (0, 11) else set()
+    assert set(about["left_out"]) == expected | ({"it changes references"} if hasattr(jax, "new_ref") else set())
 
 
 def test_what_differs_without_the_cache(tmp_path):

@@ -269,17 +269,21 @@ def test_doctor_advises_what_opens_a_directory(place, local, read_only):
         (place / name).mkdir()
         os.chown(place / name, owner, TEAM)
         (place / name).chmod(mode)
+    (place / "of others").mkdir()
+    (place / "of others").chmod(0o775)
 
     def look():
         return {
             name: next(iter(doctor.check_directory(place / name, read_only=read_only, local=local)))
-            for name in ("closed", "mine", "empty", "closed/below")
+            for name in ("closed", "mine", "empty", "closed/below", "of others")
         }
 
     checks = as_user(YOU, look)
     for name in ("closed", *["empty"] * (not read_only)):
         assert f"its owner opens it by `ejcache config set --dir {place / name} shared=readers`" in checks[name].advice
     assert checks["mine"].advice == f"`chmod u+rwx {place / 'mine'}` mends it"
+    # Hosts that share a directory trust those who can write there, so that nobody has to say so.
+    assert read_only or ("EJCACHE_TRUST_DIR=1" in checks["of others"].advice) == local
     assert [name for name, check in checks.items() if "READ_ONLY" in check.advice] == []
 
 
