@@ -394,7 +394,7 @@ class Settings:
 
     @cached_property
     def disabled_reason(self) -> str:
-        """Why nothing is cached; empty if caching is on. A setting that disables caching overrules all others."""
+        """Why nothing is cached, whatever the other settings say; empty if caching is on."""
         if not self.enabled:
             return f"{self['enabled'].source} is false"
         if self.max_size == 0:
