@@ -303,7 +303,7 @@ class TestClient:
         bucket.close()
 
 
-def test_programs_that_end_at_once_write_their_counters(moto, run_forked):
+def test_a_program_that_ends_at_once_writes_its_counters(moto, run_forked):
     """A program that asked S3 nothing while it ran writes its counters while it ends, and ends without delay."""
     program = """
         import sys, time, atexit
@@ -314,10 +314,9 @@ def test_programs_that_end_at_once_write_their_counters(moto, run_forked):
         store = SharedStore(S3Bucket("bucket", "ends", options={**options, "endpoint_url": sys.argv[1]}))
         store.add_counters({"hits": 2})
     """
-    for _ in range(2):
-        assert run_forked(program, moto.url).stderr == ""
+    assert run_forked(program, moto.url).stderr == ""
     bucket = s3_bucket(moto.url, "ends")
-    assert len(list(bucket.walk("v1/journal/"))) == 2
+    assert len(list(bucket.walk("v1/journal/"))) == 1
     bucket.close()
 
 

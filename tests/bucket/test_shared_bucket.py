@@ -212,44 +212,6 @@ class TestLostAnswers:
             list(unbroken.delete_many([("k", None)]))
         assert (len(server.requests) == 1) == (reason == "forbidden")
 
-    @pytest.mark.usefixtures("retry_time")
-    @pytest.mark.parametrize(
-        ("code", "lost", "said"),
-        [
-            ("AccessDenied", 0, StoreReadOnlyError),
-            ("InvalidRequest", 0, StoreUnavailableError),
-            ("NoSuchKey", 0, []),
-            ("NoSuchKey", 1, ["k"]),
-            ("PreconditionFailed", 1, []),
-        ],
-    )
-    def test_deletions_that_s3_refuses(self, code, lost, said):
-        """S3 refuses the parts of a batch within an answer that says 200; only what is gone already is no failure.
-
-        After an answer was lost, what is gone was deleted by this process, and what was replaced was not.
-        """
-        answers_lost = [True] * lost
-
-        def refuse(handler):
-            sent = handler.rfile.read(int(handler.headers.get("Content-Length") or 0)).decode()
-            body = ""
-            if handler.command == "POST":
-                (key,) = re.findall("<Key>(.*)</Key>", sent)
-                if key == "prefix/k" and answers_lost and answers_lost.pop():
-                    handler.close_connection = True
-                    return
-                # Another object than ours is the one by which the bucket finds out whether versions are compared.
-                why = code if key == "prefix/k" else "PreconditionFailed"
-                refused = f"<Error><Key>{key}</Key><Code>{why}</Code><Message>so it is</Message></Error>"
-                body = f'<?xml version="1.0"?><DeleteResult>{refused}</DeleteResult>'
-            answer(handler, body.encode(), status=404 if handler.command == "HEAD" else 200)
-
-        with serving(refuse) as server:
-            bucket = s3_bucket(f"http://127.0.0.1:{server.server_port}")
-            with contextlib.nullcontext() if isinstance(said, list) else pytest.raises(said, match="so it is"):
-                assert list(bucket.delete_many([("k", None)])) == said
-            bucket.close()
-
     @pytest.mark.parametrize("action", ["reset", "drop_after"])
     def test_one_winner_in_a_storm(self, server, action):
         """Eight that create the same objects through a breaking network have one winner each, whose bytes stand."""
@@ -482,3 +444,42 @@ def test_a_large_entry_over_a_slow_link():
     assert bucket.read("k").data == value
     assert asked == [32 << 20, 8 << 20, 8 << 20, 8 << 20]
     assert bucket.read("k", length=3).data == value[:3]
+
+
+@pytest.mark.usefixtures("retry_time")
+@pytest.mark.parametrize(
+    ("code", "lost", "said"),
+    [
+        ("AccessDenied", 0, StoreReadOnlyError),
+        ("InvalidRequest", 0, StoreUnavailableError),
+        ("NoSuchKey", 0, []),
+        ("NoSuchKey", 1, ["k"]),
+        ("PreconditionFailed", 1, []),
+    ],
+)
+def test_deletions_that_s3_refuses(code, lost, said):
+    """S3 refuses the parts of a batch within an answer that says 200; only what is gone already is no failure.
+
+    After an answer was lost, what is gone was deleted by this process, and what was replaced was not.
+    """
+    answers_lost = [True] * lost
+
+    def refuse(handler):
+        sent = handler.rfile.read(int(handler.headers.get("Content-Length") or 0)).decode()
+        body = ""
+        if handler.command == "POST":
+            (key,) = re.findall("<Key>(.*)</Key>", sent)
+            if key == "prefix/k" and answers_lost and answers_lost.pop():
+                handler.close_connection = True
+                return
+            # Another object than ours is the one by which the bucket finds out whether versions are compared.
+            why = code if key == "prefix/k" else "PreconditionFailed"
+            refused = f"<Error><Key>{key}</Key><Code>{why}</Code><Message>so it is</Message></Error>"
+            body = f'<?xml version="1.0"?><DeleteResult>{refused}</DeleteResult>'
+        answer(handler, body.encode(), status=404 if handler.command == "HEAD" else 200)
+
+    with serving(refuse) as server:
+        bucket = s3_bucket(f"http://127.0.0.1:{server.server_port}")
+        with contextlib.nullcontext() if isinstance(said, list) else pytest.raises(said, match="so it is"):
+            assert list(bucket.delete_many([("k", None)])) == said
+        bucket.close()

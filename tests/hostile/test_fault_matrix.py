@@ -19,8 +19,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-import zstandard
-from archives import flipped, framed, of_a_later_version
+from archives import flipped, framed, gigabyte, of_a_later_version
 from cli_helpers import ejcache as command
 from cli_helpers import fill
 
@@ -56,10 +55,8 @@ def changed_header(data, **fields):
 
 
 def becomes_a_gigabyte(data):
-    frame = zstandard.ZstdCompressor(level=1, write_content_size=False).compressobj()
-    payload = b"".join(frame.compress(bytes(1 << 24)) for _ in range(64)) + frame.flush()
     header, _ = header_and_payload(data)
-    return framed(header | {"payload_size": len(payload), "raw_size": 1 << 30, "codec": "zstd"}, payload)
+    return framed(header | {"payload_size": len(gigabyte()), "raw_size": 1 << 30, "codec": "zstd"}, gigabyte())
 
 
 class Trap:

@@ -8,6 +8,7 @@ memory; the good entries beside it have to work.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -18,8 +19,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-import zstandard
-from archives import archive, framed, member
+from archives import archive, framed, gigabyte, member
 from autotune_helpers import key as tuned_key
 from autotune_helpers import record
 from buckets import GcsServer
@@ -74,9 +74,13 @@ def with_header(payload: bytes | None = None, **fields) -> bytes:
 
 def bomb() -> bytes:
     """An entry of some 64 kB that says honestly that it becomes 1 GB."""
-    frame = zstandard.ZstdCompressor(level=1, write_content_size=False).compressobj()
-    payload = b"".join(frame.compress(bytes(1 << 24)) for _ in range(64)) + frame.flush()
-    return with_header(payload, payload_size=len(payload), raw_size=1 << 30, codec="zstd")
+    return with_header(gigabyte(), payload_size=len(gigabyte()), raw_size=1 << 30, codec="zstd")
+
+
+@functools.cache
+def squeezed(text: bytes, times: int) -> bytes:
+    """The text so many times, as zlib shortens it."""
+    return zlib.compress(text * times, 1)
 
 
 def journal(body: bytes, **fields) -> bytes:
@@ -100,18 +104,18 @@ BYTES = {
     "name: control characters": ("v1/entries/aa/evil%1B]0;x", lambda: b"x"),
     "name: percent": ("v1/entries/aa/%zz%", lambda: b"x"),
     "name: too long a key": ("v1/entries/aa/" + "a" * 200, lambda: b"x"),
-    "journal: one endless line": (JOURNAL, lambda: journal(zlib.compress(b"1" * (256 << 20), 1), codec="zlib")),
-    "journal: bomb of lines": (JOURNAL, lambda: journal(zlib.compress(b"1\tk\n" * (64 << 20), 1), codec="zlib")),
+    "journal: one endless line": (JOURNAL, lambda: journal(squeezed(b"1", 256 << 20), codec="zlib")),
+    "journal: bomb of lines": (JOURNAL, lambda: journal(squeezed(b"1\tk\n", 64 << 20), codec="zlib")),
     "journal: honest bomb of lines": (
         JOURNAL,
-        lambda: journal(zlib.compress(b"1\tk\n" * (64 << 20), 1), codec="zlib", count=64 << 20),
+        lambda: journal(squeezed(b"1\tk\n", 64 << 20), codec="zlib", count=64 << 20),
     ),
     "journal: huge integer": (JOURNAL, lambda: journal(HUGE + b"\tk\n")),
     "journal: deep header": (JOURNAL, lambda: b'{"codec":"plain","count":' + b"[" * 4000 + b"\n"),
     "journal: bad key": (JOURNAL, lambda: journal(b"1\tevil\x1b\n")),
     "journal: in the future": (JOURNAL, lambda: encode_journal({KEY: EntryUse(10**15)})),
     "journal: nothing of ours": (JOURNAL, lambda: SECRET),
-    "snapshot: endless line": (SNAPSHOT, lambda: journal(zlib.compress(b"1" * (256 << 20), 1), codec="zlib")),
+    "snapshot: endless line": (SNAPSHOT, lambda: journal(squeezed(b"1", 256 << 20), codec="zlib")),
     "snapshot: nothing of ours": (SNAPSHOT, lambda: DEEP),
     "policy: deep": (POLICY, lambda: DEEP),
     "policy: huge integer": (POLICY, lambda: b'{"format":"ejcache-policy","version":1,"max_size":' + HUGE + b"}"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import struct
 import tarfile
+
+import zstandard
 
 from ejcache.bucket.object_names import entry_name
 from ejcache.maintenance.archive import encode_member
@@ -33,6 +36,14 @@ def framed(header: object, payload: bytes = b"x", *, magic: bytes = b"EJC1") -> 
         text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
     body = magic + struct.pack(">I", len(text)) + text + payload
     return body + hashlib.sha256(body).digest()
+
+
+@functools.cache
+def gigabyte() -> bytes:
+    """Some 64 kB of zstd that become a gigabyte."""
+    frame = zstandard.ZstdCompressor(level=1, write_content_size=False).compressobj()
+    block = bytes(1 << 24)
+    return b"".join(frame.compress(block) for _ in range(64)) + frame.flush()
 
 
 def flipped(data: bytes, bit: int) -> bytes:
