@@ -59,6 +59,7 @@ def use(path):
                     data = store.get(f"k{number}")
                     assert data is None or data == bytes([number]) * SIZE
                 list(store.entries())
+                store.counters()
                 if not read_only:
                     store.quarantine("small", b"small")
                     store.put("new", b"n" * SIZE)
