@@ -62,7 +62,7 @@ def test_a_program_that_patches_late(tmp_path, library):
 def test_a_program_that_patches_after_it_compiled(tmp_path, library):
     """Threads of ours run then, and would share locks with greenlets: the program goes on and ends without ejcache."""
     program = f"""{HEAD}
-import jax, numpy as np
+import jax, {library}, numpy as np
 {TWICE}
 print(jax.jit(lambda x: x * 2)(np.float32(20)))
 {PATCHES[library]}

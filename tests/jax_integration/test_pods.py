@@ -115,15 +115,15 @@ def test_four_ranks_warm_and_mixed(tmp_path):
 
 def test_a_rank_whose_storage_is_unreachable(tmp_path):
     """All compile, as without a cache; the rank says so once, the others keep what they compiled."""
-    run(tmp_path, processes=2, programs=2)
+    run(tmp_path, processes=2, programs=1)
     import shutil
 
     shutil.rmtree(tmp_path / "1")
     (tmp_path / "1").write_text("a file in the way")
 
-    decisions, ranks = run(tmp_path, processes=2, programs=2)
+    decisions, ranks = run(tmp_path, processes=2, programs=1)
 
-    assert decisions == [[0, 0], [0, 0]]
+    assert decisions == [[0], [0]]
     assert ranks[1].stderr.count("goes on without it") == 1
-    assert ranks[0].stats["misses_by_reason"] == {"disagreed": 2}
+    assert ranks[0].stats["misses_by_reason"] == {"disagreed": 1}
     assert (tmp_path / "1").read_text() == "a file in the way"
