@@ -38,7 +38,11 @@ WAYS = {
         print(subprocess.run([sys.executable, "-c", "from program import work; print(work(0))"],
                              check=True, capture_output=True, text=True).stdout.strip())
     """,
-    "spawn": "print(multiprocessing.get_context('spawn').Pool(1).map(work, [0])[0])",
+    # An interpreter, also where the script's own process is a forked one.
+    "spawn": f"""
+        multiprocessing.set_executable({sys.executable!r})
+        print(multiprocessing.get_context('spawn').Pool(1).map(work, [0])[0])
+    """,
     "forkserver": "print(multiprocessing.get_context('forkserver').Pool(1).map(work, [0])[0])",
     "fork before JAX has a backend": "print(multiprocessing.get_context('fork').Pool(1).map(work, [0])[0])",
     "os.fork": """
@@ -115,7 +119,7 @@ def test_every_process_hits(way, run_way, write_way, ejcache_run, tmp_path):
     start = Forked if way in SHORT else subprocess.Popen
     first = run_way(way, env={"EJCACHE": directory}, start=start)
     assert first.startswith(f"('{directory}', 0,"), first
-    done, report = ejcache_run(write_way(way), start=start)
+    done, report = ejcache_run(write_way(way), start=ForkedWithChildren if way in SHORT else start)
     url, hits, misses = eval(done.stdout.strip().splitlines()[-1])
     assert (url, hits > 0, misses) == (directory, True, 0)
     assert {name: report[name] for name in ("hits", "misses", "processes", "urls")} == {
