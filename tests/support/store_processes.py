@@ -32,17 +32,14 @@ Call = tuple[str, tuple[Any, ...]]
 
 
 class Peer:
-    """A process that opens stores and calls them when told: a fresh Python, or, for one that soon ends, a fork."""
+    """A fresh Python process that opens stores and calls them when told."""
 
-    def __init__(self, barrier: threading.Barrier | None = None, *, fork: bool = False) -> None:
-        context = multiprocessing.get_context("fork" if fork else "spawn")
+    def __init__(self, barrier: threading.Barrier | None = None) -> None:
+        context = multiprocessing.get_context("spawn")
         self._barrier = barrier
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, barrier), daemon=True)
-        with warnings.catch_warnings():
-            # The tests fork a process with threads on purpose; newer Pythons warn about that.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
+        self._process.start()
         theirs.close()
 
     @property
