@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from ejcache.history.advise import advise
 from ejcache.history.findings import AT_LEAST, AT_MOST, Saving
-from ejcache.history.program_text import SourceFiles
 from ejcache.history.recorded_program import spent
+from ejcache.history.source_files import SourceFiles
 from ejcache.journal.start_records import read_starts
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from ejcache.history.advise import SMALLEST, advise, of_function, set_smaller_ap
 from ejcache.history.difference import ARGUMENTS, SHAPE, kind_of_signatures, program_differences
 from ejcache.history.findings import Advice, Saving, SmallerFindings, annotation, document
 from ejcache.history.padding import buckets, buckets_of
-from ejcache.history.program_text import Places, SourceFiles, read_text
+from ejcache.history.program_text import Places, read_text
 from ejcache.history.recorded_program import argument_types
+from ejcache.history.source_files import SourceFiles
 from ejcache.journal.line import HIT, STORED, ProgramRecord
 from ejcache.journal.start_records import Process, StartRecord
 

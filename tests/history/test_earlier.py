@@ -9,7 +9,8 @@ import re
 import pytest
 
 from ejcache.history.causes import cause
-from ejcache.history.nearest_program import Earlier, Texts
+from ejcache.history.known_texts import Texts
+from ejcache.history.nearest_program import Earlier
 from ejcache.journal.line import HIT, STORED, AppendedLog, ProgramRecord
 from ejcache.journal.start_records import Process, StartRecord
 

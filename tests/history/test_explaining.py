@@ -25,8 +25,10 @@ from ejcache.history.difference import program_differences
 from ejcache.history.environment_difference import environment_differences
 from ejcache.history.host_log import read_misses, record_miss
 from ejcache.history.known_entries import KnownEntries, stored_text
-from ejcache.history.nearest_program import Earlier, Texts
-from ejcache.history.program_text import SourceFiles, read_text
+from ejcache.history.known_texts import Texts
+from ejcache.history.nearest_program import Earlier
+from ejcache.history.program_text import read_text
+from ejcache.history.source_files import SourceFiles
 from ejcache.jax_integration import publishing
 from ejcache.jax_integration.publishing import located_text
 from ejcache.journal.line import AppendedLog, ProgramRecord

@@ -27,7 +27,7 @@ from ejcache.cache.policy import CachePolicy
 from ejcache.entry import Header, encode
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance import doctor
-from ejcache.maintenance.stored_policy import share_directory
+from ejcache.maintenance.sharing import share_directory
 from ejcache.settings.resolve import resolve
 from ejcache.stores import opening
 from ejcache.stores.location import Location

@@ -24,7 +24,7 @@ from ejcache.errors import (
     StoreUnavailableError,
     UntrustedDirectoryError,
 )
-from ejcache.stores.local import layout as local_layout
+from ejcache.stores.local import failures
 from ejcache.stores.local.store import LocalStore
 
 needs_root = needs("root")
@@ -575,6 +575,6 @@ assert "home directory" in message, message
 
 def test_explanation_of_a_failure(tmp_path):
     """What cannot be used is explained by the nearest thing that can be looked at."""
-    exc = local_layout.explain_failure(tmp_path / "a" / "b", OSError(errno.EIO, "Input/output error"))
+    exc = failures.explain_failure(tmp_path / "a" / "b", OSError(errno.EIO, "Input/output error"))
     assert "Input/output error" in str(exc)
     assert str(tmp_path) in str(exc)

@@ -67,7 +67,7 @@ def findings() -> list[dict[str, Any]]:
     import time
 
     from ejcache.history.advise import advise
-    from ejcache.history.program_text import SourceFiles
+    from ejcache.history.source_files import SourceFiles
     from ejcache.journal.start_records import read_starts
 
     sources = SourceFiles(until=time.time() + 3600)

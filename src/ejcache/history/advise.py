@@ -24,10 +24,10 @@ from ejcache.history.findings import (
     SmallerFindings,
 )
 from ejcache.history.host_log import recall_programs
+from ejcache.history.known_texts import BUDGET, Texts
 from ejcache.history.large_constants import large_constant
-from ejcache.history.nearest_program import BUDGET, Earlier, Texts
+from ejcache.history.nearest_program import Earlier
 from ejcache.history.padding import buckets_of
-from ejcache.history.program_text import is_installed
 from ejcache.history.recorded_program import (
     by_function,
     caller_of,
@@ -38,13 +38,14 @@ from ejcache.history.recorded_program import (
     with_facts,
 )
 from ejcache.history.single_operations import single_operations
+from ejcache.history.source_files import is_installed
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from ejcache.history.causes import Cause
-    from ejcache.history.nearest_program import Fetch
+    from ejcache.history.known_texts import Fetch
     from ejcache.journal.line import ProgramRecord
     from ejcache.journal.start_records import StartRecord
 

@@ -15,7 +15,7 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ejcache.history.nearest_program import Texts
+    from ejcache.history.known_texts import Texts
     from ejcache.journal.line import ProgramRecord
 
 _AGAIN: Final = 3

@@ -19,15 +19,17 @@ from ejcache.history import difference as differ
 from ejcache.history.definitions import definition_of
 from ejcache.history.environment_difference import ARROW, Difference, environment_differences
 from ejcache.history.padding import buckets_of
-from ejcache.history.program_text import SourceFiles, read_text, spell_types
+from ejcache.history.program_text import read_text, spell_types
 from ejcache.history.recorded_program import argument_types, caller_of, digest_of
+from ejcache.history.source_files import SourceFiles
 from ejcache.journal.line import STORED
 from ejcache.util.units import format_age
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ejcache.history.nearest_program import Earlier, Neighbours, Texts
+    from ejcache.history.known_texts import Texts
+    from ejcache.history.nearest_program import Earlier, Neighbours
     from ejcache.journal.line import ProgramRecord
 
 NEW: Final = "new"

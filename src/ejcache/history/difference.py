@@ -15,8 +15,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.history.environment_difference import ARROW, Difference
-from ejcache.history.program_text import ELIDED, NOWHERE, Argument, Line, Place, ProgramText, SourceFiles, is_installed
+from ejcache.history.program_text import ELIDED, Argument, Line, ProgramText
 from ejcache.history.recorded_program import MOST_SIZES, Type, are_alike, argument_types
+from ejcache.history.source_files import NOWHERE, Place, SourceFiles, is_installed
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:

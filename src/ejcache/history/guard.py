@@ -8,8 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from ejcache.history.advise import advise, of_function
-from ejcache.history.program_text import SourceFiles
 from ejcache.history.recorded_program import caller_of, is_of_jax, misses_by_key, read_caller, with_facts
+from ejcache.history.source_files import SourceFiles
 from ejcache.journal.recorder import recorder, watch
 from ejcache.journal.start_records import read_starts
 

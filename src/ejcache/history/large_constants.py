@@ -15,8 +15,8 @@ from ejcache.util.units import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ejcache.history.nearest_program import Texts
-    from ejcache.history.program_text import Place
+    from ejcache.history.known_texts import Texts
+    from ejcache.history.source_files import Place
     from ejcache.journal.line import ProgramRecord
 
     _LargeConstant = tuple[int, str, str, list[str], int]

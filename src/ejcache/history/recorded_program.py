@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.history.definitions import definition_of
-from ejcache.history.program_text import is_installed, spell_types
+from ejcache.history.program_text import spell_types
+from ejcache.history.source_files import is_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -19,7 +19,8 @@ from ejcache.cli.tuned.listing import report_rows
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.history.advise import set_smaller_apart
 from ejcache.history.host_log import lost_before
-from ejcache.history.nearest_program import BUDGET, Earlier, Texts
+from ejcache.history.known_texts import BUDGET, Texts
+from ejcache.history.nearest_program import Earlier
 from ejcache.journal.start_records import read_starts
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
 from ejcache.reports.html import html_page

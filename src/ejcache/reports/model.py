@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ejcache.cache.compile_time import CompileTime
 from ejcache.history.causes import NEW, OF_TEXTS, OUTCOMES, Cause, cause, title_of
 from ejcache.history.findings import SmallerFindings, document
-from ejcache.history.nearest_program import Earlier, Texts
+from ejcache.history.known_texts import Texts
+from ejcache.history.nearest_program import Earlier
 from ejcache.history.recorded_program import is_of_jax
 from ejcache.journal.line import HIT, saved_seconds, seconds_to_get
 from ejcache.journal.start_records import beginning_of, in_starts

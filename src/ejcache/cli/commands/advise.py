@@ -19,7 +19,7 @@ from ejcache.errors import NotFoundError, UsageError
 from ejcache.history.advise import SMALLEST, check_kinds, set_smaller_apart
 from ejcache.history.advise import advise as findings_of
 from ejcache.history.findings import KINDS, LEAST_SAVED, SmallerFindings, annotation, document, said_of_none
-from ejcache.history.program_text import SourceFiles
+from ejcache.history.source_files import SourceFiles
 from ejcache.journal.run_log import RUN_COUNTS, read_counts
 from ejcache.journal.start_records import read_starts
 from ejcache.settings.environment import child_environment, environment_variable

@@ -14,6 +14,7 @@ from ejcache.cli.chosen_cache import check_directory, command_settings, is_wrong
 from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, settings_beginning, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.maintenance.recalls import recalls_in_words
+from ejcache.maintenance.sharing import share_directory
 from ejcache.maintenance.stored_policy import (
     LIMITS,
     change_limits,
@@ -21,7 +22,6 @@ from ejcache.maintenance.stored_policy import (
     read_limits,
     read_limits_of_directory,
     recalls_of,
-    share_directory,
     switch_of,
     who_turned_off,
 )

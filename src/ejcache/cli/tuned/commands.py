@@ -26,7 +26,8 @@ from ejcache.cli.options import (
     option,
 )
 from ejcache.cli.tuned.listing import ls, show, stats, why
-from ejcache.cli.tuned.removal_and_pins import pin, prune, rm, unpin, verify
+from ejcache.cli.tuned.pins import pin, unpin
+from ejcache.cli.tuned.removal import prune, rm, verify
 from ejcache.cli.tuned.transfer import pull_records, push_records
 from ejcache.errors import UsageError
 from ejcache.maintenance.transfer import Selection

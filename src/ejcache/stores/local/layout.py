@@ -1,4 +1,4 @@
-"""The directory of a local store: where its files are, how they are removed, what is wrong, and the default limit.
+"""Lays out the directory of a local store: where its files are, how they are made and removed, and the default limit.
 
     <root>/                        the user's; files of plain JAX (`*-cache`, `*-atime`) and others are left alone
       CACHEDIR.TAG                 only in a directory of caches (https://bford.info/cachedir/)
@@ -30,7 +30,6 @@ of the store's.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import secrets
@@ -41,11 +40,10 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import (
     NotAStoreError,
-    StoreError,
-    StoreReadOnlyError,
     StoreUnavailableError,
     UntrustedDirectoryError,
 )
+from ejcache.stores.local.failures import explain_failure, why_no_order
 from ejcache.util.directory_access import Access, decide_access, refusal
 from ejcache.util.files import UnsafeFileError, make_below, open_regular, read_regular, write_atomically
 from ejcache.util.locks import try_lock
@@ -69,8 +67,6 @@ MAX_ENTRY_BYTES: Final = 9 * 2**28
 START_BYTES: Final = 8192
 """Bytes of an entry in which its header nearly always is."""
 PAIRS: Final = tuple(f"{number:02x}" for number in range(256))
-LONGEST_ROOT: Final = 512 - len("/v1/local/order-0123456789abcdef-0123456789abcdef/cache.db-journal") - 1
-"""SQLite's longest path (MAX_PATHNAME of its os_unix.c), less what is below the root."""
 _LARGEST_LIMIT: Final = 20 * 10**9
 _SHARE_OF_DISK: Final = 10
 """The limit of a cache is at most a tenth of its disk."""
@@ -157,7 +153,7 @@ class Layout:
         if self._access is None:
             names = ("v1", "v1/local")
             self._access = decide_access(self.root, trusted=self._trusted, writing=self._writing, names=names)
-            if not self._access.why and (why := _why_no_path(self.root)):
+            if not self._access.why and (why := why_no_order(self.root)):
                 self._access = Access(self.root, why=why, mend="choose another path (EJCACHE_DIR)")
         return self._access
 
@@ -383,59 +379,6 @@ def _is_there(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def _why_no_path(root: Path) -> str:
-    """Say why the order of eviction cannot be kept below `root`, as a sentence; "" if one can."""
-    if os.path.expandvars(root) != str(root):  # diskcache expands it: the order would lie elsewhere
-        return f"the path {root} has the name of a variable in it ($NAME), which nobody has expanded"
-    length = len(os.fsencode(os.path.realpath(root)))
-    if length <= LONGEST_ROOT:
-        return ""
-    return f"the path {root} has {length} bytes, and SQLite opens a database at a path of at most {LONGEST_ROOT}"
-
-
-def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:
-    """Return the error, of one sentence, that says why `path` cannot be used."""
-    reason = exc.strerror or str(exc)
-    for part in (path, *path.parents):
-        try:
-            about = part.stat()
-        except OSError as failure:
-            with contextlib.suppress(OSError):
-                if failure.errno != errno.ENOENT:
-                    continue
-                why = f"{part} is a symbolic link to {part.readlink()}, which does not exist"
-                return StoreUnavailableError(f"{path} cannot be used as a cache directory: {why}")
-            continue
-        owner = "" if about.st_uid == os.geteuid() else f"; it belongs to the user with id {about.st_uid}"
-        where = "" if part == path else f" ({part} has mode {stat.S_IMODE(about.st_mode):04o}{owner})"
-        if part == path:
-            where = f" (mode {stat.S_IMODE(about.st_mode):04o}{owner})"
-        return StoreUnavailableError(f"{path} cannot be used as a cache directory: {reason}{where}")
-    return StoreUnavailableError(f"{path} cannot be used as a cache directory: {reason}")
-
-
-def explain_error(exc: OSError, root: Path) -> StoreError:
-    """Return the ejcache error for a failure to read or write below `root`, which another attempt would not change."""
-    if exc.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        why = "is on a file system that is mounted read-only" if exc.errno == errno.EROFS else "is closed to this user"
-        return StoreReadOnlyError(f"{root} {why}: {exc.filename or ''}")
-    what = "no room is left for the entry" if exc.errno in (errno.ENOSPC, errno.EDQUOT) else "the storage failed"
-    if exc.errno == errno.EFBIG:
-        what = "a file cannot become that large"
-    limit = file_size_limit() if exc.errno == errno.EFBIG else ""
-    return StoreError(f"{root}: {what}: {exc.strerror or exc}{limit}")
-
-
-def file_size_limit() -> str:
-    """Say that this process may only write small files; empty if it may write large ones."""
-    import resource  # by what fails only
-
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if most == resource.RLIM_INFINITY:
-        return ""
-    return f" (this process may make files of {most} bytes at most, `ulimit -f`)"
 
 
 def _filesystem(device: int) -> str:

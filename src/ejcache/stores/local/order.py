@@ -28,7 +28,8 @@ from diskcache import DEFAULT_SETTINGS, Cache, Disk, Timeout
 
 from ejcache.errors import StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.local.changes import ChangeFile, DamageError
-from ejcache.stores.local.layout import PAIRS, explain_error, file_size_limit, sweep
+from ejcache.stores.local.failures import explain_error, file_size_limit
+from ejcache.stores.local.layout import PAIRS, sweep
 from ejcache.stores.local.transaction import AT_ONCE, LOOKS, USELESS, EvictionRules, Transaction
 from ejcache.util.files import make_below, open_like_directory
 from ejcache.util.lifecycle import AtExit, ExitPhase, is_ending, track_forks

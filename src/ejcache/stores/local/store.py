@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Final
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.stores.base import UNLIMITED, EntryInfo, Store
 from ejcache.stores.local.counters import add_line, read_sums, reset
-from ejcache.stores.local.layout import MAX_ENTRY_BYTES, Layout, explain_error, explain_failure
+from ejcache.stores.local.failures import explain_error, explain_failure
+from ejcache.stores.local.layout import MAX_ENTRY_BYTES, Layout
 from ejcache.util.store_keys import check_key, key_digest, key_of_place, place_of_key
 
 if TYPE_CHECKING:
