@@ -37,7 +37,7 @@ DOORS: dict[str, set[str]] = {
     "a run": {"cli/entry.py"},
     "a stored policy": {"cache/policy.py", "cache/policy_watch.py"},
     "accelerators": {"jax_integration/lowering/key.py", "keys/environment_variables.py"},
-    "completion": {"cli/options.py"},
+    "completion": {"cli/completion.py"},
     "configuration files": {"settings/resolve.py"},
     "eviction by cost": {"cache/opening.py"},
     "files that have to be read": {"jax_integration/lowering/key.py", "jax_integration/lowering/platform_toolchain.py"},

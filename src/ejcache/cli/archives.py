@@ -1,4 +1,4 @@
-"""`ejcache push FILE.tar` and `pull FILE.tar`: entries and tuned records in one file."""
+"""Copies entries and tuned records into one file, and from one: `ejcache push FILE.tar` and `pull FILE.tar`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that copy entries share: the plan, the target, and the report."""
+"""Shares among the commands that copy entries: the plan, the target, and the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `ejcache` process begins here: `ejcache run PROGRAM` starts with the standard library, all else with typer.
+"""Begins the `ejcache` process: `ejcache run PROGRAM` starts with the standard library, all else with typer.
 
 Each start of a program waits for `ejcache run`, and the framework of commands takes longer than all else that it does.
 So its ordinary options are read here. Where a command line has anything else (help, another option, a fault), nothing

@@ -1,4 +1,4 @@
-"""The `ejcache` process: it runs the command line, and Ctrl-C ends it within two seconds, whatever it is doing.
+"""Runs the command line so that Ctrl-C ends the process within two seconds, whatever it is doing.
 
 The main thread gets Python's KeyboardInterrupt, and what it runs cleans up after itself. That may take long or never
 come: the main thread may be in a call of XLA or in a wait for a thread of it, and an interpreter that ends joins the

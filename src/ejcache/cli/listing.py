@@ -1,4 +1,4 @@
-"""What a cache holds, as commands list it: rows with their facts, variants of one program together."""
+"""Lists what a cache holds: rows with their facts, variants of one program together."""
 
 from __future__ import annotations
 

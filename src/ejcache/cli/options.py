@@ -1,26 +1,20 @@
-"""Options and arguments that several commands have, what the shell completes in them, and the values of their texts."""
+"""Declares the options and arguments that several commands have, and reads the values of their texts."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from ejcache.cli import output
+from ejcache.cli.completion import keys_beginning, records_beginning
 from ejcache.cli.output import warn
 from ejcache.errors import SettingError, UsageError
-from ejcache.settings.described import SETTINGS
-from ejcache.stores.location import Location
 from ejcache.util.log import printable
-from ejcache.util.threads import call_with_timeout
 from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 
 def option(*texts: str, **more: Any) -> Any:
@@ -38,51 +32,6 @@ def flag(*texts: str, **more: Any) -> Any:
 def argument(metavar: str, about: str, **more: Any) -> Any:
     """Return an argument: its name, and its help."""
     return typer.Argument(metavar=metavar, help=about, **more)
-
-
-_SECONDS: Final = 1.0
-"""A person waits for this after pressing Tab; a cache that answers later is not completed."""
-_MOST: Final = 200
-
-
-def settings_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the settings whose name begins so; for `config set` with the `=` behind."""
-    end = "=" if ctx.command_path.endswith(" set") else ""
-    return [f"{setting.name}{end}" for setting in SETTINGS if setting.name.startswith(incomplete)]
-
-
-def keys_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return names, and beginnings of keys, of what the local cache of the command holds. Never fails."""
-    return _complete(incomplete, _entries, ctx.params.get("directory"))
-
-
-def records_beginning(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return names, and beginnings of keys, of the tuned records of the command. Never fails."""
-    return _complete(incomplete, _records, ctx.params.get("directory"))
-
-
-def _complete(incomplete: str, find: Callable[[str | None], Iterable[str]], directory: str | None) -> list[str]:
-    """Return those texts of `find`, which may fail or take long, that begin so. Never fails."""
-    with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
-        found = call_with_timeout("completion", lambda: find(directory), _SECONDS)
-        return sorted(text for text in found if text.startswith(incomplete))[:_MOST]
-    return []
-
-
-def _entries(directory: str | None) -> set[str]:
-    from ejcache.cli.chosen_cache import command_settings, open_cache  # the door to completion
-    from ejcache.cli.listing import list_entries  # the door to completion
-
-    if Location.parse(command_settings(directory).dir).kind != "directory":
-        return set()
-    with open_cache(directory) as target:
-        return {text for row in list_entries(target) for text in (row.parts.name, row.short)}
-
-
-def _records(directory: str | None) -> set[str]:
-    from ejcache.cli.tuned.records import names_of_records  # the door to completion
-
-    return names_of_records(directory)
 
 
 Dir = Annotated[

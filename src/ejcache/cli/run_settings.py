@@ -1,4 +1,4 @@
-"""The options of `ejcache run`, `warm` and `advise` as variables of the program, and where the report of a run goes.
+"""Puts the options of `ejcache run`, `warm` and `advise` into the environment of the program, its report among them.
 
 Most runs have no options, so `starting` imports this where a setting is given.
 """

@@ -1,4 +1,4 @@
-"""How long a program will take to compile, for its bytes, by what others of its platform took on this host.
+"""Estimates how long a program will take to compile, for its bytes, by what others took on this host.
 
 A lease between hosts costs two requests, and saves the others a compilation. For a program that compiles in less than
 three quarters of a second, or that is not published, nobody asks for a lease. What tells is time: of the last programs,

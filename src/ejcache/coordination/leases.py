@@ -1,4 +1,4 @@
-"""Leases: of all processes that want to do one piece of work, one at a time may, and others notice when it dies.
+"""Leases: one process at a time may do a piece of work, and the others notice when it dies.
 
 A lease saves work and decides nothing: entries are created only if absent, with or without a lease. So a lease may be
 released, taken over or ignored at any moment; at worst, a program is compiled twice.

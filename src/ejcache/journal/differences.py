@@ -1,4 +1,4 @@
-"""What `--compare` has found of the programs of a process: the objects in the field `differences` of a line.
+"""Describes what `--compare` has found of the programs of a process: the field `differences` of a line.
 
 difference := an object of: program (name), key (of the entry; empty if there is none), fault (see `Fault`),
 output (position among the results, from 0; null for a difference of modules), differing, elements

@@ -1,4 +1,4 @@
-"""The fold: a pass takes the journals of a shared cache into its snapshot, and deletes them.
+"""Folds the journals of a shared cache into its snapshot, keeps the lines of processes in few objects, and deletes them.
 
 It first writes the lines of processes that are in the journals into one more journal, of nothing but records; and what
 it finds of a day before yesterday, into larger ones, so that a report of a pod's thousands a day reads few objects. A

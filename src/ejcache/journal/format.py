@@ -1,4 +1,4 @@
-r"""The format of journals on shared storage, and of the snapshot that they are folded into; and the names of journals.
+r"""Encodes and decodes journals on shared storage, and the snapshot that they are folded into, and knows their names.
 
     v1/journal/snapshot                      what was folded of the others, and the names of those
     v1/journal/<day>/<process name>-<n>      uses and sums since the journal before, and the lines of the process

@@ -1,4 +1,4 @@
-"""Start records: what each process of this user compiled and loaded on this host, how long that took, and why.
+"""Writes lines of start records: what each process of this user compiled and loaded here, how long, and why.
 
     log      := lines in `starts.jsonl` of the user's directory (an `AppendedLog`); one process writes each
     line     := JSON object (version 1) of:

@@ -1,4 +1,4 @@
-"""What this process compiles and loads: the lines of its start record (`line`), and what listeners of `on_event` hear.
+"""Records what this process compiles and loads, in lines of its start record, and tells it to `on_event`.
 
 The path of a hit only appends to a queue. Lines are made in the background, and when the process ends: that takes as
 long as to store a small executable. A killed process loses what it compiled last. Each line goes to the

@@ -1,4 +1,4 @@
-"""The counters of one `ejcache run`: lines of start records (`line`) in a file, which `ejcache run` adds up.
+"""Adds up what the processes of one `ejcache run` have counted, each in lines of a file.
 
 `ejcache run` creates the file and names it in the environment of the program. Each process appends what it counts, at
 once: a process that is killed is counted, too, and so is one that leaves by `os._exit`, as multiprocessing's children

@@ -1,4 +1,4 @@
-"""What this process uses and counts of a shared cache, and its lines: written to a journal, at most once a minute.
+"""Collects what this process uses and counts of a shared cache, and writes it to a journal once a minute at most.
 
 A bucket records no access time, accepts about one write a second to one object, and network file systems have no
 reliable locks. So each process collects in memory what it uses and counts, and writes at most one small journal a

@@ -1,4 +1,4 @@
-"""What processes of this host used, counted and recorded, and could not send to a shared cache.
+"""Keeps what processes of this host used, counted and recorded, and could not send to a shared cache.
 
     <scratch>/unsent     of each process a line (`line`) with uses, counts and the time, and then those of its record
 

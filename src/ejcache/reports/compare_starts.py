@@ -1,4 +1,4 @@
-"""Two sets of starts side by side: what compiles more, and what compiles longer.
+"""Compares two sets of starts: what compiles more, and what compiles longer.
 
     side := FILE | NAME "=" VALUE | AGE ".." AGE
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file, which asks the network for nothing. Texts of programs are escaped."""
+"""Writes the report as one HTML file, which asks the network for nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report: start records, and what is on disk, made into what the pages show. Pure functions; the pages only draw it.
+"""Makes of start records, and of what is on disk, what the pages of a report show. Pure functions.
 
 A start is what one command started: the ranks of one program that began within a minute, or its processes of which each
 began while another one still compiled or loaded.

@@ -1,4 +1,4 @@
-"""The sections of a report as texts, which the terminal and the HTML page draw."""
+"""Writes the sections of a report as texts, which the terminal and the HTML page draw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start records as a trace for https://ui.perfetto.dev, in the Trace Event Format of Chromium."""
+"""Writes start records as a trace for https://ui.perfetto.dev, in the Trace Event Format of Chromium."""
 
 from __future__ import annotations
 

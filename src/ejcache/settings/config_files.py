@@ -1,4 +1,4 @@
-"""Configuration files: settings of a user, and of a host, that hold where the environment does not set them.
+"""Reads and changes configuration files: settings of a user, and of a host.
 
     file    := TOML; each key of the top level is the name of a setting, each value what the setting accepts
     user's  := $XDG_CONFIG_HOME/ejcache/config.toml, or ~/.config/ejcache/config.toml

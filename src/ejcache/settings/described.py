@@ -1,4 +1,4 @@
-"""What is said of settings, to a person who asks or who has set one wrongly."""
+"""Describes settings to a person who asks, or who has set one wrongly."""
 
 from __future__ import annotations
 

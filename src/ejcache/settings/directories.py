@@ -1,4 +1,4 @@
-"""The directories of a user on this machine, made so that no other user can write to them, and configuration files."""
+"""Finds the directories of a user on this machine, which no other user can write to, and configuration files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables that the rest of the package reads, and those that child processes inherit.
+"""Reads environment variables for the rest of the package, and sets those that child processes inherit.
 
 Settings are read by `settings.resolve`. A few variables are left of JAX, XLA and the operating system that describe the
 machine, and the whole environment where a cache key depends on it. Nothing outside this room touches `os.environ`.

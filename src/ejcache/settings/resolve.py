@@ -1,4 +1,4 @@
-"""The current value of each setting, and where it comes from.
+"""Resolves the current value of each setting, and where it comes from.
 
 The highest of these layers that has a value wins: a call in the program (`jax.config.update`, `set_cache_dir()`,
 `ejcache.enable(...)`; among these the latest wins), the command line, environment variables in the order in which the

@@ -11,7 +11,8 @@ import typer
 from ejcache.bucket.files import FileBucket
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import check_directory, command_settings, is_wrong_value
-from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, settings_beginning, warn_of_bytes
+from ejcache.cli.completion import settings_beginning
+from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.maintenance.recalls import recalls_in_words
 from ejcache.maintenance.sharing import share_directory

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
+from ejcache.cli.completion import keys_beginning
 from ejcache.cli.fields import ENTRY, print_rows
 from ejcache.cli.listing import Totals, by_program, list_entries, read_facts
 from ejcache.cli.one_entry import show_entry
-from ejcache.cli.options import Dir, Json, Limit, Name, argument, count, flag, keys_beginning
+from ejcache.cli.options import Dir, Json, Limit, Name, argument, count, flag
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from ejcache.cache.reasons import Skip
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import open_cache
-from ejcache.cli.options import Dir, Json, argument, flag, keys_beginning, option
+from ejcache.cli.completion import keys_beginning
+from ejcache.cli.options import Dir, Json, argument, flag, option
 from ejcache.cli.selection import Identifiers, check_wanted, identify_key, match
 from ejcache.errors import NotAStoreError, NotFoundError, StoreError, UsageError
 from ejcache.history.causes import IN_SENTENCE, why_not_stored

@@ -1,4 +1,4 @@
-"""Tuned records copied into and out of ejkernel's files. It imports ejkernel's stand-ins, and with them JAX."""
+"""Copies tuned records into ejkernel's files, and out of them."""
 
 from __future__ import annotations
 

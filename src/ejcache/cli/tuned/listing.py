@@ -1,4 +1,4 @@
-"""Tuned records as `ejcache tuned ls`, `show`, `stats` and `why` print them."""
+"""Prints tuned records: `ejcache tuned ls`, `show`, `stats` and `why`."""
 
 from __future__ import annotations
 

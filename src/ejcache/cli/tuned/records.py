@@ -1,4 +1,4 @@
-"""What commands share about tuned records: the store that they work on, its records, and which a person means."""
+"""Opens the autotune store that a command works on, and finds the records that a person means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuned records copied from one store to another."""
+"""Copies tuned records from one store to another."""
 
 from __future__ import annotations
 

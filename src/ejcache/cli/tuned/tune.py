@@ -1,4 +1,4 @@
-"""`ejcache tuned tune`: the calls that a program recorded, or makes now, are measured."""
+"""Measures the calls that a program recorded, or makes now: `ejcache tuned tune`."""
 
 from __future__ import annotations
 

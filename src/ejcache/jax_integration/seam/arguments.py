@@ -1,4 +1,4 @@
-"""What JAX knows of the function and the arguments of a compilation, which the text of its module does not say.
+"""Asks JAX for what the text of a module does not say: its function, and its arguments.
 
 `UnloadedMeshExecutable.from_hlo`, which is on the stack of each compilation, has them as its own arguments. They
 explain misses; where JAX has renamed something, they are left out. Equinox and Flax give JAX lists of the leaves of

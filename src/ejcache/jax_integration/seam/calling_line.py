@@ -1,4 +1,4 @@
-"""Finds the line of the user's program that runs now."""
+"""Finds the line of the user's program that runs now. A part of the seam."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of compiled programs that are watched: the seam of `ejcache run --compare`.
+"""Runs compiled programs under watch: the seam of `ejcache run --compare`.
 
 JAX runs a compiled program by `pxla.ExecuteReplicated.__call__`, with the arguments of the call, and returns the list
 of its results. Of later calls, JAX's C++ code takes over with the data that `pjit._get_fastpath_data` gives it; while a

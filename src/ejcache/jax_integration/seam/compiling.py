@@ -1,4 +1,4 @@
-"""What of JAX's internals a hit does not need: modules and executables as text and bytes, options, asking for keys.
+"""Does what a compilation needs of JAX, and a hit does not: texts and bytes of programs, options, asking for keys.
 
 The options are XLA's for devices that this host does not have. It is a part of the seam.
 

@@ -1,4 +1,4 @@
-"""JAX's coordination service: a key-value store that every process of a `jax.distributed` job can reach.
+"""Uses JAX's coordination service: a key-value store that every process of a `jax.distributed` job can reach.
 
 The service keeps a value under a name for as long as the job runs and refuses to change it. A value that several
 processes try to set is therefore the same for all of them: exactly one of them sets it, and the others read that one.

@@ -1,4 +1,4 @@
-"""The function of JAX that takes our store where `patch` does not fit: `compilation_cache.get_file_cache(path)`.
+"""Gives JAX our store where `patch` does not fit, by JAX's function `compilation_cache.get_file_cache(path)`.
 
 JAX calls it once, when the first program asks its persistent cache, for the object that has the entries: a
 `CacheInterface`, with `get` and `put`. Its signature and the interface were the same in JAX 0.4.38 to 0.12.0.1, one of

@@ -1,4 +1,4 @@
-"""JAX's flags and where their values came from. A part of the seam."""
+"""Reads JAX's flags, and finds out where their values came from. A part of the seam."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of `jax.jit`: which function one is of, and what `jax.jit` was given with it.
+"""Looks into functions of `jax.jit`: of which function one is, and what `jax.jit` was given with it.
 
 JAX keeps the options in `_jit_info` of its own C++ function. Where a version of JAX lacks it, nobody can say what such
 a function holds, and it counts as an object of C. Read for this: jax 0.4.38, 0.8.3, 0.10.2 and 0.12.0.1, `pjit.py`.

@@ -1,4 +1,4 @@
-"""Names of JAX's internals that one thing needs, and what happens where a JAX lacks them: that thing alone is missing.
+"""Checks the names of JAX's internals that one thing needs: where a JAX lacks them, that thing alone is missing.
 
 Most modules of the seam have one `Part`; `patch`, `comparing`, `file_cache` and `reuse/` check names of their own. A
 `Part` gives the modules of JAX, which are empty where there are none, so that importing the seam never fails.

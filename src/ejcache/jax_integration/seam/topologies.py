@@ -1,4 +1,4 @@
-"""Topologies as a key has them, their devices, which may be elsewhere, and the memory that a program needs there.
+"""Describes topologies as a key has them, with devices that may be elsewhere and the memory that a program needs.
 
 A part of the seam.
 

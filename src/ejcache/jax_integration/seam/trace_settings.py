@@ -1,4 +1,4 @@
-"""The settings in JAX's trace context, which decide the program that a function becomes, besides its arguments.
+"""Lists the settings in JAX's trace context, which decide the program that a function becomes.
 
 A part of the seam. A hit needs nothing of it.
 """
