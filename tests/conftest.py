@@ -333,7 +333,7 @@ def jax_as_before(clean_environment: Path) -> Iterator[None]:
     activate = sys.modules.get("ejcache.jax_integration.activate")
     if activate is not None:
         activate.disable()
-    logs = sys.modules.get("ejcache.journal.line")
+    logs = sys.modules.get("ejcache.journal.appended_log")
     if logs is not None:
         # What the test compiled last belongs into its own log, whose directory its environment names.
         logs.write_now()

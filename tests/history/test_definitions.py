@@ -7,7 +7,7 @@ import pytest
 from ejcache.history.definitions import UNKNOWN, definition_of, qualified_name
 from ejcache.history.known_texts import Texts
 from ejcache.history.nearest_program import Earlier, relation
-from ejcache.jax_integration.publishing import shorten_details
+from ejcache.jax_integration.program_details import shorten_details
 from ejcache.journal.line import ProgramRecord
 from ejcache.journal.start_records import Process, StartRecord
 

@@ -11,7 +11,8 @@ import pytest
 from ejcache.history.causes import cause
 from ejcache.history.known_texts import Texts
 from ejcache.history.nearest_program import Earlier
-from ejcache.journal.line import HIT, STORED, AppendedLog, ProgramRecord
+from ejcache.journal.appended_log import AppendedLog
+from ejcache.journal.line import HIT, STORED, ProgramRecord
 from ejcache.journal.start_records import Process, StartRecord
 
 OPERATIONS = ("tanh", "sine", "cosine", "negate", "abs", "exponential")

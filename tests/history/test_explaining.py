@@ -30,8 +30,9 @@ from ejcache.history.nearest_program import Earlier
 from ejcache.history.program_text import read_text
 from ejcache.history.source_files import SourceFiles
 from ejcache.jax_integration import publishing
-from ejcache.jax_integration.publishing import located_text
-from ejcache.journal.line import AppendedLog, ProgramRecord
+from ejcache.jax_integration.program_details import located_text
+from ejcache.journal.appended_log import AppendedLog
+from ejcache.journal.line import ProgramRecord
 from ejcache.journal.recorder import START_LOG
 from ejcache.journal.start_records import Process, StartRecord
 from ejcache.settings.directories import state_directory

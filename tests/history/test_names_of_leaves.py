@@ -9,7 +9,7 @@ import pytest
 
 import ejcache
 from ejcache.history.program_text import read_text, rename_arguments
-from ejcache.jax_integration.publishing import rename_details
+from ejcache.jax_integration.program_details import rename_details
 
 HALF = jnp.bfloat16
 

@@ -22,7 +22,7 @@ def run(start: Start, place: Path) -> None:
     import jax
 
     import ejcache
-    from ejcache.journal.line import write_now
+    from ejcache.journal.appended_log import write_now
     from ejcache.journal.recorder import recorder
 
     script = place / start.script

@@ -20,7 +20,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ejcache.errors import MALFORMED
-from ejcache.journal.line import HIT, AppendedLog
+from ejcache.journal.appended_log import AppendedLog
+from ejcache.journal.line import HIT
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.journal.start_records import decode_line
 from ejcache.keys.key import listed_name

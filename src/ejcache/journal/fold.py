@@ -1,4 +1,4 @@
-"""Folds the journals of a shared cache into its snapshot, keeps the lines of processes in few objects, and deletes them.
+"""Folds the journals of a shared cache: uses and sums into its snapshot, the lines of processes into few journals.
 
 It first writes the lines of processes that are in the journals into one more journal, of nothing but records; and what
 it finds of a day before yesterday, into larger ones, so that a report of a pod's thousands a day reads few objects. A

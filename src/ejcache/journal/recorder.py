@@ -19,14 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache._version import __version__
 from ejcache.events import CacheTrouble, ProgramCompiled, ProgramLoaded, ProgramStored
-from ejcache.journal.line import (
-    HIT,
-    MOST_RECORDED,
-    STORED,
-    AppendedLog,
-    encode_line,
-    saved_seconds,
-)
+from ejcache.journal.appended_log import AppendedLog
+from ejcache.journal.line import HIT, MOST_RECORDED, STORED, encode_line, saved_seconds
 from ejcache.util.git_commit import commit_of
 from ejcache.util.lifecycle import ExitPhase, at_exit, track_forks
 from ejcache.util.log import warn_once
