@@ -11,7 +11,8 @@ USER = """
 import json, os, sys
 import ejcache
 from ejcache.journal import recorder as recording
-from ejcache.journal.line import HIT, AppendedLog, ProgramRecord
+from ejcache.journal.appended_log import AppendedLog
+from ejcache.journal.line import HIT, ProgramRecord
 
 recording.START_LOG = AppendedLog("starts", limit=100)  # each line is too long for it
 cache = ejcache.enable(sys.argv[1], min_compile_seconds=0)
