@@ -44,7 +44,7 @@ class _SharedStoreTests(ProcessTests):
     """A shared store over a bucket, whose limit and order of uses maintenance keeps."""
 
     def bucket(self, path):
-        return FileBucket(path)
+        return FileBucket(path, policy=RetryPolicy(DEADLINE))
 
     def open(self, path, *, max_size=-1, read_only=False):
         return PromptStore(self.bucket(path), max_size=max_size, read_only=read_only)

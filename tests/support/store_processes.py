@@ -32,20 +32,28 @@ Call = tuple[str, tuple[Any, ...]]
 
 
 class Peer:
-    """A fresh Python process that opens stores and calls them when told."""
+    """A process that opens stores and calls them when told: a fresh Python, or, for one that soon ends, a fork."""
 
-    def __init__(self, barrier: threading.Barrier | None = None) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, barrier: threading.Barrier | None = None, *, fork: bool = False) -> None:
+        context = multiprocessing.get_context("fork" if fork else "spawn")
         self._barrier = barrier
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, barrier), daemon=True)
-        self._process.start()
+        with warnings.catch_warnings():
+            # The tests fork a process with threads on purpose; newer Pythons warn about that.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
         theirs.close()
 
     @property
     def alive(self) -> bool:
         """Whether the process still runs and can still meet another one."""
         return self._process.is_alive() and not (self._barrier is not None and self._barrier.broken)
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether an answer has come that nobody has read."""
+        return self._connection.poll()
 
     def open(self, suite: type, path: Path, **options: Any) -> PeerStore:
         """The store that `suite().open(path, **options)` opens over there; `suite` must be importable by name."""

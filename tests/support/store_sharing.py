@@ -193,14 +193,15 @@ class ProcessTests(BasicTests):
         self.need_processes()
         path = tmp_path / "store"
         with self.open(path) as here:
-            peer = Peer()
+            peer = Peer(fork=True)
             there = peer.open(type(self), path)
             there.put("k", b"value" * 10_000)
             there.add_counters({"hits": 1})
             # In the middle of a long row of puts, wherever that is.
             there.begin(*[("put", (f"k{n}", bytes([n % 251]) * 70_000)) for n in range(300)])
             while here.get("k10") is None:
-                pass
+                if peer.has_answered:
+                    there.finish()  # raises what the puts have raised
             peer.stop()
             assert here.get("k") == b"value" * 10_000
             assert here.put("mine", b"x") is True
