@@ -88,14 +88,16 @@ print(code_digest(modelled))
 """
 
 
-@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("how", ["written", "as old", "gone"])
-def test_what_was_changed_after_the_process_began(package, digest, tmp_path, early, how):
-    """The process runs what was there before, so that no other process may have its digest, nor it that of another."""
+def test_what_was_changed_after_the_process_began(package, digest, tmp_path, how):
+    """The process runs what was there before, so that no other process may have its digest, nor it that of another.
+
+    It makes no difference whether the process has asked before.
+    """
     before = digest(package)
     text = package.joinpath("a.py").read_text()
     found = set()
-    for _ in range(2):
+    for early in (False, True):
         package.joinpath("a.py").write_text(text)
         done = run_program([sys.executable, "-c", CHANGED.format(early=early, how=how)],
                            env={"PYTHONPATH": str(tmp_path)})  # fmt: skip
