@@ -13,7 +13,7 @@ PROGRAM = """
     import os, resource, sys, threading
     import jax, numpy as np
 
-    first = os.fork()  # which ends before the second start begins: the imports take most of the time
+    first = os.fork()  # which ends before the second start begins: JAX is imported once for both
     assert not first or os.waitpid(first, 0)[1] == 0
     assert float(jax.jit(lambda x: x * 2)(np.float32(21))) == 42
     before = threading.enumerate()

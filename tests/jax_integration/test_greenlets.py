@@ -14,7 +14,7 @@ PATCHES = {
     "eventlet": "import eventlet; eventlet.monkey_patch()",
 }
 TWICE = """
-child = fork()  # the first start, which ends before the second one begins: imports take most of the time
+child = fork()  # the first start, which ends before the second one begins: JAX is imported once for both
 if child:
     assert waitpid(child, 0)[1] == 0
 """
