@@ -40,7 +40,11 @@ DOORS: dict[str, set[str]] = {
     "completion": {"cli/completion.py"},
     "configuration files": {"settings/resolve.py"},
     "eviction by cost": {"cache/opening.py"},
-    "files that have to be read": {"jax_integration/lowering/key.py", "jax_integration/lowering/platform_toolchain.py"},
+    "files that have to be read": {
+        "jax_integration/lowering/host_cpu.py",
+        "jax_integration/lowering/key.py",
+        "jax_integration/lowering/native_libraries.py",
+    },
     "flags": {"jax_integration/lowering/key.py", "keys/environment_variables.py"},
     "kernels": {"jax_integration/lowering/private_functions.py"},
     "other devices": {"jax_integration/pipeline.py"},

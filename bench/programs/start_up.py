@@ -129,10 +129,10 @@ def _enable(who: str, cache: str, phases: Phases, least: LeastPreload | None) ->
 
 def _treat_as_cuda() -> None:
     from ejcache.jax_integration import pipeline
-    from ejcache.jax_integration.lowering import key, platform_toolchain
+    from ejcache.jax_integration.lowering import key, native_libraries
 
     vars(pipeline)["_PLATFORMS_WITH_CACHES"] = ("cpu", "cuda")
-    for module in (key, platform_toolchain):
+    for module in (key, native_libraries):
         of = module.native_libraries
         vars(module)["native_libraries"] = lambda platform, of=of: of("cuda" if platform == "cpu" else platform)
 

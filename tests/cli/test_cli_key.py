@@ -6,7 +6,7 @@ import pytest
 from capabilities import require
 from cli_helpers import ejcache
 
-from ejcache.jax_integration.lowering.platform_toolchain import has_cpu_alone
+from ejcache.jax_integration.lowering.plugins import has_cpu_alone
 
 
 def test_one_host_has_one_key(run_python, run_forked, tmp_path):

@@ -290,7 +290,7 @@ def test_the_users_cache_directory_is_this_users_alone(run_forked, clean_environ
             "record_miss(ProgramRecord())"
         ),
         (
-            "from ejcache.jax_integration.lowering.platform_toolchain import LibraryDigests\n"
+            "from ejcache.jax_integration.lowering.native_libraries import LibraryDigests\n"
             "from ejcache.settings.directories import state_directory\n"
             "os.utime(__file__, (1, 1))\nLibraryDigests().digest_of([__file__], memo=state_directory() / 'memo')"
         ),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ejcache.jax_integration.lowering import platform_toolchain
+from ejcache.jax_integration.lowering import native_libraries
 from ejcache.jax_integration.lowering.key import device_layout
 from ejcache.keys.accelerators import canonical_gpu_topology
 from ejcache.keys.xla_messages import Field, edit, join, split
@@ -22,7 +22,7 @@ def installed(tmp_path, monkeypatch):
     for name in ("libtpu", "jax_cuda12_plugin"):
         # A real one that JAX has imported would be found before those of this test.
         monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(platform_toolchain, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(native_libraries, "state_directory", lambda: tmp_path / "state")
 
     def install(name, content="1"):
         if "==" in name:
@@ -40,7 +40,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def digest(platform):
-    return platform_toolchain.native_libraries.__wrapped__(platform)
+    return native_libraries.native_libraries.__wrapped__(platform)
 
 
 def test_plug_ins_of_other_platforms_do_not_count(installed):

@@ -15,12 +15,8 @@ import jax
 import pytest
 from store_processes import in_fork
 
-from ejcache.jax_integration.lowering.platform_toolchain import (
-    LibraryDigests,
-    canonical_cpuinfo,
-    cpu_features,
-    native_files,
-)
+from ejcache.jax_integration.lowering.host_cpu import canonical_cpuinfo, cpu_features
+from ejcache.jax_integration.lowering.native_libraries import LibraryDigests, native_files
 from ejcache.keys.file_digests import content_digest, file_digest
 
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from ejcache.jax_integration.lowering import platform_toolchain
-from ejcache.jax_integration.lowering.platform_toolchain import LibraryDigests
+from ejcache.jax_integration.lowering import native_libraries
+from ejcache.jax_integration.lowering.native_libraries import LibraryDigests
 
 
 @pytest.fixture
@@ -26,18 +26,18 @@ def computed(tmp_path, monkeypatch):
                 done.set()
 
     # As in a new process.
-    monkeypatch.setattr(platform_toolchain, "library_digests", Watched())
+    monkeypatch.setattr(native_libraries, "library_digests", Watched())
     monkeypatch.setattr(
-        platform_toolchain, "native_libraries", functools.cache(platform_toolchain.native_libraries.__wrapped__)
+        native_libraries, "native_libraries", functools.cache(native_libraries.native_libraries.__wrapped__)
     )
-    monkeypatch.setattr(platform_toolchain, "state_directory", lambda: tmp_path / "state")
+    monkeypatch.setattr(native_libraries, "state_directory", lambda: tmp_path / "state")
     return threads, done
 
 
 def test_a_new_host_reads_the_libraries_in_the_background(computed, tmp_path):
     """The first key finds the digest, or waits for what is left of it; the next process finds it on disk."""
     threads, done = computed
-    platform_toolchain.read_libraries_ahead()
+    native_libraries.read_libraries_ahead()
     assert done.wait(60)
     assert threads[0] != threading.current_thread().name
     assert (tmp_path / "state" / "libraries.json").exists()
@@ -48,7 +48,7 @@ def test_a_host_that_knows_them_reads_nothing(computed, tmp_path):
     threads, _ = computed
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "libraries.json").write_text("{}")
-    platform_toolchain.read_libraries_ahead()
+    native_libraries.read_libraries_ahead()
     assert not threads
 
 
@@ -56,10 +56,10 @@ def test_an_activation_reads_them_and_one_without_a_cache_does_not(run_forked, t
     """`enable` begins it, before there is a backend; where a setting disables caching nothing is read."""
     done = run_forked(
         """
-        from ejcache.jax_integration.lowering import platform_toolchain
+        from ejcache.jax_integration.lowering import native_libraries
         begun = []
-        platform_toolchain.native_libraries = begun.append
-        platform_toolchain.submit = lambda task: task()
+        native_libraries.native_libraries = begun.append
+        native_libraries.submit = lambda task: task()
         import ejcache
         ejcache.enable(max_size=0)
         print(len(begun))

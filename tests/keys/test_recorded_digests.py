@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from ejcache.jax_integration.lowering.platform_toolchain import LibraryDigests
+from ejcache.jax_integration.lowering.native_libraries import LibraryDigests
 
 CONTENT = b"\x7fELF of the wheel"
 THEN = time.time() - 3600

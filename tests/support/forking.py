@@ -305,7 +305,7 @@ def _read_libraries(memo: Path) -> None:
 
     In an environment that pip has made for itself alone, they are not read.
     """
-    from ejcache.jax_integration.lowering.platform_toolchain import library_digests, native_library_files
+    from ejcache.jax_integration.lowering.native_libraries import library_digests, native_library_files
 
     child = os.fork()  # which may start threads
     if child:

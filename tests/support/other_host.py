@@ -11,16 +11,16 @@ __all__ = ["pretend_other_host"]
 
 _SITE = """
 import os, sys
-import ejcache.jax_integration.lowering.platform_toolchain as toolchain
+import ejcache.jax_integration.lowering.host_cpu as host_cpu
 
 def other_features():
     return "x86_64 another CPU: avx512f amx_int8"
 
 # A fork has modules already that have imported the function.
 for module in list(sys.modules.values()):
-    if getattr(module, "cpu_features", None) is toolchain.cpu_features and module is not toolchain:
+    if getattr(module, "cpu_features", None) is host_cpu.cpu_features and module is not host_cpu:
         module.cpu_features = other_features
-toolchain.cpu_features = other_features
+host_cpu.cpu_features = other_features
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 """
 

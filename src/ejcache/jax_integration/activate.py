@@ -17,7 +17,7 @@ from ejcache.cache.policy import CachePolicy
 from ejcache.cache.report_destination import is_off
 from ejcache.errors import UsageError
 from ejcache.jax_integration import in_charge, why_not_ours
-from ejcache.jax_integration.lowering.platform_toolchain import read_libraries_ahead
+from ejcache.jax_integration.lowering.native_libraries import read_libraries_ahead
 from ejcache.jax_integration.seam.flags import FlagReader
 from ejcache.jax_integration.seam.pickling import patch_pickler
 from ejcache.settings.environment import environment_variable

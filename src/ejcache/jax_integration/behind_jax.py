@@ -15,7 +15,8 @@ import jax
 from ejcache.cache.stats import count_compilation, count_miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.entry import Entry, Header
-from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cpu_threads, native_libraries
+from ejcache.jax_integration.lowering.host_cpu import cpu_identity, cpu_threads
+from ejcache.jax_integration.lowering.native_libraries import native_libraries
 from ejcache.keys.key import key_behind_jax, parse_any_key
 
 if TYPE_CHECKING:

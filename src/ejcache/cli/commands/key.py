@@ -11,6 +11,7 @@ from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, option
 from ejcache.errors import UsageError
+from ejcache.jax_integration.lowering.plugins import has_cpu_alone
 
 _DIGITS = 16
 
@@ -43,7 +44,7 @@ def key(
 
 def _host() -> tuple[str, dict[str, str]]:
     """Return the platform that JAX compiles for here, and what decides what it can load."""
-    from ejcache.jax_integration.lowering.platform_toolchain import components_of_cpu, has_cpu_alone  # JAX itself
+    from ejcache.jax_integration.lowering.host_cpu import components_of_cpu  # JAX itself
 
     # Without an import of JAX, which takes longer than all other commands of a job in CI.
     name = "cpu"

@@ -23,8 +23,10 @@ import jax
 
 from ejcache.errors import MALFORMED, EjcacheError, EntryCorruptError, EntryVersionError, NotFoundError, UsageError
 from ejcache.jax_integration.activate import current_settings
+from ejcache.jax_integration.lowering.host_cpu import cpu_identity
 from ejcache.jax_integration.lowering.key import absent_hosts, device_components, environment_components
-from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, installed_packages, native_libraries
+from ejcache.jax_integration.lowering.native_libraries import native_libraries
+from ejcache.jax_integration.lowering.plugins import installed_packages
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import topologies
 from ejcache.jax_integration.seam.coordination_service import coordination_client

@@ -2,7 +2,8 @@
 
 The components are those of JAX's own key (`jax._src.cache_key.get`), without those that `docs/keys.md` lists as removed
 and with those that it lists as added. `python_functions` has the component of what is registered with JAX that acts
-when XLA compiles; a program that none of it concerns has no such component. The tool chain is in `platform_toolchain`.
+when XLA compiles; a program that none of it concerns has no such component. The tool chain is in `native_libraries` and
+`host_cpu`.
 
 The programs of a process share most components that do not come from the module, and making them takes longer than
 digesting a small module. So they are remembered, each by everything that it is made of. What depends on the content of
@@ -19,8 +20,9 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ejcache.jax_integration.lowering.host_cpu import cpu_identity, cpu_threads
 from ejcache.jax_integration.lowering.module_digest import digest_module
-from ejcache.jax_integration.lowering.platform_toolchain import cpu_identity, cpu_threads, native_libraries
+from ejcache.jax_integration.lowering.native_libraries import native_libraries
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.registered_functions import registered
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
