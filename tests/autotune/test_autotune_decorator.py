@@ -54,7 +54,7 @@ def slow_or_quick(store, **options):
 
     @autotuned(configs=[{"steps": 200}, {"steps": 4}], name="walk", store=store, tuner=QUICK, **options)
     def walk(x, *, steps):
-        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+        return x + 0 * jax.lax.fori_loop(0, 10 * steps, lambda _, y: jnp.tanh(y @ x), x)
 
     return walk
 
@@ -497,7 +497,7 @@ def test_adding_a_candidate_measures_that_the_default_and_the_choice(store, tmp_
 
     @autotuned(configs=[{"steps": 200}, {"steps": 4}, {"steps": 199}], name="walk", store=store, tuner=QUICK)
     def before(x, *, steps):
-        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+        return x + 0 * jax.lax.fori_loop(0, 10 * steps, lambda _, y: jnp.tanh(y @ x), x)
 
     before.tune(X)
     other = AutotuneStore(str(tmp_path / "store"))
@@ -508,7 +508,7 @@ def test_adding_a_candidate_measures_that_the_default_and_the_choice(store, tmp_
     @autotuned(configs=configs, name="walk", store=other, tuner=QUICK)
     def walk(x, *, steps):
         built.add(steps)
-        return x + 0 * jax.lax.fori_loop(0, steps, lambda _, y: jnp.tanh(y @ x), x)
+        return x + 0 * jax.lax.fori_loop(0, 10 * steps, lambda _, y: jnp.tanh(y @ x), x)
 
     assert walk.choose(X).configuration == {"steps": 4}
     assert built == {4, 200, 300}

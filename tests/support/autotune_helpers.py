@@ -8,7 +8,7 @@ from ejcache.autotune import Tuner
 from ejcache.autotune.records.record import Candidate, Record, Source, Status, Timing
 from ejcache.autotune.records.record_key import RecordKey
 
-QUICK = Tuner(sample_seconds=0.0005, rounds=40)
+QUICK = Tuner(sample_seconds=0.0005)
 ENVIRONMENT = {"platform": "cpu", "jaxlib": "0.10"}
 
 
