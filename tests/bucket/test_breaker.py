@@ -11,9 +11,10 @@ from capabilities import needs
 from memory_bucket import MemoryBucket
 from store_processes import in_fork
 
-from ejcache.bucket.breaker import FAILED, CircuitBreaker, StorageNote, breaker_for, forget_breakers
+from ejcache.bucket.breaker import CircuitBreaker, breaker_for, forget_breakers
 from ejcache.bucket.object_names import entry_name
 from ejcache.bucket.retry import RetryPolicy, ThrottledError, TransientError
+from ejcache.bucket.storage_note import FAILED, StorageNote
 from ejcache.errors import (
     NoPermissionError,
     StoreBusyError,

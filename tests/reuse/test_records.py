@@ -14,7 +14,7 @@ from cli_helpers import ejcache
 
 from ejcache.jax_integration.lowering.module_digest import ModuleDigest
 from ejcache.jax_integration.seam.reuse.calls import RefusedError, parse_call
-from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
+from ejcache.jax_integration.seam.reuse.placements import DevicePlaces
 from ejcache.reuse.notes import note
 from ejcache.reuse.records import ReuseRecord, TurnedOff, Witness, decode_record, encode_record
 from ejcache.reuse.trees import TreeCodec

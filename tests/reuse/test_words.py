@@ -17,7 +17,7 @@ import pytest
 
 import ejcache
 from ejcache.errors import UsageError
-from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
+from ejcache.jax_integration.seam.reuse.placements import DevicePlaces
 from ejcache.reuse import start
 from ejcache.reuse.call_data import call_data
 from ejcache.reuse.word import Word

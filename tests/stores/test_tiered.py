@@ -11,9 +11,10 @@ from store_processes import in_fork
 from store_sharing import ProcessTests, PromptStore
 from store_suite import RecencyTests
 
-from ejcache.bucket.breaker import FAILED, CircuitBreaker, StorageNote, breaker_for
+from ejcache.bucket.breaker import CircuitBreaker, breaker_for
 from ejcache.bucket.files import FileBucket
 from ejcache.bucket.object_names import entry_name
+from ejcache.bucket.storage_note import FAILED, StorageNote
 from ejcache.errors import (
     EntryCorruptError,
     EntryVersionError,

@@ -1,4 +1,4 @@
-"""A circuit breaker: storage that failed is not asked again for a while, so that a failure costs a program once.
+"""Breaks the circuit: storage that failed is not asked again for a while, so that a failure costs a program once.
 
 While the breaker is closed, every call goes through. It opens after several failures in a row, or at once after a call
 that failed as slowly as a budget, because the next one would take as long. Before that, storage is asked for another
@@ -33,6 +33,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.bucket.retry import RateLimit, ThrottledError
+from ejcache.bucket.storage_note import FAILED, SERVED, StorageNote
 from ejcache.errors import (
     NoPermissionError,
     StoreError,
@@ -43,7 +44,6 @@ from ejcache.errors import (
     StoreTooSmallError,
     StoreUnavailableError,
 )
-from ejcache.util.files import make_below, write_atomically
 from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
@@ -52,7 +52,6 @@ from ejcache.util.time_budget import Allowance, Budget, current_budget, is_waite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 T = TypeVar("T")
@@ -73,9 +72,6 @@ _LEAST_READING: Final = 0.5
 """Less than this is nothing: the breaker opens. A read gets at least so long."""
 _LONGEST: Final = 8.0
 """The cool-down grows to at most this many times the first one."""
-_FAILED_SECONDS: Final = 3600.0
-_SERVED_SECONDS: Final = 24 * 3600.0
-_RENEWED_SECONDS: Final = 3600.0
 _ANSWERS: Final = (StoreForbiddenError, StoreReadOnlyError, StoreTooSmallError)
 """Errors that only storage which can be reached gives."""
 
@@ -426,53 +422,6 @@ def _is_answer(exc: StoreError) -> bool:
     return (isinstance(exc, _ANSWERS) and not isinstance(exc, NoPermissionError)) or (
         isinstance(exc, ThrottledError) and exc.works
     )
-
-
-SERVED: Final = "served"
-FAILED: Final = "failed"
-
-
-class StorageNote:
-    """What this host knows of a storage: that it served a process within a day, or failed one within an hour.
-
-    A file with one of the two words; the time of its last change is when a process left it. A process that gets an
-    answer leaves `served`, one that gives up leaves `failed`. Those that wait for the shorter time do not renew
-    `failed`: after an hour one process waits as long as the first one did, because the storage may only have been slow.
-    Errors of the disk are ignored.
-
-    Args:
-        path: of the file, on a local file system.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._left = ""
-
-    @property
-    def said(self) -> str:
-        """`SERVED` or `FAILED`, if a process of this host left that; otherwise an empty text."""
-        return self._read()[0]
-
-    def _read(self) -> tuple[str, float]:
-        try:
-            word = self._path.read_text(errors="replace").strip()
-            age = time.time() - self._path.stat().st_mtime
-        except OSError:
-            return "", 0.0
-        longest = {SERVED: _SERVED_SECONDS, FAILED: _FAILED_SECONDS}.get(word, 0.0)
-        return (word, age) if 0 <= age < longest else ("", 0.0)
-
-    def leave(self, word: str) -> None:
-        """Note for the next processes that the storage has served this one, or failed it."""
-        if word == self._left:
-            return
-        self._left = word
-        said, age = self._read()
-        if said == word and (word == FAILED or age < _RENEWED_SECONDS):
-            return
-        with suppress(OSError):
-            make_below(self._path.parent)
-            write_atomically(self._path, f"{word}\n".encode())
 
 
 _lock: Final = ForkLock()

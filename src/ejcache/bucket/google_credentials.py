@@ -1,4 +1,4 @@
-"""Credentials for Google's storage: those that gcsfs would find, without gcsfs, and when gcsfs is needed all the same.
+"""Finds credentials for Google's storage as gcsfs does, without gcsfs, and says when gcsfs is needed all the same.
 
 gcsfs takes most of a second of computing to import, more than all requests of a start. Where it does something that is
 not done here, `is_left_to_gcsfs` says so: where fsspec's configuration has anything about `gcs` (who pays, among it),

@@ -1,4 +1,4 @@
-"""Requests to one server by plain HTTPS: bounded in time and in size, on connections that are kept.
+"""Sends requests to one server by plain HTTPS: bounded in time and in size, on connections that are kept.
 
 A request runs in the thread of its caller. Before each call of the operating system the socket gets the time that is
 left, because a timeout of its own would begin again with every byte. Only a connection is opened in another thread,

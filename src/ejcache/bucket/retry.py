@@ -1,4 +1,4 @@
-"""Several tries of one operation of shared storage, within one budget of time.
+"""Tries an operation of shared storage several times, within one budget of time.
 
 The waits between tries are drawn from the whole interval up to an exponentially growing limit ("full jitter", Brooker,
 Exponential Backoff and Jitter, AWS Architecture Blog, 2015), because the processes of a pod fail at the same time and

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache import entry
-from ejcache.bucket.breaker import FAILED, StorageNote
 from ejcache.bucket.folder import BucketFolder
+from ejcache.bucket.storage_note import FAILED, StorageNote
 from ejcache.cache.early_entries import KeptHere
 from ejcache.cache.former_copies import FormerCopies
 from ejcache.cache.policy import OpenedStore

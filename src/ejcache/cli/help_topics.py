@@ -1,4 +1,4 @@
-"""`ejcache help TOPIC`: a part of the documentation, which the package has.
+"""Prints a part of the documentation, which the package has: `ejcache help TOPIC`.
 
 A topic is a page (`shared`), a heading of one (`"a shape varies"`, or `a-shape-varies`), or a kind of cause or finding
 (`shape_varies`), as `why`, `report` and `advise` name them.

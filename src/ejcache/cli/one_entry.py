@@ -1,4 +1,4 @@
-"""`ejcache ls KEY`: one entry with its header, and whether it is intact."""
+"""Shows one entry with its header, and whether it is intact: `ejcache ls KEY`."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ import jax
 import numpy as np
 
 from ejcache.jax_integration.seam.reuse.calls import RefusedError, leaf_aval, trace_settings
-from ejcache.jax_integration.seam.reuse.lowering import array_layout, dtype_text, encode_layout, encode_spec
+from ejcache.jax_integration.seam.reuse.placements import array_layout, dtype_text, encode_layout, encode_spec
 from ejcache.values.names import kind_name
 from ejcache.values.plain_data import WholeValues
 
 if TYPE_CHECKING:
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
-    from ejcache.jax_integration.seam.reuse.lowering import DevicePlaces
+    from ejcache.jax_integration.seam.reuse.placements import DevicePlaces
 
 
 def call_data(call: ParsedCall, places: DevicePlaces) -> dict[str, Any]:

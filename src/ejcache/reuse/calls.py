@@ -22,6 +22,7 @@ from ejcache.jax_integration.lowering.module_digest import digest_module, expect
 from ejcache.jax_integration.seam.reuse import calls as seam
 from ejcache.jax_integration.seam.reuse import lowering
 from ejcache.jax_integration.seam.reuse.calls import RefusedError
+from ejcache.jax_integration.seam.reuse.placements import DevicePlaces
 from ejcache.keys.key import reuse_module_key, reuse_record_key
 from ejcache.reuse.call_data import call_data
 from ejcache.reuse.function import KnownFunction, place_of_call
@@ -224,7 +225,7 @@ class ReusingCalls:
         data = {
             "the word": word,
             "the function, what it holds, or the file in which it was made": function,
-            **call_data(call, lowering.DevicePlaces(backend)),
+            **call_data(call, DevicePlaces(backend)),
             "an installed distribution": distributions_digest(),
             "the devices, the ranks, or the versions of Python and JAX": machine(backend),
             "a setting of autotuning": [use.settings.autotune_policy, use.settings.autotune_dir],
@@ -315,7 +316,7 @@ class ReusingCalls:
         if not self._is_served:
             return "JAX's own dispatch does not serve it: it has effects, or its results are not plain arrays"
         program, module = lowering.encode_program(lowered)
-        if not question.vote.spans(lowering.DevicePlaces(question.backend).at(program["devices"])):
+        if not question.vote.spans(DevicePlaces(question.backend).at(program["devices"])):
             return "its program spans processes of which its arguments say nothing"
         if len(module) > LARGEST_MODULE:
             return f"its module has {len(module):,} bytes, and at most {LARGEST_MODULE:,} are kept"

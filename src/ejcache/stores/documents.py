@@ -1,4 +1,4 @@
-"""Small documents under readable paths, such as autotune records: people may open them in an editor.
+"""Keeps small documents under readable paths, such as autotune records: people may open them in an editor.
 
 Documents are objects of a `Bucket`, whatever that is: files on a disk or a mount, or objects of a real bucket. So
 

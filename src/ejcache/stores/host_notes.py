@@ -1,4 +1,4 @@
-r"""Notes of this host about programs that one shared storage does not have, so that it is not asked for them.
+r"""Notes on this host which programs one shared storage does not have, so that it is not asked for them.
 
     <scratch>/notes     lines that processes append
 

@@ -1,4 +1,4 @@
-"""Where a cache is: one parsed `Location` for every spelling of a directory or a URL, shown without credentials.
+"""Parses where a cache is: one `Location` for every spelling of a directory or a URL, shown without credentials.
 
 Nothing is looked at, but for a scheme that is not known here: an installed package may have a file system for it.
 """

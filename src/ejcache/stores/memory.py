@@ -1,4 +1,4 @@
-"""A store in the memory of this process: for tests, for demonstrations, and as a model of the contract."""
+"""Keeps entries in the memory of this process: for tests, for demonstrations, and as a model of the contract."""
 
 from __future__ import annotations
 

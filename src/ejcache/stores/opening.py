@@ -1,4 +1,4 @@
-"""Opens the store or the bucket at a location, or looks which of them is there. Importing this imports no backend."""
+"""Opens the store or the bucket at a location, and decides whether hosts share it and whether it is used."""
 
 from __future__ import annotations
 

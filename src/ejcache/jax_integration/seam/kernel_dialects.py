@@ -1,4 +1,4 @@
-"""The dialects of MLIR that the kernels within a program are written in. A part of the seam.
+"""Makes contexts with the dialects of MLIR that the kernels within a program are written in. A part of the seam.
 
 Read for this: jax 0.4.38 to 0.12.0.1, `interpreters/mlir.py`; jaxlib's `mosaic` and `triton`.
 """

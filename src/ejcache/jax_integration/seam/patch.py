@@ -1,4 +1,4 @@
-"""What is replaced in JAX, and the names of JAX that keys, executables and XLA's own caches need.
+"""Replaces functions of JAX, so that it asks ejcache, and has the names of JAX that keys and executables need.
 
 `compile_or_get_cached` is replaced by a wrapper, which knows the module, the devices, the options and the callbacks of
 a compilation. It hands them as a `JaxCall` to `pipeline.Compiler`, which finds an executable or not, and then has JAX's

@@ -1,4 +1,4 @@
-"""The changes to the files of a local store since its order was last written: each is noted here before it is made.
+"""Notes each change to the files of a local store before it is made, since its order was last written.
 
     changes := base LF line*
     base    := the number of the last change that the order had, as 20 digits

@@ -1,4 +1,4 @@
-"""The order of a local store: the bytes of all entries, and hints at what may be evicted next (`transaction`).
+"""Keeps the order of a local store in diskcache: the bytes of all entries, and hints at what is evicted next.
 
 The files are the store, and this is what can be made from them again. diskcache keeps it in SQLite, and is used by its
 public methods alone. Whoever changes files does so under the lock of the store, and notes that in a file (`changes`),

@@ -1,4 +1,4 @@
-"""The embedded default: entries in a directory of a local file system, shared by the processes of one host.
+"""Keeps entries in a directory of a local file system, shared by the processes of one host: the default.
 
 An entry is a file that is named by its key (`layout`), and the files are the store. Guarantees:
 

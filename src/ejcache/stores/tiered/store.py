@@ -1,4 +1,4 @@
-"""A store on this host over a shared one: read through, written to the local one at once and to the shared one later.
+"""Keeps entries on this host and in a shared store: read through, written here at once and there later.
 
 * A hit of the local tier asks nobody else. A hit of the shared tier is verified and copied into the local one.
 * The processes of a host share the local tier; if several miss at once, one asks the shared tier for all.

@@ -1,4 +1,4 @@
-"""Functions of JAX's own type whose first call for new arguments is ours, and what such a call depends on.
+"""Makes functions of JAX's own type whose first call for new arguments is ours, and takes such calls apart.
 
 `jax.jit(f)` is a C++ function. It looks a call up by the types of its arguments, and asks a Python function, the
 *miss*, for what it does not know: `(outputs, fast-path data, remove)`. With that data, C++ runs the next such calls by
