@@ -1,4 +1,4 @@
-"""What `import ejcache` offers for looking at a cache and for maintaining it: `stats`, `entries`, `why`, `prune` ….
+"""Offers to `import ejcache` what looks at a cache and maintains it: `stats`, `entries`, `why`, `prune` ….
 
 Every function takes the directory or URL of a cache, as `dir`. Without it, the function works on the cache that
 `ejcache.enable` has enabled in this process, or if there is none, on the one that `ejcache config` shows as `dir`. That

@@ -1,4 +1,4 @@
-"""The envelope of an entry: one self-describing object, checked completely before its payload is used.
+"""Encodes and decodes entries, each one self-describing object, checked completely before its payload is used.
 
 Grammar (version 1; all integers big-endian):
 

@@ -1,4 +1,4 @@
-"""The errors of ejcache, grouped by what a handler can do about them.
+"""Lists the errors of ejcache, grouped by what a handler can do about them.
 
     EjcacheError
     ├── UsageError(ValueError)          the caller passed a bad setting, key, size, age or URL

@@ -1,4 +1,4 @@
-"""The events that `ejcache.on_event` tells a program of."""
+"""Describes the events that `ejcache.on_event` tells a program of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bucket of Azure's blob storage, through adlfs.
+"""Keeps objects in Azure's blob storage, through adlfs.
 
 adlfs finds the account and the credentials, and makes the requests. They are sent by a client of Azure's library that
 has the same account and credentials as adlfs's own, but reads answers within bounds and does not repeat requests.

@@ -1,4 +1,4 @@
-"""A bucket whose objects are files below a directory: on a disk, or on a network file system (NFS, a mounted bucket).
+"""Keeps objects as files below a directory: on a disk, or on a network file system (NFS, a mounted bucket).
 
 A write becomes visible by one `link` (create) or one `rename` (overwrite) of a complete, synced file that has a
 temporary name of its own. fsspec's local file system cannot be used: it overwrites in place, and its exclusive creation

@@ -1,4 +1,4 @@
-"""A folder of a bucket, as a bucket: whoever has it sees no other object, and does not know that it is one."""
+"""Shows a folder of a bucket as a bucket: whoever has it sees no other object, and does not know that it is one."""
 
 from __future__ import annotations
 

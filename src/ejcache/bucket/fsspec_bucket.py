@@ -1,4 +1,4 @@
-"""A bucket on any file system that fsspec knows (hdfs, webdav, …), with the operations that all of them have.
+"""Keeps objects on any file system that fsspec knows (hdfs, webdav, …), with the operations that all of them have.
 
 fsspec offers no conditional writes, so on most of them creation is a check and a write: two writers at the same moment
 may both be told that they created the object, and the last one's bytes are there then. That is never a wrong result,

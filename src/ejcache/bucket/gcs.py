@@ -1,4 +1,4 @@
-"""A bucket of Google Cloud Storage, by plain HTTPS.
+"""Keeps objects in Google Cloud Storage, by plain HTTPS.
 
 gcsfs is not used, because its import takes most of a second of computing, and its requests have no timeout, are retried
 for half a minute, log a traceback each time, frame uploads with a boundary that a payload may contain, and cannot tell

@@ -1,4 +1,4 @@
-"""A bucket of Google Cloud Storage whose requests gcsfs sends: it can do what our own client cannot.
+"""Keeps objects in Google Cloud Storage by requests that gcsfs sends: it can do what our own client cannot.
 
 That is to say who pays, to show a client's certificate, to talk to another universe, and whatever else fsspec's
 configuration tells it (`is_left_to_gcsfs`). The requests are those of `GcsBucket`, sent through `GCSFileSystem.call`:

@@ -1,4 +1,4 @@
-"""Buckets whose client is a file system of fsspec's, or inside one: it runs on an event loop, called from any thread.
+"""Runs clients of buckets that are file systems of fsspec's on an event loop, called from any thread.
 
 The file system provides credentials, connections and addresses. Its own retries are not used where it has asynchronous
 methods, and its requests, which have no timeouts, are bounded here.

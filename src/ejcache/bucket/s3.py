@@ -1,4 +1,4 @@
-"""A bucket of S3, or of storage that has its protocol, through s3fs.
+"""Keeps objects in S3, or in storage that has its protocol, through s3fs.
 
 s3fs provides the credentials, the session and the region. The requests are made with the client inside it, because s3fs
 itself repeats requests for a long time and hides how they were answered. A creation has the condition

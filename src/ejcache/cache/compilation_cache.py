@@ -1,4 +1,4 @@
-"""The cache as a program uses it: `ejcache.enable()` and `ejcache.active()` return a `CompilationCache`."""
+"""`CompilationCache` is the cache as a program uses it: what `ejcache.enable()` and `ejcache.active()` return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a program was not loaded (`Miss`), or not stored (`Skip`)."""
+"""Lists why a program was not loaded (`Miss`), or not stored (`Skip`)."""
 
 from __future__ import annotations
 

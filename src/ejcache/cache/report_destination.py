@@ -1,4 +1,4 @@
-"""Where the report at exit goes: `off`, `line`, `json`, or the path of a file. And what a run without a cache says."""
+"""Says where the report at exit goes (`off`, `line`, `json`, a file), and what a run without a cache reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields of entries, tuned records and counts, each once: with its name, its text and its JSON.
+"""Describes the fields of entries, tuned records and counts, each once: with its name, its text and its JSON.
 
 `ls`, `prune --dry-run`, `tuned ls`, and `report` of tuned records make their tables of the fields that they print as
 JSON; `ls KEY`, `stats`, `tuned show` and `tuned stats` make a line of each.

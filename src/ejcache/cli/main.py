@@ -1,4 +1,4 @@
-"""The `ejcache` command: its table of commands and its exit status.
+"""Runs the `ejcache` command: its table of commands and its exit status.
 
 Only the module of the command that is called is imported: help, the version, a typing error and the completion of a
 command's name import neither the others nor JAX.

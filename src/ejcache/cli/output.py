@@ -1,4 +1,4 @@
-"""What a command prints: tables and JSON on stdout; messages and progress bars on stderr.
+"""Prints what commands say: tables and JSON on stdout, messages and progress bars on stderr.
 
 Names, keys and error messages may come from storage that other people write to. Everything printed here goes through
 `printable`, so that such a text cannot send control sequences to the terminal.

@@ -1,4 +1,4 @@
-"""Leases between the processes of one host: locked files.
+"""Keeps leases between the processes of one host, by locked files.
 
 The kernel releases the lock of a process that dies. A process that is stopped (Ctrl-Z, a debugger) keeps its lock, and
 must not hold the others up. So the holder also renews the time stamp of its file; when it no longer does, the next

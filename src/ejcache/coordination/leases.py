@@ -1,4 +1,4 @@
-"""Leases: one process at a time may do a piece of work, and the others notice when it dies.
+"""Gives a piece of work to one process at a time (a lease), and lets the others notice when that dies.
 
 A lease saves work and decides nothing: entries are created only if absent, with or without a lease. So a lease may be
 released, taken over or ignored at any moment; at worst, a program is compiled twice.

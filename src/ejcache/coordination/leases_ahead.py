@@ -1,4 +1,4 @@
-"""The leases of one key, asked for while its entry is looked up.
+"""Asks for the leases of one key while its entry is looked up.
 
 Storage that takes a second for each answer would be waited for twice, once for the look-up and once for the lease. So
 both are asked for at once where the look-up will probably find nothing. A call that compiles then takes the leases.

@@ -1,4 +1,4 @@
-"""Leases between hosts: small objects in shared storage.
+"""Keeps leases between hosts, by small objects in shared storage.
 
     v1/leases/<key>      JSON: holder, beat, interval; done, once others can see what the work left
 

@@ -1,4 +1,4 @@
-"""Single flight: of all that miss one key, one does the work and the others wait for the entry.
+"""Lets one do the work of all that miss one key, while the others wait for the entry (single flight).
 
 Leases are taken in levels, one inside the other: those of the processes of a host, then those of hosts. So one process
 of each host waits on behalf of the others. If the work leaves no entry (too small, too quick, failed), it is not waited

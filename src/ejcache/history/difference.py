@@ -1,4 +1,4 @@
-"""What changed from one program to another: arguments, constants, and the lines that do something else.
+"""Says what changed from one program to another: arguments, constants, and the lines that do something else.
 
 The texts of the two programs (`program_text`) are compared line by line. What is shown of a change is what the texts
 say, and the source line that it comes from.

@@ -1,4 +1,4 @@
-"""The environment variables that change what a compiler makes, in normal form. The environment is an argument."""
+"""Picks the environment variables that change what a compiler makes, in normal form."""
 
 from __future__ import annotations
 

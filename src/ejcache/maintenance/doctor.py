@@ -1,4 +1,4 @@
-"""The checks of `ejcache doctor`: of JAX, of a directory, and of shared storage.
+"""Makes the checks of `ejcache doctor`: of JAX, of a directory, and of shared storage.
 
 A check of storage uses an object of its own, `v1/doctor/<process name>`, and one of a local directory a temporary
 directory inside it. Both are deleted at the end. All checks together end within ten seconds: JAX is imported by another

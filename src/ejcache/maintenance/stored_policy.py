@@ -1,4 +1,4 @@
-"""The policy that is stored with a shared cache: its limits, switch, recalls and epoch, and who shares it.
+"""Reads and changes the policy that is stored with a cache: its limits, switch, recalls and epoch.
 
 It takes precedence over the limits of the jobs that use the cache.
 

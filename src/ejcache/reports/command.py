@@ -1,4 +1,4 @@
-"""`ejcache report`."""
+"""Runs `ejcache report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All settings, each once: an attribute of `Settings`, with its type, default, flag of JAX, variables and meaning.
+"""Lists all settings, each once: an attribute of `Settings`, with type, default, flag of JAX, variables and meaning.
 
 Also how values are read, ours and as JAX reads its own variables.
 `ejcache config`, the reference of settings and the keywords of `ejcache.enable` are made from it; a test compares

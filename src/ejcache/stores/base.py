@@ -1,4 +1,4 @@
-"""The contract of a store: bytes under a key, whatever the bytes mean.
+"""Says what a store is: bytes under a key, whatever the bytes mean.
 
 A store is shared by threads and processes. The rules that every backend and every wrapper keeps
 (the classes of `tests/support/store_suite.py` check them):

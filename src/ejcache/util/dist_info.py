@@ -1,4 +1,4 @@
-"""The installed distributions, by the names of their `.dist-info` directories.
+"""Lists the installed distributions, by the names of their `.dist-info` directories.
 
 `importlib.metadata` opens and parses a file of each distribution, which takes a start tenths of a second where hundreds
 are installed.

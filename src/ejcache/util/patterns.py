@@ -1,4 +1,4 @@
-"""Shell patterns, by which people choose entries and tuned records."""
+"""Matches shell patterns, by which people choose entries and tuned records."""
 
 from __future__ import annotations
 

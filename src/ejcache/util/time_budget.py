@@ -1,4 +1,4 @@
-"""One budget of time for what a program waits for: the seconds in which storage refuses, or is silent.
+"""Budgets the time for which a program waits: the seconds in which storage refuses, or is silent.
 
 An answer that arrives costs a budget nothing, however long it takes: a budget says how long storage that gives none
 holds a program up. `spending` makes one hold for everything that a thread asks storage meanwhile, such as all requests

@@ -1,4 +1,4 @@
-"""Sizes, ages and counts as people write them: `10GB` is decimal, `10GiB` is binary, `90s 15m 36h 14d 2w` are ages."""
+"""Reads and writes sizes, ages and counts as people do: `10GB` is decimal, `10GiB` binary, `90s` and `14d` are ages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`PersistentCache`: ejkernel's class of this name, over ejkernel's files and our records.
+"""`PersistentCache` stands for ejkernel's class of this name, over ejkernel's files and our records.
 
 There is one file `<operation>.json` for each operation, an object of configurations by key:
 

@@ -1,4 +1,4 @@
-"""A call with its gradient: the results, and what flows back into each array for a cotangent that is random.
+"""Runs a call with its gradient: the results, and what flows back into each array for a random cotangent.
 
 A cotangent that is constant, as that of a sum is, would hide a backward pass that ignores it, or transposes it.
 """

@@ -1,4 +1,4 @@
-"""A process of `ejcache warm`: `python -m ejcache.cli.programs.warm_worker TARGET`.
+"""Compiles programs in a process of `ejcache warm`: `python -m ejcache.cli.programs.warm_worker TARGET`.
 
 It imports the target, and answers requests to compile it; see `util.worker_processes`.
 

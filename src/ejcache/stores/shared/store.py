@@ -1,4 +1,4 @@
-"""A store that hosts share: entries as objects of a bucket, or as files of a network file system.
+"""Keeps entries that hosts share: as objects of a bucket, or as files of a network file system.
 
 `get` is one request. A `put` is one, or two if the answer to the first was lost. Neither lists anything. Eviction is a
 task of maintenance, which one process runs for all. A bucket keeps no access times, so maintenance reads journals of

@@ -1,4 +1,4 @@
-"""One tier of a tiered store: a store behind a circuit breaker, and the counters of its calls."""
+"""Asks one tier of a tiered store behind a circuit breaker, and counts its calls."""
 
 from __future__ import annotations
 

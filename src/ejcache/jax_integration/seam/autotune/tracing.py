@@ -1,4 +1,4 @@
-"""What a tuned operation finds out about the trace that calls it.
+"""Finds out for a tuned operation about the trace that calls it.
 
 Whether `jax.eval_shape` is evaluating, whose program is never run. It traces as `jax.jit` does and shares its traces.
 While it evaluates, a context keeps its traces apart: `jax.jit` must not reuse one in which nothing was measured.
