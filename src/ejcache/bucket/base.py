@@ -21,7 +21,7 @@ from ejcache.bucket.breaker import CircuitBreaker, breaker_for
 from ejcache.bucket.object_names import is_plausible_entry, max_size, may_hold_up
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import NoPermissionError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
-from ejcache.util.lifecycle import Closing
+from ejcache.util.closing import Closing
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ejcache.bucket.object_names import ENTRIES, is_plausible_entry, key_of_name, max_size
 from ejcache.errors import MALFORMED, EntryCorruptError, StoreError, StoreUnavailableError
-from ejcache.util.lifecycle import Closing
+from ejcache.util.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

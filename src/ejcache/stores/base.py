@@ -19,7 +19,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast, runtime_checkable
 
 from ejcache.errors import StoreReadOnlyError, StoreTooSmallError
-from ejcache.util.lifecycle import Closing
+from ejcache.util.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -17,7 +17,7 @@ from ejcache.errors import InvalidKeyError, StoreReadOnlyError
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.location import Location
 from ejcache.stores.opening import decide_location, detect_shared_storage, open_bucket
-from ejcache.util.lifecycle import Closing
+from ejcache.util.closing import Closing
 
 if TYPE_CHECKING:
     import os

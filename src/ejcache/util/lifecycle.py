@@ -30,7 +30,6 @@ import sys
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -40,7 +39,7 @@ from ejcache.util.log import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Protocol, Self
+    from typing import Protocol
 
     class ForkAware(Protocol):
         """An object that must act when the process forks.
@@ -67,20 +66,6 @@ class ExitPhase(IntEnum):
     RELEASED = 4
     CLOSE = 5
     REPORT = 6
-
-
-class Closing(ABC):
-    """Closed at the end of a `with` block."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release what the object holds."""
 
 
 _callbacks: Final[list[tuple[ExitPhase, Callable[[], object]]]] = []
