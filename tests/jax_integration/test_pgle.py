@@ -234,7 +234,7 @@ def test_a_kept_profile_is_compiled_with(populated, damage, tmp_path, monkeypatc
         elif damage == "damaged":
             store.replace(optimised, store.peek(optimised)[:-1])
         elif damage == "another jaxlib":
-            monkeypatch.setattr("ejcache.jax_integration.seam.patch.jaxlib_version", lambda: "99")
+            monkeypatch.setattr("ejcache.jax_integration.seam.key_parts.jaxlib_version", lambda: "99")
         else:
             from ejcache import entry
 

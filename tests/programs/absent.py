@@ -14,7 +14,7 @@ from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import ejcache
-from ejcache.jax_integration.seam import patch
+from ejcache.jax_integration.seam import key_parts, patch
 from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 from ejcache.keys.key import is_side_key
 
@@ -121,7 +121,7 @@ def save(devices, number):
     from ejcache.stores.documents import open_documents
 
     known = find_target(sys.argv[2])
-    copy = DeviceTarget("copy", known.platform, patch.topology_bytes(devices), known.platform_version)
+    copy = DeviceTarget("copy", known.platform, key_parts.topology_bytes(devices), known.platform_version)
     documents = open_documents(sys.argv[1])
     documents.replace(document_path("copy"), encode(copy))
     documents.close()

@@ -115,6 +115,7 @@ def watch(process: dict) -> None:
     from ejcache.jax_integration import pipeline
     from ejcache.jax_integration.activate import compiler_in_use
     from ejcache.jax_integration.seam import patch as seam
+    from ejcache.jax_integration.seam.xla_cache_options import set_xla_caches
 
     compiler = compiler_in_use()
     assert compiler is not None
@@ -146,7 +147,7 @@ def watch(process: dict) -> None:
             backend = CalledOtherwise(backend, process["platform"])
         options, sentinel = copy.deepcopy(options), None
         if "://" in process.get("url", "memory://"):
-            seam.set_xla_caches(options, {})  # JAX makes nothing of URLs
+            set_xla_caches(options, {})  # JAX makes nothing of URLs
         for change in changes:
             name, _, value = change.partition(":")
             if name == "profile":

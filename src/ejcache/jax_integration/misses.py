@@ -32,6 +32,7 @@ from ejcache.jax_integration.pgle import choose_compiled, share_profile_without_
 from ejcache.jax_integration.progress import progress_of
 from ejcache.jax_integration.publishing import Publisher
 from ejcache.jax_integration.ranks.share_binary import receive, send
+from ejcache.jax_integration.seam import key_parts
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.jax_integration.seam.job import process_index
@@ -339,7 +340,7 @@ class MissedPrograms:
             count_skip(cache, Skip.NO_KEY)
             cache.report_failure("make a key", error, settings)
             return self._compile_without_key(call, Skip.NO_KEY)
-        name = seam.module_name(call.module)
+        name = key_parts.module_name(call.module)
         count_skip(cache, error.skip)
         cache.warn(error.skip, f"{name} {error}")
         began = time.monotonic()
@@ -349,7 +350,7 @@ class MissedPrograms:
         return executable
 
     def _compile_without_key(self, call: JaxCall, reason: Skip) -> Any:
-        refuse_if_forbidden(seam.module_name(call.module), reason)
+        refuse_if_forbidden(key_parts.module_name(call.module), reason)
         self._fill_xla_caches(call.backend)
         settings = self._hits.settings()
         if settings.enable_pgle and call.options.executable_build_options.fdo_profile:

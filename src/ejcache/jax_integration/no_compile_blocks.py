@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, ParamSpec, TypeVar
 from ejcache.errors import CompileForbiddenError, UsageError
 from ejcache.history.causes import why_not_stored
 from ejcache.jax_integration.compilation import asking_threads
+from ejcache.jax_integration.seam import key_parts
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.calling_line import caller
 from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
@@ -119,7 +120,7 @@ def note_keys(asked: list[Compilation], call: JaxCall, make: Callable[[], list[C
         try:
             asked.extend(make())
         except Exception as exc:
-            log.debug("ejcache: %s has no key: %s", seam.module_name(call.module), exc)
+            log.debug("ejcache: %s has no key: %s", key_parts.module_name(call.module), exc)
     raise AskedError
 
 

@@ -28,7 +28,7 @@ from ejcache.jax_integration.compilation import Profile
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
-from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam import key_parts
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
 from ejcache.jax_integration.seam.patch import CacheAnswer
 from ejcache.keys.key import PLAIN, PROFILING, profile_key, untuned_key
@@ -84,7 +84,7 @@ def choose_variant(optimised: Compilation, plain: Compilation, call: JaxCall) ->
 def share_profile_without_cache(call: JaxCall) -> CacheAnswer:
     """Agree on the profile of a program that is not stored; return what makes JAX compile it with that."""
     _share_profile(call)
-    name = seam.module_name(call.module)
+    name = key_parts.module_name(call.module)
     return CacheAnswer(name, optimised=f"{name}, optimised", is_optimised=True)
 
 
@@ -153,7 +153,7 @@ def write_beside(compilation: Compilation, profile: Profile) -> None:
         name=key.name,
         platform=key.platform,
         jax=jax.__version__,
-        jaxlib=seam.jaxlib_version(),
+        jaxlib=key_parts.jaxlib_version(),
         logical_key=key.logical,
         profile_digest=profile.digest,
         extra=profile.fields(),
@@ -232,7 +232,7 @@ def share_profile(request: KeyRequest, *, first_process: int) -> bytes:
     try:
         about = (
             digest_module(request.module, metadata=False, ignore_custom_partitioning=True).digest,
-            canonical_options(seam.serialized_options(options)),
+            canonical_options(key_parts.serialized_options(options)),
             [device.id for device in request.devices.flat],
         )
     except Exception as exc:

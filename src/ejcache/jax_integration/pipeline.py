@@ -28,11 +28,13 @@ from ejcache.jax_integration.executable_origins import stored_bytes
 from ejcache.jax_integration.load_journal import load_journal
 from ejcache.jax_integration.lowering.key import alternative_key, make_key
 from ejcache.jax_integration.seam import backends as seam_backends
+from ejcache.jax_integration.seam import key_parts
 from ejcache.jax_integration.seam import patch as seam
 from ejcache.jax_integration.seam.calling_line import caller
 from ejcache.jax_integration.seam.durations import take_durations
 from ejcache.jax_integration.seam.job import process_index, processes_of_job
 from ejcache.jax_integration.seam.patch import CacheAnswer
+from ejcache.jax_integration.seam.xla_cache_options import set_xla_caches
 from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import recorder
 from ejcache.keys.key import CROSS
@@ -139,7 +141,7 @@ class Compiler:
         began, measured = time.monotonic(), take_durations()
         settings = self.settings()
         cache = self.cache_of(settings)
-        seam.set_xla_caches(call.options, self._xla_caches(call.backend))
+        set_xla_caches(call.options, self._xla_caches(call.backend))
         if asking_threads and (asked := asking_threads.get(threading.current_thread())) is not None:
             from ejcache.jax_integration.no_compile_blocks import note_keys  # the door to questions about keys
 
@@ -331,7 +333,7 @@ class Compiler:
         """Describe this process, by what JAX and the settings say of it, for its start record."""
         settings, platform = self._last or (self.settings(), "")
         chosen = {name: str(display_value(value)) for name, value in settings.chosen().items()}
-        versions = {"jax": jax.__version__, "jaxlib": seam.jaxlib_version(), "platform": platform}
+        versions = {"jax": jax.__version__, "jaxlib": key_parts.jaxlib_version(), "platform": platform}
         rank, ranks = process_index(), processes_of_job()
         return {"rank": rank, "ranks": ranks, "versions": versions, "settings": chosen}
 

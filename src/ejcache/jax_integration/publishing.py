@@ -26,8 +26,7 @@ from ejcache.history.why import cause_in
 from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.pgle import write_beside
 from ejcache.jax_integration.program_details import located_text, notes, rename_details, shorten_details
-from ejcache.jax_integration.seam import compiling
-from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam import compiling, key_parts
 from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
 from ejcache.jax_integration.seam.calling_line import caller
 from ejcache.journal.appended_log import write_later
@@ -169,7 +168,7 @@ class Publisher:
             compile_seconds=record.compile_seconds,
             platform=str(backend.platform),
             jax=jax.__version__,
-            jaxlib=seam.jaxlib_version(),
+            jaxlib=key_parts.jaxlib_version(),
             variant=compilation.key.variant,
             logical_key=compilation.key.logical,
             profile_digest=profile.digest if profile is not None else "",

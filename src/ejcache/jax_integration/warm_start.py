@@ -17,7 +17,7 @@ from ejcache.history.causes import why_not_stored
 from ejcache.jax_integration.activate import active, enable_by_default
 from ejcache.jax_integration.devices.targets import current_target
 from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, storing_only
-from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam import key_parts
 from ejcache.jax_integration.shape_grammar import Arguments, ArrayShape
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def warm(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> WarmedPr
     with _no_callbacks(current is not None), jax.default_device(current[1][0]) if current else contextlib.nullcontext():
         lowered = jitted.lower(*args, **kwargs)
         lowered = getattr(lowered, "lowered", lowered)  # that of Equinox's filter_jit holds JAX's
-    name = seam.module_name(lowered.compiler_ir("stablehlo"))
+    name = key_parts.module_name(lowered.compiler_ir("stablehlo"))
     cache = active()
     if cache is None:
         return _announce(WarmedProgram(name, NOT_STORED, why_not_stored(Skip.DISABLED), 0.0))

@@ -30,7 +30,7 @@ from ejcache.jax_integration.lowering.plugins import installed_packages
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import topologies
 from ejcache.jax_integration.seam.coordination_service import coordination_client
-from ejcache.jax_integration.seam.patch import jaxlib_version, topology_bytes
+from ejcache.jax_integration.seam.key_parts import jaxlib_version, topology_bytes
 from ejcache.keys.accelerators import GPU, canonical_gpu_topology
 from ejcache.keys.xla_messages import Field, edit, join, split
 from ejcache.stores.documents import check_path, open_documents

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ejcache.jax_integration.lowering.host_cpu import cpu_identity, cpu_threads
 from ejcache.jax_integration.lowering.module_digest import digest_module
 from ejcache.jax_integration.lowering.native_libraries import native_libraries
-from ejcache.jax_integration.seam import patch as seam
+from ejcache.jax_integration.seam import key_parts
 from ejcache.jax_integration.seam.registered_functions import registered
 from ejcache.keys.environment_variables import compile_variables, read_flags_file
 from ejcache.keys.key import PGLE, PLAIN, PROFILING, CacheKey
@@ -154,7 +154,7 @@ def _read_options(
     return OptionComponents(
         variant=variant,
         overrides="\n".join(flags),
-        options=_digest(canonical_options(seam.serialized_options(options))),
+        options=_digest(canonical_options(key_parts.serialized_options(options))),
         profile=_digest(profile) if profile and profile_sentinel is None else "",
     )
 
@@ -181,7 +181,7 @@ def device_components(devices: Sequence[Any], backend: Any) -> DeviceComponents:
 
 def _read_devices(devices: Sequence[Any], backend: Any) -> DeviceComponents:
     platform = str(backend.platform)
-    topology = seam.topology_bytes(devices) if platform in ("cpu", *_GPUS) else None
+    topology = key_parts.topology_bytes(devices) if platform in ("cpu", *_GPUS) else None
     machine = _machine(platform, devices, topology)
     layout = device_layout(devices, compiled_in=platform not in _GPUS or topology is None)
     return DeviceComponents(
@@ -246,7 +246,7 @@ def _machine(platform: str, devices: Sequence[Any], topology: bytes | None) -> s
 
 def environment_components(platform: str) -> EnvironmentComponents:
     """Make the components of a key that stand for this process as it is now, for a compiler of this PJRT platform."""
-    prefixes = ("--xla", *seam.extra_flag_prefixes())
+    prefixes = ("--xla", *key_parts.extra_flag_prefixes())
     variables = variables_to_compare()
     held = _environments.get((platform, *prefixes))
     if held is not None and held[0] == variables and held[1] == sys.argv:
@@ -336,7 +336,7 @@ def make_key(request: KeyRequest, settings: Settings) -> CacheKey:
         **{name: _text_digest(value) for name, value in readable.items()},
     }
     return CacheKey(
-        name=seam.module_name(request.module),
+        name=key_parts.module_name(request.module),
         platform=platform,
         variant=chosen.variant,
         components=components,
@@ -362,9 +362,9 @@ def _readable(
         "arguments": environment.arguments,
         "devices": participants.layout,
         "namespace": settings.namespace,
-        "jaxlib": seam.jaxlib_version(),
+        "jaxlib": key_parts.jaxlib_version(),
         "platform_version": _platform_version(backend),
-        "custom_hook": seam.custom_hook(),
+        "custom_hook": key_parts.custom_hook(),
     }
     # Not of a program that spans processes: its ranks must have one key, whatever cores each of them has.
     if platform == "cpu" and participants.is_one_process and cpu_threads():
@@ -393,7 +393,7 @@ def compiler_environment(backend: Any, settings: Settings) -> str:
     kinds = sorted({str(device.device_kind) for device in backend.devices()})
     parts = (
         KEY_FORMAT,
-        seam.jaxlib_version(),
+        key_parts.jaxlib_version(),
         platform,
         _platform_version(backend),
         native_libraries(platform),

@@ -7,6 +7,7 @@ Most modules of the seam have one `Part`; `patch`, `comparing`, `file_cache` and
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from functools import cached_property
 from types import ModuleType
@@ -55,3 +56,10 @@ class Part:
         if lacking:
             warn_once(("part", self.gives), "ejcache: this JAX does not give %s: %s", self.gives, "; ".join(lacking))
         return not lacking
+
+
+def names_of(function: Any) -> tuple[str, ...]:
+    """Return the names that the code of a function refers to; none of what is no function of Python."""
+    # Others may have put something around it, as profilers do; the function itself is inside.
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    return code.co_names if code is not None else ()

@@ -1,4 +1,4 @@
-"""Replaces functions of JAX, so that it asks ejcache, and has the names of JAX that keys and executables need.
+"""Replaces functions of JAX, so that it asks ejcache for executables, and loads and describes these for it.
 
 `compile_or_get_cached` is replaced by a wrapper, which knows the module, the devices, the options and the callbacks of
 a compilation. It hands them as a `JaxCall` to `pipeline.Compiler`, which finds an executable or not, and then has JAX's
@@ -21,21 +21,20 @@ import inspect
 import logging
 import sys
 import threading
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import jax
-import jaxlib.version
 from jax._src import cache_key as jax_cache_key
 from jax._src import compilation_cache as jax_cache
 from jax._src import compiler as jax_compiler
 from jax._src.lib import xla_client
-from jaxlib.mlir import ir
 
 from ejcache.jax_integration import own_failures
 from ejcache.jax_integration.compilation import KeyRequest, Placement
 from ejcache.jax_integration.seam import durations, registered_functions
+from ejcache.jax_integration.seam.parts import names_of
 from ejcache.jax_integration.seam.tracebacks import cut_our_frames, register_our_frames
+from ejcache.jax_integration.seam.xla_cache_options import MAKES_OPTIONS
 from ejcache.util.late_patches import is_patched_late
 from ejcache.util.log import warn_once
 
@@ -75,7 +74,6 @@ _ASKED: Final[dict[str, tuple[str, ...]]] = {
 """The functions of `compilation_cache` that it asks, and their first parameters."""
 _SAID: Final = "is_persistent_cache_enabled"
 """By this one JAX's lines say correctly whether a cache is on."""
-_MAKES_OPTIONS: Final = "get_compile_options"
 _LOADING: Final = {"executable_devices", "host_callbacks"}
 """What `get_executable_and_time` may take besides: an executable is loaded with what it takes."""
 _OF_KEYS: Final = ("_hash_serialized_compile_options", "custom_hook", "get_flag_prefixes")
@@ -220,15 +218,9 @@ def mismatches() -> list[str]:
         if parameters[: len(first)] != first or (name == "get_executable_and_time" and not more <= _LOADING):
             found.append(f"{jax_cache.__name__}.{name} takes {parameters}")
     # Replacing them changes nothing where JAX does not look them up in the module.
-    asked = {name for each in vars(jax_compiler).values() for name in _names_of(each)}
+    asked = {name for each in vars(jax_compiler).values() for name in names_of(each)}
     found += [f"{jax_compiler.__name__} does not ask {name}" for name in _ASKED if name not in asked]
     return found
-
-
-def _names_of(function: Any) -> tuple[str, ...]:
-    # Others may have put something around it, as profilers do; the function itself is inside.
-    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    return code.co_names if code is not None else ()
 
 
 def original(module: Any, name: str) -> Any:
@@ -378,7 +370,7 @@ def _is_enabled(hooks: CompileCache) -> bool:
 
     It would put XLA's own caches below the cache directory, and raises for the URLs of some.
     """
-    if sys._getframe(1).f_code.co_name == _MAKES_OPTIONS:
+    if sys._getframe(1).f_code.co_name == MAKES_OPTIONS:
         return False
     call = _here.call
     return hooks.is_enabled() if call is None else call.answer is not None
@@ -455,16 +447,6 @@ def _constants_of(module: Any) -> frozenset[str]:
     return frozenset(each for each in (*found, *nested) if isinstance(each, str))
 
 
-def jaxlib_version() -> str:
-    """Return the version of jaxlib as JAX's own key has it."""
-    return str(jaxlib.version.__version__)
-
-
-def module_name(module: Any) -> str:
-    """Return the module's symbol name, `jit_train_step`."""
-    return str(ir.StringAttr(module.operation.attributes["sym_name"]).value)
-
-
 def load_executable(serialized: bytes, placement: Placement) -> Any:
     """Deserialise; raises XLA's own error if it refuses to load the bytes."""
     arguments: tuple[Any, ...] = (placement.options,)
@@ -497,77 +479,3 @@ def can_serialize(backend: Any) -> bool:
 def can_load(backend: Any) -> bool:
     """True if this client has devices to load an executable on; a client of a mere topology has none."""
     return bool(backend.local_device_count())
-
-
-def serialized_options(options: Any) -> bytes:
-    """Return the compile options as JAX's own key has them, the device assignment put in order on every platform.
-
-    JAX strips the assignment on GPU only; elsewhere a rank's own device ids kept it from every other rank's entries.
-    """
-    collected: list[bytes] = []
-    collector = SimpleNamespace(update=collected.append)
-    jax_cache_key._hash_serialized_compile_options(collector, options, strip_device_assignment=True)
-    return b"".join(collected)
-
-
-def extra_flag_prefixes() -> tuple[str, ...]:
-    """Return beginnings of command line arguments that a user has added to the key."""
-    return tuple(jax_cache_key.get_flag_prefixes())
-
-
-def topology_bytes(devices: Sequence[Any]) -> bytes | None:
-    """Return the serialised topology of `devices`, where this jaxlib gives it (0.11 and later)."""
-    asked = getattr(xla_client, "get_topology_for_devices", None)
-    serialize = getattr(asked(devices), "serialize", None) if asked is not None else None
-    return bytes(serialize()) if serialize is not None else None
-
-
-def custom_hook() -> str:
-    """Call the hook by which a user adds a text to every key."""
-    return str(jax_cache_key.custom_hook())
-
-
-# -- XLA's own caches ----------------------------------------------------------------------------------------------
-
-_XLA_CACHES: Final[dict[str, dict[str, Any]]] = {
-    # JAX lets process 0 alone write, because the directory is shared; here each process has its own.
-    "xla_gpu_per_fusion_autotune_cache_dir": {
-        "xla_gpu_experimental_autotune_cache_mode": xla_client.AutotuneCacheMode.UPDATE
-    },
-    "xla_gpu_kernel_cache_file": {"xla_gpu_enable_llvm_module_compilation_parallelism": True},
-}
-"""XLA's options that say where its own caches are, and what JAX sets with each of them, in those versions that do."""
-
-
-def set_xla_caches(options: Any, paths: dict[str, str]) -> None:
-    """Have XLA use its own caches at these paths, and otherwise those that `XLA_FLAGS` names.
-
-    JAX may have put them below the cache directory, which aborts the process if that is a URL.
-
-    Args:
-        options: of a compilation.
-        paths: by the names of XLA's options.
-    """
-    debug = options.executable_build_options.debug_options
-    for name, more in _XLA_CACHES.items():
-        path = paths.get(name)
-        if path or getattr(debug, name, ""):
-            of_flags, known = _debug_options_of_flags(), _options_that_jax_sets()
-            setattr(debug, name, path or of_flags[name])
-            for option, value in more.items():
-                if option in known:
-                    setattr(debug, option, value if path else of_flags[option])
-
-
-@functools.cache
-def _debug_options_of_flags() -> dict[str, Any]:
-    """Return the values of these options as `XLA_FLAGS` has them, which XLA reads once."""
-    options = xla_client.CompileOptions()
-    debug = options.executable_build_options.debug_options  # a part of `options`, and gone with it
-    names = [each for name, more in _XLA_CACHES.items() for each in (name, *more)]
-    return {name: getattr(debug, name) for name in names if hasattr(debug, name)}
-
-
-@functools.cache
-def _options_that_jax_sets() -> frozenset[str]:
-    return frozenset(_names_of(getattr(jax_compiler, _MAKES_OPTIONS, None)))
