@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from forking import PLACE
 
+from ejcache.autotune.measure import tuning_run
 from ejcache.autotune.records.store import AutotuneStore, set_default_store
 from ejcache.util.log import forget_warnings
 
@@ -35,3 +36,21 @@ def compiled_once(jax_as_before):
     jax.config.update("jax_compilation_cache_dir", str(Path(os.environ[PLACE], "compiled")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@pytest.fixture
+def runs_take(monkeypatch):
+    """`runs_take(seconds)`: candidates run, and each run of one counts as `seconds(configuration)`.
+
+    For tests in which one configuration has to win: a busy machine turns the order of times that are measured.
+    """
+    import jax
+
+    def plant(seconds):
+        def run_once(trial, arrays, repeats):
+            jax.block_until_ready(trial.compiled(*arrays))
+            return seconds(trial.configuration)
+
+        monkeypatch.setattr(tuning_run, "run_once", run_once)
+
+    return plant
