@@ -300,7 +300,7 @@ class Compiler:
                 f"{compilation.name} was compiled without a GPU, so XLA has not tuned it; `ejcache warm` on a host "
                 "with the GPU stores such programs tuned",
             )
-        if target := seam_backends.dump_target(compilation.placement.options):
+        if target := _dump_target(compilation.placement.options):
             warn_once(
                 "dumps",
                 "ejcache: XLA dumps to %s what it compiles, and %s was loaded, as with JAX's own cache: "
@@ -404,3 +404,9 @@ def _compilation(
         has_profile=sentinel is not None and bool(call.options.executable_build_options.fdo_profile),
         holds_callbacks=bool(call.callbacks) and not seam.callbacks_are_cacheable(),
     )
+
+
+def _dump_target(options: Any) -> str:
+    """Return where XLA dumps what it compiles with these options; "" if it dumps nothing."""
+    overridden = (str(value) for name, value in options.env_option_overrides if name == "xla_dump_to")
+    return next(overridden, "") or str(options.executable_build_options.debug_options.xla_dump_to)

@@ -88,12 +88,6 @@ def frees_clients_at_once() -> bool:
     return bool(getattr(jax.config, "jax_debug_leaked_clients_on_clear_backends", False))
 
 
-def dump_target(options: Any) -> str:
-    """Return where XLA dumps what it compiles with these options; "" if it dumps nothing."""
-    overridden = (str(value) for name, value in options.env_option_overrides if name == "xla_dump_to")
-    return next(overridden, "") or str(options.executable_build_options.debug_options.xla_dump_to)
-
-
 def raw_options(options: Any) -> bytes:
     """Compile options as they are, the device assignment included."""
     return bytes(options.SerializeAsString())
