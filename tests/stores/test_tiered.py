@@ -44,6 +44,7 @@ class TestTieredOverFiles(ProcessTests, RecencyTests):
             PromptStore(FileBucket(path / "shared"), max_size=max_size, read_only=read_only),
             scratch=path / "scratch",
             read_only=read_only,
+            drain_seconds=60,
         )
 
 
