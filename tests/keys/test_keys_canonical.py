@@ -180,6 +180,10 @@ def test_text_for_an_unknown_reader_with_quotes_stays_whole():
     """Two spaces within quotes are not one where nobody knows how the reader takes quotes."""
     assert split_words("--a=1  --b=2") == ("--a=1", "--b=2")
     assert split_words("--a='1  2'") == ("--a='1  2'",)
+    dump = '--xla_dump_to="/a" --xla_tpu_scoped_vmem_limit_kib='
+    texts = [dump + "1", dump + "2", '--xla_backend_extra_options="a=1" --b=2,a=3', "--xla_dump_to=/a\\ b --c=1"]
+    for text in texts:
+        assert compile_variables("tpu", {"LIBTPU_INIT_ARGS": text}) == {"LIBTPU_INIT_ARGS": text}
 
 
 def test_a_file_that_a_flag_names_counts_by_content():

@@ -53,13 +53,16 @@ def _sorted_entries(value: bytes) -> bytes:
     return join(sorted(entries)) if all(entry.kind == BYTES for entry in entries) else value
 
 
+_QUOTES: Final = frozenset("'\"\\")
+
+
 @functools.lru_cache(maxsize=64)
 def split_words(text: str) -> tuple[str, ...]:
     """Split flags text for a reader that is not known (libtpu): at white space, unless it has quotes.
 
     Nobody can say whether that reader treats quotes specially, so text with quotes or backslashes is one token.
     """
-    return (text,) if any(mark in text for mark in "'\"\\") else tuple(text.split())
+    return tuple(text.split()) if _QUOTES.isdisjoint(text) else (text,)
 
 
 def canonical_words(words: Iterable[str], *, content: ContentDigest | None = None) -> tuple[str, ...]:
@@ -74,8 +77,9 @@ def canonical_words(words: Iterable[str], *, content: ContentDigest | None = Non
         content: as in `canonical_flags`.
     """
     given = list(words)
-    if "--" in given:
-        return tuple(given)  # it ends the flags
+    # A text with quotes is one word, which may begin with a flag that does not count and have others behind it.
+    if "--" in given or not all(map(_QUOTES.isdisjoint, given)):  # "--" ends the flags
+        return tuple(given)
     flags: list[str] = []
     others: list[str] = []
     before = ""
@@ -129,7 +133,7 @@ def canonical_options(text: str) -> tuple[str, ...]:
     The last value of an option counts, and options of caches and logs are dropped. A text with quotes comes back as it
     is, and so do the words of one with an abbreviated name.
     """
-    if any(mark in text for mark in "'\"\\"):
+    if not _QUOTES.isdisjoint(text):
         return (text,)
     words = text.split()
     known: dict[str, str] = {}
