@@ -19,11 +19,11 @@ from ejcache.reuse.notes import note
 from ejcache.reuse.records import ReuseRecord, TurnedOff, Witness, decode_record, encode_record
 from ejcache.reuse.trees import TreeCodec
 
-CONTENT = ModuleDigest("1", None, 0, 0, False, 9, frozenset({"Sharding"}), frozenset())
+CONTENT = ModuleDigest("1", 0, 0, False, 9, frozenset({"Sharding"}), frozenset())
 RECORD = ReuseRecord("m.step", {"name": "jit_step"}, [0], "2", CONTENT, Witness("3", "4"))
 FORMAT = (
     '{"version":2,"name":"m.step","program":{"name":"jit_step"},"tree":[0],"module":"2","content":{"digest":"1",'
-    '"verbatim":null,"custom_partitionings":0,"inspections":0,"host_code":false,"size":9,"custom_calls":["Sharding"],'
+    '"custom_partitionings":0,"inspections":0,"host_code":false,"size":9,"custom_calls":["Sharding"],'
     '"batched_calls":[]},"recorded":{"process":"3","seed":"4"},"proven":null}'
 )
 

@@ -3,8 +3,8 @@
 It is computed from a clone; the module that the compiler gets is not changed. Everything in the module counts except
 debug locations (in kernel payloads, too), the numbering, order and repetition of private functions, and private
 functions that nothing refers to. A module that this cannot handle completely (recursion, nested symbol tables, a
-reference to a private function from an unexpected place) is digested verbatim, numbers included: that may cost a miss,
-but never gives a wrong hit.
+reference to a private function from an unexpected place) is digested with the names that JAX gave to its functions,
+numbers included: that may cost a miss, but never gives a wrong hit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class ModuleDigest(NamedTuple):
 
     Attributes:
         digest: 64 hex digits.
-        verbatim: why private functions count by name and number, or None where they count by content.
         custom_partitionings: how many operations hold a pointer to a Python partitioner; unless they were ignored,
             the digest depends on these pointers and has no meaning outside this process.
         inspections: how many operations hold a pointer to a Python function that is called while the program
@@ -43,7 +42,6 @@ class ModuleDigest(NamedTuple):
     """
 
     digest: str
-    verbatim: str | None
     custom_partitionings: int
     inspections: int
     host_code: bool
@@ -76,14 +74,13 @@ def digest_module(module: Any, *, metadata: bool = False, ignore_custom_partitio
         content = clone.plain_bytecode()
         if content is not None:
             digest = _digest(content, form="functions by content")
-            return ModuleDigest(digest, None, 0, 0, clone.host_code, len(content), frozenset(), frozenset())
+            return ModuleDigest(digest, 0, 0, clone.host_code, len(content), frozenset(), frozenset())
         # Most small programs have neither private functions nor custom calls.
 
         found = canonical_form(clone, metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
-        form = "functions by content" if found.verbatim is None else "verbatim"
+        form = "functions by content" if found.by_content else "verbatim"
         return ModuleDigest(
             _digest(found.content, form=form),
-            found.verbatim,
             found.custom_partitionings,
             found.inspections,
             found.host_code,

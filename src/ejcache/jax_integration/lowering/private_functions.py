@@ -3,7 +3,7 @@
 Only its own module can refer to a private function, so its name is only a label: JAX numbers it by what else was
 lowered (`@clip_0`, `@clip_1`) and emits it once or twice depending on what was traced before. Here a private function
 is identified by its content: its own bytes, in which each reference to another private function is replaced by that
-function's identity. Where this is not possible, the module counts verbatim.
+function's identity. Where this is not possible, the names that JAX gave count.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ class CanonicalForm(NamedTuple):
     """The bytes that stand for a module, and what was seen in it; `ModuleDigest` explains the rest.
 
     Attributes:
-        content: bytecode of the module, its private functions named by their content, or verbatim.
+        content: bytecode of the module.
+        by_content: its private functions are named by their content, otherwise as JAX named them.
         functions_size: bytes of those functions, which are not in the content.
     """
 
     content: bytes
-    verbatim: str | None
+    by_content: bool
     custom_partitionings: int
     inspections: int
     host_code: bool
@@ -86,19 +87,19 @@ def canonical_form(clone: Clone, *, metadata: bool, ignore_custom_partitioning: 
     Raises:
         MLIRError: MLIR cannot process the module.
     """
-    verbatim = None
+    by_content = True
     work = _Work(clone, metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
     try:
         work.survey()
         work.name_functions_by_content()
-    except _UnexpectedError as reason:
-        verbatim = str(reason)
+    except _UnexpectedError:
+        by_content = False
         work = _Work(clone.again(), metadata=metadata, ignore_custom_partitioning=ignore_custom_partitioning)
         work.survey()
     content = work.clone.bytecode(work.clone.operation)
     return CanonicalForm(
         content,
-        verbatim,
+        by_content,
         work.custom_partitionings,
         work.inspections,
         work.clone.host_code,
