@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ejcache.stores.base import Store
 
 
-class KeptHere:
+class EarlyEntries:
     """The entries that this process has stored meanwhile. Safe for threads; a forked child leaves them to the parent.
 
     Args:
@@ -81,4 +81,4 @@ class KeptHere:
         return self._tally.take_pending()
 
 
-_open: Final = AtExit(ExitPhase.UPLOAD, KeptHere.leave)
+_open: Final = AtExit(ExitPhase.UPLOAD, EarlyEntries.leave)

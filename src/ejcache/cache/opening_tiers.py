@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache import entry
 from ejcache.bucket.folder import BucketFolder
 from ejcache.bucket.storage_note import FAILED, StorageNote
-from ejcache.cache.early_entries import KeptHere
+from ejcache.cache.early_entries import EarlyEntries
 from ejcache.cache.former_copies import FormerCopies
 from ejcache.cache.policy import OpenedStore
 from ejcache.cache.policy_watch import Reading
@@ -148,7 +148,7 @@ class TierOpener:
             watch.keep_looking()
             may_send = self._tier is not None and not self._location.anonymous
             spool = self._tier / spool_folder(FIRST) if self._tier is not None and may_send else None
-            return OpenedStore(self.local_at(FIRST), watch, None, KeptHere(spool))
+            return OpenedStore(self.local_at(FIRST), watch, None, EarlyEntries(spool))
         return OpenedStore(self._watching(self.at(self.epoch), self.epoch), watch, self.epoch)
 
     def _moved(self, epoch: str, opened: Store) -> Store:

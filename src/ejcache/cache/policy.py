@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ejcache.bucket.breaker import CircuitBreaker
-    from ejcache.cache.early_entries import KeptHere
+    from ejcache.cache.early_entries import EarlyEntries
     from ejcache.cache.policy_watch import PolicyWatch
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.maintenance.recalls import Recalls
@@ -66,7 +66,7 @@ class OpenedStore(NamedTuple):
     store: Store
     stored_policy: PolicyWatch | None = None
     epoch: str | None = ""
-    kept_here: KeptHere | None = None
+    kept_here: EarlyEntries | None = None
 
 
 class CachePolicy:
@@ -108,7 +108,7 @@ class CachePolicy:
         self.epoch: str | None = ""
         self._known: dict[str, tuple[float, str, bytes]] = {}
         self.used: set[str] = set()
-        self.kept_here: KeptHere | None = None
+        self.kept_here: EarlyEntries | None = None
         self.taken_back: frozenset[str] = frozenset()
         self._single_flight: tuple[Store, SingleFlight | None] | None = None
         self._store: Store | None = None
@@ -452,7 +452,7 @@ class CachePolicy:
             self.tally.add(**kept.take_counters())
         return store
 
-    def _use(self, store: Store, epoch: str | None, kept_here: KeptHere | None = None) -> None:
+    def _use(self, store: Store, epoch: str | None, kept_here: EarlyEntries | None = None) -> None:
         self.tiers = two_tiers(store)
         self._store, self.epoch, self.kept_here = store, epoch, kept_here
         if (tiers := self.tiers) is not None:
