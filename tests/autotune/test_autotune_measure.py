@@ -26,7 +26,7 @@ from ejcache.autotune.measure import device, provenance
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.output_comparison import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.race import GainDecision, decide, hopeless
-from ejcache.autotune.measure.trial import TookTooLongError, WorkerThread
+from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
 from ejcache.autotune.progress import Progress, show_progress
 from ejcache.autotune.records.record import Status, Timing, quantile
 from ejcache.errors import EntryCorruptError, UsageError

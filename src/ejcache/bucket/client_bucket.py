@@ -1,4 +1,4 @@
-"""`ClientBucket` is the base class of all buckets but directories: it makes a client once per process, in the background.
+"""`ClientBucket` is the base class of all buckets but directories: it makes a client, once and in the background.
 
 It is made in another thread, at the first request or when the bucket is prepared: its library is imported, which takes
 half a second on an idle machine and much more while many processes start, and credentials are looked for, in files and

@@ -21,7 +21,7 @@ from ejcache.autotune.descriptions import Describer
 from ejcache.autotune.ejkernel.cache import EJKERNEL_FILE, EJKERNEL_KEY, adopt, file_key, key_of_file
 from ejcache.autotune.ejkernel_variables import LIMITS
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.measure.trial import refuse_spanning
+from ejcache.autotune.measure.spanning import refuse_spanning
 from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.policies import TuningPolicy, current_policy
 from ejcache.autotune.records.json_values import from_json

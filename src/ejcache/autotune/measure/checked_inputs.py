@@ -7,8 +7,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.measure.output_comparison import DifferentResultError, is_finite, multiplies_exactly
-from ejcache.autotune.measure.trial import TookTooLongError, equations_of
+from ejcache.autotune.measure.spanning import equations_of
 from ejcache.autotune.measure.varied_arrays import Style, Variations, perturbed
+from ejcache.autotune.measure.worker_thread import TookTooLongError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

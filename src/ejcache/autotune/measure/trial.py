@@ -1,4 +1,4 @@
-"""Lowers candidates one after the other, compiles them in parallel, and runs them in a thread of their own.
+"""Lowers candidates one after the other, compiles them in parallel, and runs them (`Trial`).
 
 The caller may be tracing, and its mesh and tracers must not reach the candidates. The settings that decide how
 candidates compile, such as the matmul precision, must reach them.
@@ -11,171 +11,24 @@ after the timeout; the program's own collectives would pair with it, compute wro
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import queue
-import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ejcache.autotune.log import logger
 from ejcache.autotune.measure import gradients
 from ejcache.autotune.measure.output_comparison import DifferentResultError, outputs_text, results_of
+from ejcache.autotune.measure.spanning import SpansProcessesError, equations_of, refuse_spanning, refuse_spanning_jaxpr
+from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Status, Timing
-from ejcache.errors import UsageError
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ejcache.autotune.measure.output_comparison import Results
-
-
-T = TypeVar("T")
-
-
-class TookTooLongError(Exception):
-    """A call did not end in time. The measurement catches this error.
-
-    Attributes:
-        done: set when the call ends in its thread after all.
-    """
-
-    def __init__(self, message: str, done: threading.Event) -> None:
-        super().__init__(message)
-        self.done = done
-
-
-class WorkerThread:
-    """Runs calls one after the other in a daemon thread, with the context variables and settings of its creator.
-
-    A call that takes too long cannot be stopped. The next call gets a new thread.
-    """
-
-    def __init__(self) -> None:
-        from ejcache.jax_integration.seam.autotune.tracing import local_trace_settings  # JAX itself
-
-        self._context = contextvars.copy_context()
-        self._settings = local_trace_settings()
-        self._tasks: queue.SimpleQueue[Any] | None = None
-
-    def run(self, function: Callable[[], T], *, timeout: float | None = None) -> T:
-        """Return the result of `function`, or its exception.
-
-        Raises:
-            TookTooLongError: it did not end within `timeout` seconds.
-        """
-        if self._tasks is None:
-            self._tasks = queue.SimpleQueue()
-            threading.Thread(target=self._work, args=(self._tasks,), name="ejcache-autotune", daemon=True).start()
-        answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        done = threading.Event()
-        self._tasks.put((function, answers, done))
-        try:
-            good, answer = answers.get(timeout=timeout)
-        except queue.Empty:
-            self.close()
-            raise TookTooLongError(f"it took longer than {timeout:g} s", done) from None
-        if good:
-            return answer  # type: ignore[no-any-return]  # the queue has no type
-        raise answer
-
-    def close(self) -> None:
-        """Let the thread end after its last call."""
-        if self._tasks is not None:
-            self._tasks.put(None)
-            self._tasks = None
-
-    def _work(self, tasks: queue.SimpleQueue[Any]) -> None:
-        while (task := tasks.get()) is not None:
-            function, answers, done = task
-            try:
-                # Each call has a copy of the context, because a call that took too long still uses its own.
-                answers.put((True, self._context.copy().run(self._call, function)))
-            except BaseException as exc:
-                answers.put((False, exc))
-            done.set()
-            del task, function, answers, done
-
-    def _call(self, function: Callable[[], T]) -> T:
-        from ejcache.jax_integration.seam.autotune.tracing import set_locally  # JAX itself
-
-        # Here, where an error reaches who waits for the answer.
-        set_locally(self._settings)
-        return function()
-
-
-class SpansProcessesError(UsageError):
-    """A call runs on devices of other processes, so this process cannot measure it."""
-
-
-def refuse_spanning(values: Iterable[Any], *, name: str) -> None:
-    """Raise if an array, sharding, mesh or device among `values` includes a device of another process.
-
-    Args:
-        values: any values; others than these pass.
-        name: of the operation, for the message.
-
-    Raises:
-        SpansProcessesError: one includes such a device.
-    """
-    if any(_spans(value) for value in values):
-        raise SpansProcessesError(f"{name} runs on devices of other processes and is not measured")
-
-
-def refuse_spanning_jaxpr(closed: Any, *, name: str) -> None:
-    """Call `refuse_spanning` for all values that a jaxpr and the jaxprs inside it name."""
-    named: list[Any] = []
-    for value in _within(closed):
-        named += getattr(value, "consts", ()) if _is_jaxpr(value) else [value]
-    refuse_spanning(named, name=name)
-
-
-def equations_of(closed: Any) -> Iterator[Any]:
-    """Yield each equation of a jaxpr and of the jaxprs inside of it."""
-    for value in _within(closed):
-        if _is_jaxpr(value):
-            yield from getattr(value, "jaxpr", value).eqns
-
-
-def _within(closed: Any) -> Iterator[Any]:
-    """Yield a jaxpr, each jaxpr inside of it once, and what else their equations name."""
-    pending, seen = [closed], set()
-    while pending:
-        value = pending.pop()
-        if _is_jaxpr(value):
-            # Some releases of JAX close an inner jaxpr over its constants, and others do not.
-            inner = getattr(value, "jaxpr", value)
-            if id(inner) not in seen:
-                seen.add(id(inner))
-                yield value
-                pending += [held for equation in inner.eqns for held in equation.params.values()]
-        elif isinstance(value, list | tuple):
-            pending += value
-        else:
-            yield value
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return hasattr(getattr(value, "jaxpr", value), "eqns")
-
-
-def _spans(value: Any) -> bool:
-    import jax
-
-    if isinstance(value, jax.core.Tracer):
-        return False
-    if isinstance(value, jax.Array | jax.ShapeDtypeStruct):
-        value = value.sharding
-    if isinstance(value, jax.sharding.NamedSharding):
-        value = value.mesh
-    if isinstance(value, jax.sharding.Mesh):
-        return any(_spans(device) for device in value.devices.flat)
-    if isinstance(value, jax.sharding.Sharding):
-        return not value.is_fully_addressable
-    return isinstance(value, jax.Device) and value.process_index != jax.process_index()
 
 
 _ERROR_LENGTH = 300

@@ -19,7 +19,8 @@ from ejcache.autotune.measure.provenance import provenance
 from ejcache.autotune.measure.race import Race
 from ejcache.autotune.measure.search import Search
 from ejcache.autotune.measure.space import ListedSpace
-from ejcache.autotune.measure.trial import Trial, refuse_spanning
+from ejcache.autotune.measure.spanning import refuse_spanning
+from ejcache.autotune.measure.trial import Trial
 from ejcache.autotune.measure.tuning_run import TuningRun
 from ejcache.autotune.progress import Progress
 from ejcache.autotune.records.json_values import canonical_json, to_json

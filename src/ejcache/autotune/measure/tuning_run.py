@@ -18,15 +18,8 @@ from ejcache.autotune.measure.output_comparison import (
     results_of,
     same_bits,
 )
-from ejcache.autotune.measure.trial import (
-    TookTooLongError,
-    WorkerThread,
-    compile_trials,
-    compile_with_gradient,
-    error_line,
-    first_run,
-    run_once,
-)
+from ejcache.autotune.measure.trial import compile_trials, compile_with_gradient, error_line, first_run, run_once
+from ejcache.autotune.measure.worker_thread import TookTooLongError, WorkerThread
 from ejcache.autotune.records.crash_journal import CandidateJournal
 from ejcache.autotune.records.record import Status
 from ejcache.errors import UsageError
