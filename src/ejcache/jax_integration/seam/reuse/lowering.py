@@ -1,4 +1,4 @@
-"""Writes a lowered program as bytes and plain data, and makes one of them without a trace.
+"""Writes a lowered program as bytes and plain data, and makes one from them without a trace.
 
 JAX compiles a lowered program by `pxla.MeshComputation.compile`. It does not ask where the `MeshComputation` is from:
 key, cache, PGLE and checks follow as they do after a trace. So what is written here is what a `MeshComputation` is made
