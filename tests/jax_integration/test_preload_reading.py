@@ -11,7 +11,7 @@ from ejcache.cache.opening import open_cache_store
 from ejcache.cache.policy import CachePolicy
 from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration.preload import background_loader
-from ejcache.jax_integration.preload.background_loader import EntryReader
+from ejcache.jax_integration.preload.entry_reader import EntryReader
 from ejcache.jax_integration.preload.run_profile import ProgramUse
 from ejcache.settings.resolve import resolve
 
