@@ -68,8 +68,8 @@ whose names match. Entries of JAX's own cache in the same directory or bucket do
 
 1. `--name` restricts the other rules to entries whose names match. `--name` without another rule removes all entries
    whose names match.
-2. `--old-versions`, `--older-than` and `--unused-for` each name entries. `prune` removes an entry that at least one of
-   these options names.
+2. `--old-versions`, `--older-than` and `--unused-for` each select entries. `prune` removes an entry that at least one
+   of these options selects.
 3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least
    recently used entries first. With `EJCACHE_EVICT=cost`, `prune` removes first the entries that save the fewest
    seconds for their bytes and uses. If a program has an entry that was compiled with a PGLE profile and an entry that
@@ -81,7 +81,7 @@ same platform. An entry with others counts as old. If hosts with different versi
 therefore removes the entries of all versions except those of the newest entry.
 
 `--all` removes every entry. With KEY, it removes the entries that KEY names. `--all` cannot be combined with another
-option that names entries.
+option that selects entries.
 
 Entries whose names match `--keep` are not removed, but they count for `--max-entries` and `--max-size`. `prune` without
 rules applies the limits that are stored with the cache. If there are none, it removes nothing and exits with 2. `prune`

@@ -18,7 +18,7 @@ class ConfigurationMissingError(EjcacheError, LookupError):
 
     Attributes:
         key: the tuning key of the call, which by default has the shapes and data types of its arrays.
-        nearest: the most similar tuning key that has a record, or None.
+        nearest: the most similar tuning key that has a tuned configuration, or None.
         reason: why ejcache did not measure the call, or an empty text.
         differences: the parts in which `key` and `nearest` differ: the name of each part, with both values.
     """

@@ -1,4 +1,4 @@
-"""Finds arrays of more than 1 MB in the text of a program, which its function has captured."""
+"""Finds arrays of 1 MiB or more in the text of a program, which its function has captured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _USE_LOCATION: Final = re.compile(r" loc\(#(loc\d*)\)$")
 
 
 def large_constant(group: Sequence[ProgramRecord], texts: Texts) -> Iterator[Advice]:
-    """Yield elements of more than 1 MB in the text: an array that the function captured."""
+    """Yield constants of 1 MiB or more in the text: an array that the function captured."""
     ask = max(group, key=spent)
     if is_of_jax(ask):
         return
