@@ -19,6 +19,7 @@ _AHEAD: Final = 512
 """How many entries are read ahead at most, if they have no more than `_SMALL_BYTES`: up to 8 MB."""
 _SMALL_BYTES: Final = 16 << 10
 _MOST_DECODED: Final = 64 << 20
+"""Bytes of executables that are held decompressed. XLA's small entries come to less; hostile ones may be any size."""
 
 
 class EntryReader:
@@ -94,6 +95,3 @@ class EntryReader:
             return None  # the request for it removes it
         self._policy.tally.add(bytes_read=len(data))
         return found
-
-
-"""Bytes of executables that are held decompressed. XLA's small entries come to less; hostile ones may be any size."""
