@@ -35,7 +35,6 @@ else:
 
 OPEN_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A lock file is neither reached through a link that another program may have made, nor waited for if it is a pipe."""
-"""Of a presence's token, after the number of its process."""
 
 
 class _LockedDescriptors:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _RANDOM_BYTES: Final = 6
+"""Of a token, after the number of its process."""
 
 
 class Presence:
