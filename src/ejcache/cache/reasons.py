@@ -21,7 +21,7 @@ class Miss(StrEnum):
     SUSPECTED = "suspected"
     """The entry is intact, but two starts in a row ended while they loaded it; it is replaced."""
     FORCED = "forced"
-    """EASYDEL_RECOMPILE_FORCE asks for a fresh compilation."""
+    """The setting `recompile_force` asks for a fresh compilation."""
     DISAGREED = "disagreed"
     """It could be loaded here, but not on every rank of its program."""
     CHECKED = "checked"

@@ -166,8 +166,8 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
     ),
     Miss.FORCED: CauseKind(
         "a fresh compilation is asked for",
-        "unset EASYDEL_RECOMPILE_FORCE",
-        "EASYDEL_RECOMPILE_FORCE asks for a fresh compilation",
+        "unset EJCACHE_RECOMPILE_FORCE and EASYDEL_RECOMPILE_FORCE",
+        "the setting recompile_force asks for a fresh compilation",
     ),
     Miss.DISAGREED: CauseKind(
         "not on every rank",
@@ -218,7 +218,9 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
         "its entry is larger than the whole limit (max_size)",
     ),
     Skip.READ_ONLY: CauseKind(
-        "the cache is read-only", "unset EJCACHE_READ_ONLY where the program may store", "the cache is read-only"
+        "the cache is read-only",
+        "to let the program store, unset EJCACHE_READ_ONLY; `ejcache doctor` says whether it has the permission to write",
+        "the cache is read-only",
     ),
     Skip.CALLBACK: CauseKind(
         "it calls back into the process",
