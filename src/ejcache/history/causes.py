@@ -219,7 +219,7 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
     ),
     Skip.READ_ONLY: CauseKind(
         "the cache is read-only",
-        "to let the program store, unset EJCACHE_READ_ONLY; `ejcache doctor` says whether it has the permission to write",
+        "to let the program store, unset EJCACHE_READ_ONLY; `ejcache doctor` says whether it has the permission",
         "the cache is read-only",
     ),
     Skip.CALLBACK: CauseKind(
