@@ -90,6 +90,12 @@ RIGHT = {
 }
 
 
+@pytest.fixture(autouse=True)
+def the_default_is_slow(runs_take):
+    """The first configuration takes twice as long as the other."""
+    runs_take(lambda configuration: 1e-3 if configuration["n"] else 2e-3)
+
+
 def operation(store, candidate, **options):
     functions = {0: slow, 1: candidate}
     return autotuned(configs=[{"n": 0}, {"n": 1}], name="op", store=store, tuner=QUICK, **options)(

@@ -36,6 +36,13 @@ def from_run(number, then):
     return lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
+@pytest.fixture(autouse=True)
+def what_is_wrong_is_fast(runs_take):
+    """What computes the right result takes twice as long as anything else."""
+    slow_ones = ["default", "right", "also right", {"block": 2}]
+    runs_take(lambda configuration: 2e-3 if configuration in slow_ones else 1e-3)
+
+
 KINDS = {
     "zeros": jnp.zeros_like,
     "NaN": lambda x: x * jnp.nan,

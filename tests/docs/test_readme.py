@@ -8,8 +8,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import site_terminal
@@ -17,9 +18,6 @@ from cli_helpers import ejcache
 from forking import ForkedWithChildren, forked_commands
 from helpers import ROOT, Finished, run_program
 from test_site import OF_THE_SITE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
@@ -59,12 +57,14 @@ class FirstScreen:
 
 
 @pytest.fixture(scope="module")
-def first_screen(tmp_path_factory):
-    home = tmp_path_factory.mktemp("me")
-    (home / "train.py").write_text(PYTHON[0])
-    steps = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", CONSOLE[0], flags=re.MULTILINE)
-    env = {"HOME": str(home), "XDG_CACHE_HOME": None}
-    return FirstScreen(home, tuple((command, said, typed(command, home, **env)) for command, said in steps))
+def first_screen():
+    # Not in a directory of pytest, whose name may be so long that a path does not fit on a line of the site's terminal.
+    with tempfile.TemporaryDirectory(prefix="me-") as name:
+        home = Path(name)
+        (home / "train.py").write_text(PYTHON[0])
+        steps = re.findall(r"^\$ (.*)\n((?:[^$].*\n)*)", CONSOLE[0], flags=re.MULTILINE)
+        env = {"HOME": str(home), "XDG_CACHE_HOME": None}
+        yield FirstScreen(home, tuple((command, said, typed(command, home, **env)) for command, said in steps))
 
 
 @pytest.fixture
