@@ -208,8 +208,9 @@ def test_a_connection_that_breaks(said):
 
     def talk(connection):
         while request_of(connection):
-            connection.sendall(answers[0])
-            if answers.pop(0) == said:
+            answer = answers.pop(0)  # before the client can ask another connection for the next one
+            connection.sendall(answer)
+            if answer == said:
                 return
 
     with saying(talk) as port, client_of(port) as client:
