@@ -76,9 +76,9 @@ whose names match. Entries of JAX's own cache in the same directory or bucket do
    was compiled without one, `prune` removes the entry without the profile first. `--dry-run` prints what
    `evict=lru` and `evict=cost` would remove.
 
-`--old-versions` compares the versions and native libraries in an entry's key with those of the newest entry of the
-same platform. An entry with others counts as old. If hosts with different versions share a cache, `--old-versions`
-therefore removes the entries of all versions except those of the newest entry.
+`--old-versions` compares the versions, the native libraries and the namespace in an entry's key with those of the
+newest entry of the same platform. An entry with other ones counts as old. If hosts with different versions share a
+cache, `--old-versions` therefore removes the entries of all versions except those of the newest entry.
 
 `--all` removes every entry. With KEY, it removes the entries that KEY names. `--all` cannot be combined with another
 option that selects entries.

@@ -17,7 +17,7 @@ exception on this page.
 
 If the cache fails while JAX compiles or loads a program, ejcache counts the failure, logs it once, and lets JAX
 compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Without this flag, a
-call of a jitted function raises two kinds of exceptions: `CompileForbiddenError`, and, while JAX traces a kernel
+call of a jitted function raises two kinds of these exceptions: `CompileForbiddenError`, and, while JAX traces a kernel
 with `@ejcache.autotuned`, exceptions of that kernel such as `ConfigurationMissingError`. The others come from ejcache's
 own functions and commands.
 """

@@ -38,8 +38,8 @@ whatever the other settings say.
 
 A wrong value in a variable `EJCACHE_…` or in a configuration file, such as `EJCACHE_READ_ONLY=maybe`, does not fail a
 job. The job logs a warning, and uses the value of the next place in the list above. With a wrong value in a variable
-`JAX_…`, `import jax` itself can fail. A command that works on a cache exits with status 2. If the program passes a
-wrong value to `ejcache.enable`, this call raises `ejcache.SettingError`.
+`JAX_…`, `import jax` itself can fail. A command that works on a cache exits with status 2 if a setting has a wrong
+value. If the program passes a wrong value to `ejcache.enable`, this call raises `ejcache.SettingError`.
 
 ## Configuration files
 

@@ -151,7 +151,7 @@ def prune(
         older_than: remove entries created longer ago than this, in seconds or as `"14d"`.
         unused_for: remove entries last used longer ago than this, in seconds or as `"14d"`.
         name: a shell pattern (`"jit_eval*"`) that narrows all rules to entries of such names; alone, it removes them.
-        old_versions: remove entries that another JAX, jaxlib or host compiled than the newest entry of their platform.
+        old_versions: remove entries with other versions or native libraries than the newest entry of their platform.
         keep: shell patterns; entries with such a name stay.
         keep_pgle: keep entries that were compiled with a profile, and the profiles.
         dry_run: remove nothing, only report.

@@ -309,6 +309,9 @@ def test_prune(place):
     store = AutotuneStore(str(place))
     store.publish(record(key(environment={**ENVIRONMENT, "jaxlib": "0.9"}), block=2, created=1.0))
     store.publish(record(key("pinned"), source=Source.PINNED, created=1.0))
+    # Of another device, or with other flags, it is no older version of one.
+    store.publish(record(key(device="NVIDIA A100"), block=64, created=1.0))
+    store.publish(record(key(environment={**ENVIRONMENT, "flags": "--xla_x"}), block=128, created=1.0))
     (place / ".tmp-host-1-x").write_bytes(b"left")
     dry = run("prune", "--dir", place, "--old-versions", "-n", "--json").json
     assert (dry["dry_run"], dry["planned_documents"], dry["removed_documents"], len(dry["planned"])) == (True, 1, 0, 1)
@@ -318,11 +321,11 @@ def test_prune(place):
     assert shown[2] == f"would remove 1 document from {place}"
     assert run("prune", "--dir", place, "--old-versions").status == 0
     blocks = sorted(f.record.configuration["block"] for f in AutotuneStore(str(place)).records())
-    assert blocks == [4, 16, 16, 32]
+    assert blocks == [4, 16, 16, 32, 64, 128]
     assert run("prune", "--dir", place, "--name", "soft*", "--json").json["removed_documents"] == 1
     assert run("prune", "--dir", place, "--name", "mat*", "--older-than", "36500d").status == 0
     blocks = sorted(f.record.configuration["block"] for f in AutotuneStore(str(place)).records())
-    assert blocks == [16, 16, 32]
+    assert blocks == [16, 16, 32, 64, 128]
 
 
 @pytest.fixture(scope="module")

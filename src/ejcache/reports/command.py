@@ -175,7 +175,7 @@ def _disk(rows: Sequence[ListedEntry]) -> list[DiskUse]:
     uses = [
         _use("all entries", "ejcache prune --all", rows),
         _use(
-            "compiled by another JAX, jaxlib or host than the newest",
+            "compiled with other versions than the newest",
             "ejcache prune --old-versions",
             [row for row in rows if newest is not None and row.parts.environment != newest.parts.environment],
         ),

@@ -51,6 +51,12 @@ class RecordKey:
         return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:20]
 
     @cached_property
+    def versionless_digest(self) -> str:
+        """20 hexadecimal digits of everything but the versions of jaxlib and of the toolkit."""
+        rest = {name: value for name, value in self.environment.items() if name not in _VERSIONS}
+        return hashlib.sha256(canonical_json([self.call_digest, self.device, rest]).encode()).hexdigest()[:20]
+
+    @cached_property
     def environment_digest(self) -> str:
         """8 hexadecimal digits of the device and the environment."""
         return hashlib.sha256(canonical_json([self.device, dict(self.environment)]).encode()).hexdigest()[:8]
@@ -98,7 +104,8 @@ def is_similar(one: RecordKey, other: RecordKey) -> bool:
     return left == right
 
 
-_MILD: Final = frozenset({"cores", "jaxlib", "toolkit"})
+_VERSIONS: Final = frozenset({"jaxlib", "toolkit"})
+_MILD: Final = _VERSIONS | {"cores"}
 
 
 def differences(one: RecordKey, other: RecordKey) -> dict[str, tuple[Any, Any]]:

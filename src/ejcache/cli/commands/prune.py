@@ -36,7 +36,7 @@ _SHOWN: Final = 200
 """Rows of a table in a terminal or in the log of a cron job."""
 
 OldVersions = Annotated[
-    bool, flag("--old-versions", "Remove what another JAX, jaxlib or host made than the newest one.")
+    bool, flag("--old-versions", "Remove what has other versions than the newest entry of its platform.")
 ]
 Keep = Annotated[
     list[str] | None, option("--keep", "GLOB", "Keep what has such a name, such as 'jit_train*'; may be repeated.")

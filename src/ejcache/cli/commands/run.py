@@ -83,8 +83,8 @@ def run(
     """Run a program with the cache enabled in each of its processes that uses JAX, and report on all of them together.
 
     The options become environment variables (EJCACHE and those that `ejcache config` shows), so that every process that
-    the program starts has them. What a process sets itself, with jax.config.update or ejcache.enable, goes first.
-    Arguments, input, output, signals and exit status are those of the program. With --compare, a program that has
+    the program starts has them. What a process sets itself, with jax.config.update or ejcache.enable, counts before
+    them. Arguments, input, output, signals and exit status are those of the program. With --compare, a program that has
     succeeded exits with 1 if what was loaded from the cache gave a wrong result.
     """
     command_of(program or [])

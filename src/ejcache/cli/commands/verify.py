@@ -28,9 +28,9 @@ def verify(
 ) -> int:
     """Read and decode every entry, and check the store's own files.
 
-    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. What quarantine kept of a
-    local cache, and is intact, comes back in with --fix; so do the entries of another cache that was copied into its
-    directory.
+    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. With --fix, a local cache
+    takes back the intact copies from its quarantine directory, and the entries of another cache that somebody has
+    copied into its directory.
     """
     with open_cache(directory, write=fix) as cache, output.progress("verifying", None, quiet=as_json) as advance:
         restored = _take_back(cache) if fix else 0

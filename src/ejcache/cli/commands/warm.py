@@ -93,9 +93,9 @@ def warm(
 ) -> int:
     """Compile programs and store them, so that an image or a pod that runs them later loads them.
 
-    FUNCTION is jitted, or is given to jax.jit. It is compiled for each of --shapes, and not run. f32[8] stands for an
-    array that is on no device in particular, f32[8]@0 for one that was put on device 0, and name:=JSON or :=JSON for a
-    value that is passed as it is: a static argument, or a Python number, whose type is weak.
+    FUNCTION is a jitted function, or one that jax.jit can take. It is compiled for each of --shapes, and not run.
+    f32[8] stands for an array that is on no device in particular, f32[8]@0 for one that was put on device 0, and
+    name:=JSON or :=JSON for a value that is passed as it is: a static argument, or a Python number, whose type is weak.
 
     Without --shapes, FUNCTION is called without arguments, and is to call ejcache.warm(function, *arguments) for what
     these texts cannot say: PyTrees, shardings over several devices, meshes, keys of jax.random. What it compiles
@@ -105,11 +105,11 @@ def warm(
     for the shapes that it was exported for, or for --shapes if these are symbols, and a run that calls it by
     jax.jit(jax.export.deserialize(data).call) loads it.
 
-    A SCRIPT is run as by `ejcache run`, with all that it does: let its arguments ask for one step.
+    A script runs to its end, as with `ejcache run`: pass it arguments with which it takes a single step.
 
-    With --target, FUNCTION is given the devices of the target if it has a parameter. They can be in meshes and
-    shardings, and no array can be put on them: take shapes, which jax.eval_shape gives for a whole training state. The
-    processes have the flags of the target, and a program that does not fit into a device's memory fails.
+    With --target, FUNCTION is given the devices of the target if it has a parameter. It can use them in meshes and
+    shardings, and cannot put arrays on them: use shapes, which jax.eval_shape gives for a whole training state.
+    Programs are compiled with the flags of the target, and a program that does not fit into a device's memory fails.
 
     Otherwise, run it where the program will run: on the same kind and number of devices, with the same versions and
     flags. What the cache holds is not compiled again, so the same command continues after an interruption. A program

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 OldVersions = Annotated[
-    bool, flag("--old-versions", "Remove what another JAX, jaxlib or host measured than the newest one.")
+    bool, flag("--old-versions", "Of records that differ only in versions, remove all but the latest.")
 ]
 Keep = Annotated[list[str] | None, option("--keep", "GLOB", "Keep operations of such a name; may be repeated.")]
 Recorded = Annotated[bool, flag("--recorded", "Remove recorded calls, which `tuned tune` would measure.")]
@@ -206,12 +206,12 @@ def _to_remove(
     found = [item for item in store.records() if item.layer in own and item.source is not Source.PINNED]
     newest: dict[str, float] = {}
     for item in found:
-        call = item.record.key.call_digest
-        newest[call] = max(newest.get(call, item.record.created), item.record.created)
+        key = item.record.key.versionless_digest
+        newest[key] = max(newest.get(key, item.record.created), item.record.created)
     now = time.time()
     for item in found:
         record = item.record
         too_old = seconds is not None and now - record.created > seconds
-        old_version = old_versions and record.created < newest[record.key.call_digest]
+        old_version = old_versions and record.created < newest[record.key.versionless_digest]
         if fits(record.key.operation, name) and (by_name or too_old or old_version):
             yield item
