@@ -53,7 +53,9 @@ DOORS: dict[str, set[str]] = {
     "repair": {"stores/local/store.py"},
     "settings in words": {"jax_integration/activate.py", "settings/resolve.py"},
     "settings of a run": {"cache/report_destination.py", "cli/starting.py", "settings/environment.py"},
-    "shared storage": {"cache/opening.py", "jax_integration/xla_directories.py", "stores/opening.py"},
+    "shared storage": {
+        *("cache/opening.py", "jax_integration/xla_directories.py", "stores/opening.py", "stores/sharing_detection.py"),
+    },
     "the ranks of a job": {"jax_integration/pipeline.py"},
 }
 """The doors, and the modules in which each one is."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.programs import shared_jits
-from ejcache.stores import opening
+from ejcache.stores import sharing_detection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,12 +73,12 @@ def main() -> None:
     mount = Mount(place)
     for name in _CALLS:
         mount.watch(name)
-    mounts = list(opening.mounts())
+    mounts = list(sharing_detection.mounts())
 
     def with_the_mount(mountinfo: str | None = None) -> Iterator[tuple[str, str, str]]:
         return iter([*mounts, (place, "nfs4", mountinfo or "rw")])
 
-    opening.mounts = with_the_mount
+    sharing_detection.mounts = with_the_mount
     shared_jits.main()
 
 

@@ -1,4 +1,4 @@
-"""Offers to `import ejcache` what looks at a cache and maintains it: `stats`, `entries`, `why`, `prune` ….
+"""Holds the functions of `import ejcache` that look at a cache or clean it up: `stats`, `entries`, `why`, `prune` ….
 
 Every function takes the directory or URL of a cache, as `dir`. Without it, the function works on the cache that
 `ejcache.enable` has enabled in this process, or if there is none, on the one that `ejcache config` shows as `dir`. That

@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ejcache
-from ejcache.autotune import Tuner, autotuned
+from ejcache.autotune import Tuner, autotuned, key_environment
 from ejcache.autotune.call_documents import RecordedNames, UnrecordableError, decode_value, encode_value, import_path
-from ejcache.autotune.measure import device, provenance
+from ejcache.autotune.measure import provenance
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.output_comparison import DifferentResultError, Results, check_results, results_of
 from ejcache.autotune.measure.race import GainDecision, decide, hopeless
@@ -376,14 +376,14 @@ def test_compiler_flags_are_in_the_key(monkeypatch):
 
     def named(flags):
         monkeypatch.setenv("XLA_FLAGS", flags)
-        device.environment_of.cache_clear()
-        return set(device.device_and_environment([jnp.ones(3)])[1])
+        key_environment.environment_of.cache_clear()
+        return set(key_environment.device_and_environment([jnp.ones(3)])[1])
 
     plain = named("")
     assert "cores" in plain
     assert named("--xla_force_host_platform_device_count=1") == plain
     assert named("--xla_cpu_enable_fast_math=true") == plain | {"XLA_FLAGS"}
-    device.environment_of.cache_clear()
+    key_environment.environment_of.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore:PGLE collected an empty trace")

@@ -27,7 +27,8 @@ from ejcache.cache.reasons import Miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.maintenance.stored_policy import POLICY
 from ejcache.settings.resolve import resolve
-from ejcache.stores.opening import forget_filesystems, open_bucket
+from ejcache.stores.opening import open_bucket
+from ejcache.stores.sharing_detection import forget_filesystems
 from ejcache.util.writer import user_and_host
 
 DAY = 86_400.0

@@ -17,7 +17,7 @@ from soak_turns import some
 from ejcache.errors import StorageCause
 from ejcache.maintenance import doctor as doctor_module
 from ejcache.maintenance.doctor import remedy
-from ejcache.stores import opening
+from ejcache.stores import sharing_detection
 
 URL = "gs://bucket/a"
 STALL = {"action": "stall"}
@@ -273,7 +273,7 @@ def test_s3(monkeypatch, answering_python):
 def test_network_file_system(tmp_path, monkeypatch):
     """A directory between hosts is tried as one: its file system is named, and conditions are the writer's own."""
     mount_nfs(tmp_path / "nfs", monkeypatch)
-    monkeypatch.setattr("ejcache.maintenance.doctor.mounts", opening.mounts)
+    monkeypatch.setattr("ejcache.maintenance.doctor.mounts", sharing_detection.mounts)
     (tmp_path / "nfs").mkdir()
     checks = doctor(tmp_path / "nfs" / "cache")
     assert verdicts(checks) == {}

@@ -18,7 +18,8 @@ from pgle_helpers import RUNS, made_up_profile, program, watch
 
 import ejcache
 from ejcache.cli.listing import read_header
-from ejcache.keys.key import PGLE, evicted_before, is_profile_key, is_side_key, parse_key
+from ejcache.keys.key import PGLE, is_profile_key, is_side_key, parse_key
+from ejcache.keys.variants import evicted_before
 from ejcache.stores.local.store import LocalStore
 
 FLAGS = {

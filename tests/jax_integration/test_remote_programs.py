@@ -202,7 +202,7 @@ def test_a_directory_between_hosts(server, tmp_path):
     """A directory on a network file system is shared as a bucket is: a second host hits, and has its own copies."""
     network = textwrap.dedent(
         """
-        import ejcache.stores.opening as filesystems
+        import ejcache.stores.sharing_detection as filesystems
         mounts = list(filesystems.mounts())
         filesystems.mounts = lambda _=None: [*mounts, ("NFS", "nfs4", "rw")]
         """

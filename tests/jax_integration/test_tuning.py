@@ -19,8 +19,9 @@ from pod import run_pod
 import ejcache
 from ejcache.errors import CompileForbiddenError
 from ejcache.jax_integration.devices import absent as elsewhere
-from ejcache.keys import key
-from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, evicted_before, is_side_key, parse_key
+from ejcache.keys import variants as key_variants
+from ejcache.keys.key import CROSS, PGLE, PLAIN, PROFILING, is_side_key, parse_key
+from ejcache.keys.variants import evicted_before
 
 pytestmark = needs("saved topologies")
 SHAPE = (6,)
@@ -37,7 +38,7 @@ def compiled(monkeypatch):
         return compile_now(backend, module, *rest)
 
     monkeypatch.setattr(compiler, "backend_compile_and_load", noting)
-    monkeypatch.setattr(key, "AUTOTUNED", frozenset({"cpu"}))
+    monkeypatch.setattr(key_variants, "AUTOTUNED", frozenset({"cpu"}))
     return made
 
 
@@ -132,9 +133,9 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import ejcache
 from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
-from ejcache.keys import key
+from ejcache.keys import variants
 
-key.AUTOTUNED = frozenset({"cpu"})
+variants.AUTOTUNED = frozenset({"cpu"})
 compiled = []
 before_each_compilation(compiled.append)
 

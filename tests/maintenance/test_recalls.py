@@ -12,9 +12,9 @@ from memory_bucket import MemoryBucket
 from ejcache import entry
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import EntryCorruptError, EntryVersionError, PolicyDamagedError, UsageError
+from ejcache.maintenance.ended_epochs import EndedEpochs
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
-from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.recalling import Recaller
 from ejcache.maintenance.recalls import (
     MOST_ENTRIES,
@@ -30,7 +30,7 @@ from ejcache.maintenance.recalls import (
 from ejcache.maintenance.stored_policy import (
     MAX_BYTES,
     POLICY,
-    change_limits,
+    change_policy,
     decode_policy,
     encode_policy,
     epochs_of,
@@ -254,7 +254,7 @@ def test_one_entry(recaller):
 def test_rules(recaller, rule, stays, forged):
     """Texts of programs stay, but where everything goes; limits stay. Nothing in a header exempts an entry."""
     store, objects = recaller.store, recaller.objects
-    change_limits(objects, {"max_size": 7})
+    change_policy(objects, {"max_size": 7})
     put(store, "of-anna", writer="anna@h/1-a", created=900.0, padding=20_000, extra=forged)
     put(store, "of-bert", writer="bert@h/1-a", created=900.0, extra=forged)
     put(store, "old", created=100.0, extra=forged)
@@ -342,9 +342,9 @@ def test_a_damaged_policy_is_not_changed(data):
         with pytest.raises(PolicyDamagedError):
             Recaller(store=store, objects=objects).by_rule(rule)
     with pytest.raises(PolicyDamagedError):
-        change_limits(objects, {"max_size": 5})
+        change_policy(objects, {"max_size": 5})
     assert (objects.read(POLICY).data, keys(store)) == (data, ["a"])
-    change_limits(objects, {"max_size": 5}, replace_damaged=True)
+    change_policy(objects, {"max_size": 5}, replace_damaged=True)
     policy = read_limits(objects)
     assert (policy["enabled"], policy["max_size"]) == (True, 5)
     assert [each.epoch for each in epochs_of(policy).former] == [""]
@@ -365,11 +365,11 @@ def test_a_later_policy_is_never_replaced():
 def test_a_writer_sends_nothing_that_its_reader_refuses():
     """What would be too large is refused before it is sent."""
     objects = MemoryBucket()
-    change_limits(objects, {"max_size": 5})
+    change_policy(objects, {"max_size": 5})
     with pytest.raises(UsageError, match="nobody reads"):
-        change_limits(objects, {"unknown": "x" * MAX_BYTES})
+        change_policy(objects, {"unknown": "x" * MAX_BYTES})
     with pytest.raises(UsageError, match="nobody reads"):
-        change_limits(objects, {"max_size": -5})
+        change_policy(objects, {"max_size": -5})
     assert read_limits(objects) == {"enabled": True, "max_size": 5}
 
 
@@ -416,16 +416,16 @@ def test_maintenance_deletes_only_what_the_policy_lists():
     day = 86_400.0
     former = (FormerEpoch("a" * 16, 1e9), FormerEpoch("b" * 16, 1e9 - 31 * day))
     objects.write(POLICY, encode_policy(encode_epochs(Epochs("d" * 16, former))))
-    gone = list(FormerPlaces(objects, now=1e9 + day).remove())
+    gone = list(EndedEpochs(objects, now=1e9 + day).remove())
     assert gone == [f"v1/in-{'a' * 16}/v1/entries/00/k"]
     objects.write(f"{folder_of('a' * 16)}v1/entries/00/k", b"x")
-    places = FormerPlaces(objects, now=1e9 + day)
+    places = EndedEpochs(objects, now=1e9 + day)
     objects.write(POLICY, encode_policy({}))
     assert list(places.remove()) == []
     objects.write(POLICY, b"{")
-    assert list(FormerPlaces(objects).remove()) == []
+    assert list(EndedEpochs(objects).remove()) == []
     objects.delete(POLICY)
-    assert list(FormerPlaces(objects).remove()) == []
+    assert list(EndedEpochs(objects).remove()) == []
     assert len(list(objects.walk("v1/"))) == 4
 
 

@@ -12,7 +12,7 @@ from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.maintenance.stored_policy import (
     POLICY,
     EffectiveEvictionPolicy,
-    change_limits,
+    change_policy,
     decode_policy,
     encode_policy,
     parse_limit,
@@ -85,9 +85,9 @@ def test_changes():
     """A change leaves other limits, and those that a later version knows, as they are."""
     objects = MemoryBucket()
     assert read_limits(objects) is None
-    change_limits(objects, {"max_size": 5, "max_entries": 9})
+    change_policy(objects, {"max_size": 5, "max_entries": 9})
     objects.write(POLICY, encode_policy({**read_limits(objects), "later": "x"}))
-    assert change_limits(objects, {"max_size": None, "unused_for": 60.0}) == {
+    assert change_policy(objects, {"max_size": None, "unused_for": 60.0}) == {
         "enabled": True,
         "max_entries": 9,
         "unused_for": 60.0,
@@ -111,13 +111,13 @@ def test_changes_at_once():
             found = objects.read(name, length=length)
             if self.times:
                 self.times -= 1
-                change_limits(objects, {"max_entries": self.times})
+                change_policy(objects, {"max_entries": self.times})
             return found
 
         def write(self, name, data, *, version=None):
             return objects.write(name, data, version=version)
 
-    assert change_limits(Contended(2), {"max_size": 5}) == {"enabled": True, "max_size": 5, "max_entries": 0}
+    assert change_policy(Contended(2), {"max_size": 5}) == {"enabled": True, "max_size": 5, "max_entries": 0}
 
 
 def test_who_goes_by_it(caplog):
@@ -126,11 +126,11 @@ def test_who_goes_by_it(caplog):
     now = [0.0]
     own, none, zero = (EffectiveEvictionPolicy(objects, max_size=size, clock=lambda: now[0]) for size in (7, -1, 0))
     assert (own(), none(), zero()) == (EvictionPolicy(max_size=7), None, None)
-    change_limits(objects, {"max_entries": 3})
+    change_policy(objects, {"max_entries": 3})
     assert own() == EvictionPolicy(max_size=7)
     now[0] = 601
     assert own() == none() == EvictionPolicy(max_entries=3)
-    change_limits(objects, {"max_entries": None})
+    change_policy(objects, {"max_entries": None})
     now[0] = 1202
     assert (own(), none()) == (EvictionPolicy(max_size=7), None)
     objects.write(POLICY, b"garbage")
@@ -147,10 +147,10 @@ def test_the_order_that_is_stored():
 
     objects = MemoryBucket()
     assert policy(evict="cost") == EvictionPolicy(max_size=7, by_cost=True)
-    change_limits(objects, {"evict": "cost"})
+    change_policy(objects, {"evict": "cost"})
     assert policy() == EvictionPolicy(max_size=7, by_cost=True)
     assert policy(max_size=-1) is None
-    change_limits(objects, {"evict": "lru", "max_entries": 3})
+    change_policy(objects, {"evict": "lru", "max_entries": 3})
     assert policy(evict="cost") == EvictionPolicy(max_entries=3)
-    change_limits(objects, {"evict": None})
+    change_policy(objects, {"evict": None})
     assert policy(evict="cost") == EvictionPolicy(max_entries=3, by_cost=True)

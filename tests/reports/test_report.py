@@ -23,9 +23,10 @@ from ejcache.history.nearest_program import Earlier
 from ejcache.journal.line import HIT, ProgramRecord
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.journal.start_records import Process, StartRecord, beginning_of, read_starts
+from ejcache.reports.build import build
 from ejcache.reports.compare_starts import Side, changes, choose_records, is_slower, sum_up
 from ejcache.reports.html import axis, html_page
-from ejcache.reports.model import DiskUse, build
+from ejcache.reports.model import DiskUse
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
 from ejcache.util.units import duration, format_size

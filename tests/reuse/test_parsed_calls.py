@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ejcache.jax_integration.seam.reuse.calls import RefusedError, parse_call, why_plain
-from ejcache.jax_integration.seam.reuse.lowering import encode_program, lower
+from ejcache.jax_integration.seam.reuse.lowered_program import encode_program, lower
 
 X = np.ones(2)
 

@@ -17,7 +17,7 @@ from ejcache.jax_integration.seam.reuse.calls import RefusedError, parse_call
 from ejcache.jax_integration.seam.reuse.placements import DevicePlaces
 from ejcache.reuse.notes import note
 from ejcache.reuse.records import ReuseRecord, TurnedOff, Witness, decode_record, encode_record
-from ejcache.reuse.trees import TreeCodec
+from ejcache.reuse.result_trees import TreeCodec
 
 CONTENT = ModuleDigest("1", 0, 0, False, 9, frozenset({"Sharding"}), frozenset())
 RECORD = ReuseRecord("m.step", {"name": "jit_step"}, [0], "2", CONTENT, Witness("3", "4"))

@@ -29,7 +29,7 @@ from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance import doctor
 from ejcache.maintenance.sharing import share_directory
 from ejcache.settings.resolve import resolve
-from ejcache.stores import opening
+from ejcache.stores import sharing_detection
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
 from ejcache.stores.opening import decide_location
@@ -117,7 +117,7 @@ def as_user(uid, function, *, mount=None, team=TEAM, container=False):
 
     def become():
         directory_access.is_in_container = lambda: container
-        opening.forget_filesystems()
+        sharing_detection.forget_filesystems()
         if mount:
             mount_nfs(mount)
         if uid != ROOT:

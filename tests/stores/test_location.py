@@ -6,10 +6,11 @@ import pytest
 from mounts import mount_nfs
 
 from ejcache.errors import StoreNotAskedError, UsageError
-from ejcache.stores import network_filesystems, opening
+from ejcache.stores import network_filesystems, sharing_detection
 from ejcache.stores.location import Location, display_url
-from ejcache.stores.opening import detect_shared_storage, forget_filesystems, open_store
+from ejcache.stores.opening import open_store
 from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.sharing_detection import detect_shared_storage, forget_filesystems
 from ejcache.util.threads import CallTimeoutError
 
 
@@ -117,11 +118,11 @@ def test_a_local_disk_needs_no_thread(tmp_path, monkeypatch):
         network_filesystems, "call_with_timeout", lambda what, function, _: (asked.append(what), function())[1]
     )
     kinds = {"/": "ext4"}
-    monkeypatch.setattr(opening, "mounts", lambda _=None: [(*mount, "") for mount in kinds.items()])
+    monkeypatch.setattr(sharing_detection, "mounts", lambda _=None: [(*mount, "") for mount in kinds.items()])
     root = tmp_path.resolve()
 
     def looked(path):
-        opening.forget_filesystems()
+        sharing_detection.forget_filesystems()
         asked.clear()
         return detect_shared_storage(Location.parse(path)), len(asked)
 

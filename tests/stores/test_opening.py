@@ -8,7 +8,8 @@ from ejcache.errors import SettingError, UsageError
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import Location
 from ejcache.stores.network_filesystems import detect_network_filesystem
-from ejcache.stores.opening import mounts, open_store
+from ejcache.stores.opening import open_store
+from ejcache.stores.sharing_detection import mounts
 
 
 @pytest.mark.parametrize("spell", [str, lambda path: path, lambda path: path.as_uri(), lambda path: f"{path}/x/../"])

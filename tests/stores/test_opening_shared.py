@@ -22,8 +22,9 @@ from ejcache.settings.resolve import resolve
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.location import Location
 from ejcache.stores.memory import MemoryStore
-from ejcache.stores.opening import detect_shared_storage, open_bucket, open_store
+from ejcache.stores.opening import open_bucket, open_store
 from ejcache.stores.shared.store import SharedStore
+from ejcache.stores.sharing_detection import detect_shared_storage
 from ejcache.stores.tier_directory import find_local_tier
 from ejcache.stores.tiered.store import TieredStore
 from ejcache.util.log import forget_warnings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ejcache.stores import opening
+from ejcache.stores import sharing_detection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +22,8 @@ def mount_nfs(path: Path | str, monkeypatch: pytest.MonkeyPatch | None = None) -
         path: what is mounted.
         monkeypatch: undoes it; none in a process that ends.
     """
-    mounts, mount = opening.mounts, (os.path.realpath(path), "nfs4", "rw")
+    mounts, mount = sharing_detection.mounts, (os.path.realpath(path), "nfs4", "rw")
     (monkeypatch or pytest.MonkeyPatch()).setattr(
-        opening, "mounts", lambda mountinfo=None: [*mounts(mountinfo), *([] if mountinfo else [mount])]
+        sharing_detection, "mounts", lambda mountinfo=None: [*mounts(mountinfo), *([] if mountinfo else [mount])]
     )
-    opening.forget_filesystems()
+    sharing_detection.forget_filesystems()

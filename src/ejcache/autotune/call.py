@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.call_documents import UnrecordableError, encode_value
 from ejcache.autotune.descriptions import MAPPED, Describer
-from ejcache.autotune.measure.device import device_and_environment
+from ejcache.autotune.key_environment import device_and_environment
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import NO_CONFIGURATION, CandidateOrigin, Source, origin_of

@@ -48,7 +48,7 @@ from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
-from ejcache.util.time_budget import Allowance, Budget, current_budget, is_waited_for
+from ejcache.util.time_budget import Budget, current_budget, is_waited_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +100,7 @@ class CircuitBreaker:
     ) -> None:
         self._failures = failures
         self._first = Budget(_UNKNOWN_SECONDS)
-        self._reading = Allowance(_READING_SECONDS, minute=_BACK_SECONDS, clock=clock)
+        self._reading = _Allowance(_READING_SECONDS, minute=_BACK_SECONDS, clock=clock)
         self._again: Callable[[], object] | None = None
         self._first_cooldown = cooldown
         self._clock = clock
@@ -441,3 +441,35 @@ def _breaker_for(url: str) -> CircuitBreaker:  # noqa: ARG001  # the cache is ke
 def forget_breakers() -> None:
     """Give later clients new, closed breakers: for tests."""
     _breaker_for.cache_clear()
+
+
+class _Allowance:
+    """Seconds that failures may take in all. What was spent comes back slowly. Failures at the same time count once.
+
+    Not safe for threads.
+
+    Args:
+        seconds: at the beginning, and at most.
+        minute: seconds that come back in a minute.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, seconds: float, *, minute: float, clock: Callable[[], float]) -> None:
+        self._seconds = self._left = seconds
+        self._per_second = minute / 60
+        self._clock = clock
+        self._counted = self._spent_until = -math.inf
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; below 0 if the last failure took longer."""
+        now = self._clock()
+        self._left = min(self._seconds, self._left + (now - self._counted) * self._per_second)
+        self._counted = now
+        return self._left
+
+    def spend(self, began: float) -> None:
+        """Count the time since `began`, except what another failure took meanwhile."""
+        now = self._clock()
+        self._left = self.left - max(0.0, now - max(began, self._spent_until))
+        self._spent_until = now

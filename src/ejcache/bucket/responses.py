@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.bucket.retry import TransientError
-from ejcache.util.log import printable
+from ejcache.util.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

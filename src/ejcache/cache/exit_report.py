@@ -20,8 +20,8 @@ from ejcache.cache.overruled import describe_overruled
 from ejcache.cache.reasons import Miss
 from ejcache.cache.report_destination import absolute_destination, is_off, line_without_a_cache
 from ejcache.cache.stats import Stats
-from ejcache.journal import differences
-from ejcache.journal.differences import comparison_fields, comparison_line
+from ejcache.journal import comparison_results
+from ejcache.journal.comparison_results import comparison_fields, comparison_line
 from ejcache.journal.run_log import announce_overruled, announce_process
 from ejcache.settings.environment import environment_variable
 from ejcache.settings.resolve import settings_in_use
@@ -34,7 +34,7 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ejcache.journal.differences import ProgramDifference
+    from ejcache.journal.comparison_results import ProgramDifference
     from ejcache.journal.run_log import RunTotal
     from ejcache.util.tally import Tally
 
@@ -199,7 +199,7 @@ def _report() -> None:
         line = report_line(stats, [*(urls or [f"nothing is cached: {reported.disabled_reason}"]), *_places])
         fields = _fields(stats, urls, reported.disabled_reason, overruled)
         line = _with_overruled(line, overruled)
-        _write(reported.destination, *_with_comparison(line, fields, stats, differences.here))
+        _write(reported.destination, *_with_comparison(line, fields, stats, comparison_results.here))
 
 
 def _with_comparison(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from ejcache.cache.policy import OpenedStore
 from ejcache.cache.policy_watch import MAX_BYTES, PolicyWatch, Reading
-from ejcache.keys.key import evicted_before
+from ejcache.keys.variants import evicted_before
 from ejcache.stores.location import Location
-from ejcache.stores.opening import detect_shared_storage, open_store, usable_location
+from ejcache.stores.opening import open_store, usable_location
+from ejcache.stores.sharing_detection import detect_shared_storage
 from ejcache.util.directory_access import POLICY
 from ejcache.util.files import read_regular
 

@@ -20,7 +20,7 @@ from ejcache.cache.policy_watch import Reading
 from ejcache.cache.shared_policy_watch import LOOK_SECONDS, SharedPolicyWatch, noted_epoch
 from ejcache.errors import EntryRecalledError, StoreError, StoreNotAskedError
 from ejcache.journal.unsent import UnsentUses
-from ejcache.keys.key import evicted_before
+from ejcache.keys.variants import evicted_before
 from ejcache.maintenance.pass_scheduler import attach
 from ejcache.maintenance.stored_policy import MAX_BYTES, POLICY, EffectiveEvictionPolicy
 from ejcache.stores.base import UNLIMITED

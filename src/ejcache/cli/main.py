@@ -25,7 +25,8 @@ from ejcache._version import __version__
 from ejcache.cli.options import examples, flag, option
 from ejcache.cli.output import hide_progress, print_json, say, warn
 from ejcache.errors import EjcacheError, NotFoundError, UsageError
-from ejcache.util.log import log, printable
+from ejcache.util.log import log
+from ejcache.util.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from ejcache.cli import output
 from ejcache.cli.completion import keys_beginning, records_beginning
 from ejcache.cli.output import warn
 from ejcache.errors import SettingError, UsageError
-from ejcache.util.log import printable
+from ejcache.util.printable import printable
 from ejcache.util.units import bytes_meant_for_more, parse_age, parse_limit, whole_number
 
 

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from ejcache.settings.environment import environment_variable
-from ejcache.util.log import printable
+from ejcache.util.printable import printable
 from ejcache.util.scheduler import Scheduler
 from ejcache.util.units import format_age, format_size, plural
 

@@ -174,7 +174,7 @@ def _report(status: int, counts: str, destination: str) -> int:
             pass  # stderr is closed; the exit status must not change
         return status
     from ejcache.cache.exit_report import report_run  # the door to a report
-    from ejcache.journal.differences import BLAMED  # the door to a report
+    from ejcache.journal.comparison_results import BLAMED  # the door to a report
     from ejcache.journal.run_log import read_counts  # the door to a report
 
     total = read_counts(counts, also_append_to=environment_variable(_RUN_COUNTS))

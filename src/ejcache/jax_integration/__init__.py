@@ -13,7 +13,7 @@ PROVEN: Final = ("0.10", "0.11", "0.12")
 """The minor versions of JAX on which restarts without tracing are proven (`reuse`). All else goes by what is there."""
 NEEDED: Final = f"JAX {PROVEN[0]} to {PROVEN[-1]}"
 _PARTS: Final = (
-    *("arguments", "autotune.tracing", "backends", "calling_line", "compilation_watch", "compiling"),
+    *("autotune.tracing", "backends", "called_function", "calling_line", "compilation_watch", "compiling"),
     *("flags", "job", "kernel_dialects", "pickling", "topologies", "trace_settings", "tracebacks"),
     "registered_functions",
 )

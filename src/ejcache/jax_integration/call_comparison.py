@@ -26,8 +26,8 @@ import numpy as np
 
 from ejcache.jax_integration.seam import comparing
 from ejcache.jax_integration.seam.comparing import NotComparedError
-from ejcache.journal import differences
-from ejcache.journal.differences import COMPARED, LEFT_OUT, Fault, ProgramDifference
+from ejcache.journal import comparison_results
+from ejcache.journal.comparison_results import COMPARED, LEFT_OUT, Fault, ProgramDifference
 from ejcache.journal.run_log import append_difference
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
@@ -202,7 +202,7 @@ class Comparisons:
                 return
             self._said.add(found.key)
         cache.tally.add(**{f"{COMPARED}{found.fault}": 1})
-        differences.here.append(found)
+        comparison_results.here.append(found)
         append_difference(found)
         with contextlib.suppress(OSError, ValueError):  # stderr is closed
             print(f"ejcache: {found.sentence()}", file=sys.stderr)  # noqa: T201 (that is what it is for)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from ejcache.jax_integration.no_compile_blocks import stores_only
 from ejcache.jax_integration.pgle import fallbacks
-from ejcache.keys.key import CROSS, PGLE, untuned_key
+from ejcache.keys.key import CROSS, PGLE
+from ejcache.keys.variants import untuned_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Compares a stored executable with a fresh one: `jax_compilation_cache_check_contents`, and a sample.
+"""Compares a stored executable with a fresh one, where `jax_compilation_cache_check_contents` is set.
 
 The serialised CPU executables of some programs (a `sort`) differ from compilation to compilation, and every one holds
 the source lines of the program that stored it. So equal bytes prove that two executables are equal, and different bytes

@@ -31,7 +31,8 @@ from ejcache.jax_integration.ranks.agreement import agreement_of_job
 from ejcache.jax_integration.seam import key_parts
 from ejcache.jax_integration.seam.coordination_service import WITHDRAWN, coordination_client
 from ejcache.jax_integration.seam.patch import CacheAnswer
-from ejcache.keys.key import PLAIN, PROFILING, profile_key, untuned_key
+from ejcache.keys.key import PLAIN, PROFILING, profile_key
+from ejcache.keys.variants import untuned_key
 from ejcache.keys.xla_messages import canonical_options
 from ejcache.util.log import log
 

@@ -27,7 +27,7 @@ from ejcache.jax_integration.lowering.key import alternative_key
 from ejcache.jax_integration.pgle import write_beside
 from ejcache.jax_integration.program_details import located_text, notes, rename_details, shorten_details
 from ejcache.jax_integration.seam import compiling, key_parts
-from ejcache.jax_integration.seam.arguments import facts_of_call, names_by_caller
+from ejcache.jax_integration.seam.called_function import facts_of_call, names_by_caller
 from ejcache.jax_integration.seam.calling_line import caller
 from ejcache.journal.appended_log import write_later
 from ejcache.journal.line import STORED, ProgramRecord

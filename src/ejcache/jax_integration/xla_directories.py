@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache.stores.epochs import FIRST, tier_folder
 from ejcache.stores.location import Location
-from ejcache.stores.opening import detect_shared_storage, usable_location
+from ejcache.stores.opening import usable_location
+from ejcache.stores.sharing_detection import detect_shared_storage
 from ejcache.stores.tier_directory import find_local_tier
 from ejcache.util.files import UnsafeFileError, make_below
 from ejcache.util.lifecycle import AtExit, ExitPhase

@@ -20,7 +20,7 @@ from ejcache.util.files import append_regular, open_regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ejcache.journal.differences import ProgramDifference
+    from ejcache.journal.comparison_results import ProgramDifference
 
 
 RUN_COUNTS: Final = "EJCACHE_RUN_COUNTS"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache.errors import MALFORMED
-from ejcache.journal.differences import ProgramDifference, decode_differences
+from ejcache.journal.comparison_results import ProgramDifference, decode_differences
 from ejcache.journal.line import NOTHING, VERSION, EntryUse, ProgramRecord, ReuseNote
 from ejcache.journal.recorder import START_LOG, recorder
 from ejcache.util.store_keys import check_key

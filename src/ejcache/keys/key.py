@@ -1,4 +1,4 @@
-"""Makes and parses the keys of entries and of side objects, and says which entries are evicted before which.
+"""Makes and parses the keys of entries and of side objects.
 
 A key has named components, each hashed alone, then together, and a text that people read in listings:
 
@@ -121,11 +121,6 @@ def digest_of(group: Mapping[str, str], digits: int) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:digits]
 
 
-AUTOTUNED: Final = frozenset({"gpu", "cuda", "rocm"})
-"""The platforms on whose devices XLA runs parts of a program while it compiles, to choose among its kernels."""
-
-_REPLACING: Final = (f"-{PGLE}-", *(f"-{platform}-{PLAIN}-" for platform in sorted(AUTOTUNED)))
-"""In the keys of entries that replace others."""
 _TEXT: Final = (
     rf"(?P<name>[A-Za-z0-9_.]{{1,96}})-(?P<platform>[a-z0-9_]+)-(?P<variant>{PLAIN}|{PROFILING}|{PGLE}|{CROSS})"
     rf"-(?P<logical>[0-9a-f]{{{LOGICAL_DIGITS}}})-(?P<environment>[0-9a-f]{{{ENVIRONMENT_DIGITS}}})"
@@ -142,29 +137,6 @@ class KeyParts(NamedTuple):
     variant: str
     logical: str
     environment: str
-
-
-def untuned_key(key: CacheKey) -> str:
-    """Return the text of the key of the plain program as it was compiled without its devices; empty where that is the
-    same.
-    """
-    return key._replace(variant=CROSS).text if key.variant == PLAIN and key.platform in AUTOTUNED else ""
-
-
-def evicted_before(key: str) -> tuple[str, ...]:
-    """Return the keys of entries that are to be evicted before the one of `key`.
-
-    An optimised executable serves every program that would use the other variants, and it took profiling to make. What
-    was compiled without its devices is not used once there is another.
-    """
-    if not any(beginning in key for beginning in _REPLACING):
-        return ()
-    parts = parse_key(key)
-    if parts is None or parts.variant not in {PGLE, PLAIN}:
-        return ()
-    before, after = f"{parts.name}-{parts.platform}-", f"-{parts.logical}-{parts.environment}"
-    worse = (CROSS, PROFILING, PLAIN) if parts.variant == PGLE else (CROSS,)
-    return tuple(f"{before}{variant}{after}" for variant in worse)
 
 
 def parse_key(text: str) -> KeyParts | None:
@@ -184,11 +156,6 @@ def parse_any_key(key: str) -> KeyParts:
         return own
     match = re.fullmatch(_JAX_KEY, key)
     return KeyParts(name=match["name"] if match else key, platform="", variant="", logical="", environment="")
-
-
-def is_made_by_pgle(key: str) -> bool:
-    """True if `key` is the key of a profile, or of an executable that was compiled with one."""
-    return is_profile_key(key) or parse_any_key(key).variant == PGLE
 
 
 _MODULE_TEXT: Final = "module_text-"

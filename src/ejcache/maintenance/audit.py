@@ -1,4 +1,7 @@
-"""Reads every entry as a program would, and quarantines what no program should be given."""
+"""Checks every entry and the structure of a store; where asked, it quarantines what is damaged.
+
+An entry is read as a program would read it. `take_back` does the opposite of quarantine: it puts back what is intact.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from ejcache.stores.contents import is_of_plain_jax
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.network_filesystems import detect_filesystem
-from ejcache.stores.opening import mounts
+from ejcache.stores.sharing_detection import mounts
 from ejcache.util.cores import cores
 from ejcache.util.directory_access import decide_access
 from ejcache.util.threads import CallTimeoutError, call_with_timeout

@@ -1,7 +1,7 @@
 """Makes eviction passes: the only code that deletes entries by a policy, for jobs and for `ejcache prune`.
 
 A pass over a shared cache lists it once, compacts the usage journals, deletes what the policy names, merges and deletes
-what ended processes left behind, and deletes what lies where nobody looks any more (`former_places`). An entry is
+what ended processes left behind, and deletes what lies where nobody looks any more (`ended_epochs`). An entry is
 deleted only if it still is the version that was listed, and if nobody made or used it within the last five minutes
 (processes write down once a minute what they used). A pass over a local store has only the entries to look at.
 """
@@ -23,8 +23,8 @@ from ejcache.errors import StoreError, StoreForbiddenError, StoreReadOnlyError, 
 from ejcache.journal.fold import JournalListing, compact, merge_start_records
 from ejcache.journal.format import JOURNALS, Folded, is_records_name
 from ejcache.keys.key import is_side_key
+from ejcache.maintenance.ended_epochs import EndedEpochs
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
-from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.listed_entries import Listing
 from ejcache.stores.base import Clearable, DeletesMany, EntryInfo
 from ejcache.stores.epochs import split_name
@@ -391,7 +391,7 @@ class BucketScan(Scan):
         for _ in self._objects.delete_many((info.name, info.version) for info in self._abandoned):
             self.swept += 1
         merge_start_records(self._objects, self._records, now=self._now)
-        for _ in FormerPlaces(self._objects, now=self._now).remove():
+        for _ in EndedEpochs(self._objects, now=self._now).remove():
             self.swept += 1
 
 

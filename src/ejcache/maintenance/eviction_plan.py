@@ -10,7 +10,8 @@ The rules of a policy, in the order in which they are applied:
 
 The order of eviction is least recently used first, or with `by_cost` the order of what entries save; but what
 is of no use while another entry is there goes before that one. The keys say of which entries that is so
-(`keys.key.evicted_before`). An entry of which nobody has said what it is worth counts as the average of the others.
+(`keys.variants.evicted_before`). An entry of which nobody has said what it is worth counts as the average of the
+others.
 
 An old version is an entry whose key names another environment than the newest of its platform. The newest environment
 of a platform is that of its most recently created entry. If several kinds of hosts share a cache, all but one kind
@@ -29,7 +30,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ejcache.errors import SettingError
-from ejcache.keys.key import evicted_before, is_made_by_pgle, is_side_key, parse_any_key, profiled_program
+from ejcache.keys.key import is_side_key, parse_any_key, profiled_program
+from ejcache.keys.variants import evicted_before, is_made_by_pgle
 from ejcache.maintenance.listed_entries import EntryTable
 from ejcache.stores.worth import order_by_cost
 from ejcache.util.patterns import fits

@@ -17,8 +17,8 @@ from ejcache import entry
 from ejcache.bucket.object_names import ENTRIES, QUARANTINE, entry_name, key_of_name
 from ejcache.errors import EntryError
 from ejcache.keys.key import is_side_key, is_text_key
+from ejcache.maintenance.ended_epochs import EndedEpochs
 from ejcache.maintenance.eviction import storage_time
-from ejcache.maintenance.former_places import FormerPlaces
 from ejcache.maintenance.recalls import Recalls, Rule, Stamp, digests_of
 from ejcache.maintenance.stored_policy import begin_epoch, change_recalls
 from ejcache.stores.base import Clearable
@@ -102,7 +102,7 @@ class Recaller:
         report = RecallReport(at=now)
         if rule.is_of_all and self.directory is None:
             begin_epoch(self.objects, rule, replace_damaged=self.replace_damaged)
-            for name in FormerPlaces(self.objects).remove():
+            for name in EndedEpochs(self.objects).remove():
                 _, inner = split_name(name)
                 key = key_of_name(inner)
                 if key is not None and not is_side_key(key):

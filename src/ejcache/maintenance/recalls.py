@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ejcache import entry
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryVersionError, UsageError
-from ejcache.util.log import printable
+from ejcache.util.printable import printable
 from ejcache.util.store_keys import key_digest
 from ejcache.util.units import plural
 from ejcache.util.writer import is_by

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ejcache.bucket.files import FileBucket
 from ejcache.errors import StoreUnavailableError
-from ejcache.maintenance.stored_policy import change_limits
+from ejcache.maintenance.stored_policy import change_policy
 from ejcache.util.directory_access import share, undone_on_failure, user_name
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def share_directory(location: Location, how: str) -> int:
         with undone_on_failure(root):
             share(root, how)
             with FileBucket(root, local=True, documents=True) as bucket:
-                change_limits(bucket, {"shared": how if how in ("group", "everybody") else None})
+                change_policy(bucket, {"shared": how if how in ("group", "everybody") else None})
         return share(root, how)  # the policy, too, which was written like any other file
     except OSError as exc:
         raise StoreUnavailableError(f"{root} cannot be shared: {exc.strerror or exc}{_who_can(root, exc)}") from exc

@@ -46,7 +46,7 @@ from ejcache.stores.epochs import (
 from ejcache.stores.epochs import MAX_BYTES as MAX_BYTES  # noqa: PLC0414 (others import it from here)
 from ejcache.util.directory_access import POLICY as POLICY  # noqa: PLC0414 (others import it from here)
 from ejcache.util.files import read_regular
-from ejcache.util.log import printable
+from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, parse_size, whole_number
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ LIMITS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
 
 
 def switch_of(*, enabled: bool, by: str, at: float) -> dict[str, Any]:
-    """Return what `change_limits` stores to turn a cache off or on."""
+    """Return what `change_policy` stores to turn a cache off or on."""
     if enabled:
         return {"enabled": True, "switched_by": None, "switched_at": None}
     return {"enabled": False, "switched_by": by, "switched_at": at}
@@ -156,7 +156,7 @@ def read_limits(objects: Bucket) -> dict[str, Any] | None:
     return None if blob is None else decode_policy(blob.data)
 
 
-def change_limits(
+def change_policy(
     objects: Bucket, changes: Mapping[str, float | str | None], *, replace_damaged: bool = False, shared: bool = True
 ) -> dict[str, Any]:
     """Store `changes` (None removes a limit), leave the other limits as they are, and return all of them.
@@ -183,7 +183,7 @@ def change_limits(
 def change_recalls(
     objects: Bucket, change: Callable[[Recalls], Recalls], *, replace_damaged: bool = False, shared: bool = True
 ) -> Recalls:
-    """Store what `change` makes of what is recalled, and return it; raises and competes as `change_limits`."""
+    """Store what `change` makes of what is recalled, and return it; raises and competes as `change_policy`."""
 
     def changed(current: dict[str, Any]) -> dict[str, Any]:
         return current | {"recalled": encode_recalls(change(recalls_of(current)))}
@@ -193,7 +193,7 @@ def change_recalls(
 
 def begin_epoch(objects: Bucket, rule: Rule, *, replace_damaged: bool = False) -> Epochs:
     """Recall everything: store the rule, and that the cache is in another epoch; raises and competes as
-    `change_limits`.
+    `change_policy`.
     """
 
     def changed(current: dict[str, Any]) -> dict[str, Any]:

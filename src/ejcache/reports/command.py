@@ -22,9 +22,10 @@ from ejcache.history.host_log import lost_before
 from ejcache.history.known_texts import BUDGET, Texts
 from ejcache.history.nearest_program import Earlier
 from ejcache.journal.start_records import read_starts
+from ejcache.reports.build import build
 from ejcache.reports.compare_starts import choose_records, is_slower, print_comparison, sum_up
 from ejcache.reports.html import html_page
-from ejcache.reports.model import DiskUse, build
+from ejcache.reports.model import DiskUse
 from ejcache.reports.sections import print_report
 from ejcache.reports.trace import trace
 from ejcache.stores.base import UNLIMITED

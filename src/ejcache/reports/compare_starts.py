@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ejcache.cli import output
 from ejcache.errors import NotFoundError, UsageError
 from ejcache.journal.start_records import decode_lines
-from ejcache.reports.model import build
+from ejcache.reports.build import build
 from ejcache.util.units import parse_age, plural
 
 if TYPE_CHECKING:

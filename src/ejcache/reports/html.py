@@ -16,7 +16,7 @@ from ejcache.history.causes import IN_SENTENCE
 from ejcache.journal.line import HIT, PHASES
 from ejcache.journal.start_records import beginning_of
 from ejcache.reports.sections import MEANINGS, NUMBERS, SECONDS, headline, sections
-from ejcache.util.log import printable
+from ejcache.util.printable import printable
 from ejcache.util.units import duration, plural
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from ejcache.util.units import duration, format_size, plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.reports.model import CauseGroup, Report, Sums
+    from ejcache.reports.model import CauseGroup, Report
+    from ejcache.reports.sums import Sums
 
 SECONDS: Final = frozenset({"spent", "costs now", "compiled", "saved", "waited", "lost", "net"})
 """Columns of seconds."""

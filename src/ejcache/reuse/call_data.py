@@ -1,4 +1,4 @@
-"""Describes what JAX looks at before it traces a call, as plain data that is equal wherever the devices are.
+"""Describes what JAX looks at before it traces a call, as plain data that names no particular device.
 
 Settings and meshes of the trace, the options of `jax.jit`, and of the arguments: types with weak types, trees,
 shardings, layouts, whether they are arrays or NumPy's, and the values of static ones.

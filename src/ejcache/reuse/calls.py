@@ -20,7 +20,7 @@ from ejcache.jax_integration.activate import compiler_in_use
 from ejcache.jax_integration.call_comparison import comparisons
 from ejcache.jax_integration.lowering.module_digest import digest_module, expected_digests
 from ejcache.jax_integration.seam.reuse import calls as seam
-from ejcache.jax_integration.seam.reuse import lowering
+from ejcache.jax_integration.seam.reuse import lowered_program
 from ejcache.jax_integration.seam.reuse.calls import RefusedError
 from ejcache.jax_integration.seam.reuse.placements import DevicePlaces
 from ejcache.keys.key import reuse_module_key, reuse_record_key
@@ -40,8 +40,8 @@ from ejcache.reuse.records import (
     write_module,
     write_record,
 )
+from ejcache.reuse.result_trees import TreeCodec
 from ejcache.reuse.start import checks_one_in, is_drawn, machine, number
-from ejcache.reuse.trees import TreeCodec
 from ejcache.reuse.votes import vote_on
 from ejcache.reuse.warned import warnings_so_far
 from ejcache.reuse.word import Word
@@ -78,7 +78,7 @@ def reusing_jit(fun: Any, wanted: Any, options: dict[str, Any]) -> Any:
     """
     word = Word(wanted)
     jitted = jax.jit(fun, **options)
-    problems = [*seam.mismatches(), *lowering.mismatches()]
+    problems = [*seam.mismatches(), *lowered_program.mismatches()]
     if problems:
         warn_once("reuse", "ejcache: reuse_lowering is off: %s", "; ".join(problems))
         return jitted
@@ -95,7 +95,7 @@ def _work_ahead() -> Future[None]:
 
 def _make_ready() -> None:
     distributions_digest()
-    lowering.make_context_ahead()
+    lowered_program.make_context_ahead()
 
 
 class _Use(NamedTuple):
@@ -178,10 +178,10 @@ class ReusingCalls:
                 vote.trace()
                 return self._trace(question, args, kwargs)
             computation, tree, content = found
-            module = lowering.module_of(computation)
+            module = lowered_program.module_of(computation)
             expected_digests[id(module)] = module, content
             try:
-                return lowering.run(computation, tree, question.call)
+                return lowered_program.run(computation, tree, question.call)
             finally:
                 expected_digests.pop(id(module), None)
         finally:
@@ -252,7 +252,7 @@ class ReusingCalls:
                 self._say(question, "traced", "its module is not in the cache any more, or damaged")
                 return None
             tree = TreeCodec(question.call).decode_tree(record.tree)
-            computation = lowering.decode_program(record.program, module, question.backend)
+            computation = lowered_program.decode_program(record.program, module, question.backend)
             if not question.vote.all_reuse(_compiled(record, question.word)):
                 self._say(question, "traced", "another rank traces it, has another word or program, or did not answer")
                 return None
@@ -280,7 +280,7 @@ class ReusingCalls:
         lowered = None
         warned = warnings_so_far()
         try:
-            lowered = lowering.lower(self._jitted, args, kwargs)
+            lowered = lowered_program.lower(self._jitted, args, kwargs)
         except RefusedError as exc:
             refused = exc.reason
         seconds = time.perf_counter() - began
@@ -300,7 +300,7 @@ class ReusingCalls:
             self._stay_plain(question.use, refused)
         return result
 
-    def _learn(self, question: _Question, lowered: lowering.Lowered, result: Any, seconds: float) -> str:
+    def _learn(self, question: _Question, lowered: lowered_program.Lowered, result: Any, seconds: float) -> str:
         """Record or prove what a trace gave; returns why the function stays plain, or nothing."""
         policy, settings = question.use
         self._is_served = result[1] is not None
@@ -315,7 +315,7 @@ class ReusingCalls:
             return "arrays of JAX are baked into its program, such as weights; give them as arguments"
         if not self._is_served:
             return "JAX's own dispatch does not serve it: it has effects, or its results are not plain arrays"
-        program, module = lowering.encode_program(lowered)
+        program, module = lowered_program.encode_program(lowered)
         if not question.vote.spans(DevicePlaces(question.backend).at(program["devices"])):
             return "its program spans processes of which its arguments say nothing"
         if len(module) > LARGEST_MODULE:

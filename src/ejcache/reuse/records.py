@@ -5,7 +5,7 @@ under the digest of its bytes. Version 2 of a record:
 
     payload  := JSON, an object of: version, and either what a function gave, or off
       name       module and qualified name
-      program tree   see `seam/reuse/lowering.py` and `trees.py`
+      program tree   see `seam/reuse/lowered_program.py` and `result_trees.py`
       module     digest of the bytes of its module, under which they are stored
       content    what `module_digest.digest_module` says of the module; two traces must agree in its digest
       recorded   the witness that traced it first

@@ -1,4 +1,7 @@
-"""Digests the user's word for all that a function reads besides what is known of it: a value or a function.
+"""Digests the value of `reuse_lowering`, the *word*.
+
+It stands for everything that a function reads besides its arguments and its own code. It is a value, or a function that
+returns one.
 
 Of a word only a digest is kept. A part that cannot be compared is an error that names its place.
 """

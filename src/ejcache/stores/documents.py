@@ -16,7 +16,8 @@ from ejcache.bucket.files import FileBucket
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError
 from ejcache.settings.resolve import settings_in_use
 from ejcache.stores.location import Location
-from ejcache.stores.opening import decide_location, detect_shared_storage, open_bucket
+from ejcache.stores.opening import decide_location, open_bucket
+from ejcache.stores.sharing_detection import detect_shared_storage
 from ejcache.util.closing import Closing
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 SQLite relies on the file system's locks and on memory that all users of its write-ahead log map. Neither works between
 machines: on a network file system each host would believe that it alone writes (sqlite.org/wal.html, section 1).
 
-`opening` asks, and remembers the answer; a cache on a local disk does without.
+`sharing_detection` asks, and remembers the answer; a cache on a local disk does without.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def detect_sharing(path: str, table: Iterable[tuple[str, str, str]]) -> bool:
 
     Args:
         path: the directory.
-        table: the mounts of this process (`opening.mounts`).
+        table: the mounts of this process (`sharing_detection.mounts`).
     """
     try:
         return call_with_timeout(f"looking at {path}", lambda: _look_at_directory(path, table), _LOOK_SECONDS)
@@ -61,7 +61,7 @@ def detect_network_filesystem(path: str | os.PathLike[str], table: Iterable[tupl
 
     Args:
         path: where a store would be.
-        table: the mounts of this process (`opening.mounts`). Without any, as on macOS, the answer is False.
+        table: the mounts of this process (`sharing_detection.mounts`). Without any, as on macOS, the answer is False.
     """
     kind, options = detect_filesystem(path, table)
     if kind == "9p":

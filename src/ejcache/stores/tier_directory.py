@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ejcache.errors import UsageError
 from ejcache.settings.directories import temporary_directory, user_directory
 from ejcache.stores.location import Location, display_url
-from ejcache.stores.opening import detect_shared_storage
+from ejcache.stores.sharing_detection import detect_shared_storage
 from ejcache.util.directory_access import Access, decide_access, refusal
 from ejcache.util.log import warn_once
 

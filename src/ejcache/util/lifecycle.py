@@ -1,4 +1,4 @@
-"""Runs what ejcache does when the program exits and when it forks, alone in `atexit` and `register_at_fork`.
+"""Runs what ejcache does when the process exits or forks; no other module uses `atexit` or `register_at_fork`.
 
 At exit, the phases run one after the other:
 

@@ -1,4 +1,4 @@
-"""Logs for the package: a warning once, a line about a long wait, and texts of others made safe to print."""
+"""Logs for the package: a warning once, and a line about a long wait."""
 
 from __future__ import annotations
 
@@ -59,10 +59,3 @@ def say_waiting(what: str, *, so_far: float, limit: float) -> None:
 def forget_warnings() -> None:
     """Let every warning be logged once more."""
     _seen.clear()
-
-
-def printable(text: str, *, keep: str = "") -> str:
-    """Replace every character that a terminal could interpret, but those of `keep`."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)

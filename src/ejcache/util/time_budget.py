@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 class Budget:
@@ -89,38 +89,6 @@ class Budget:
             self._waits -= 1
             if not self._waits:
                 self._left -= time.monotonic() - self._since
-
-
-class Allowance:
-    """Seconds that failures may take in all. What was spent comes back slowly. Failures at the same time count once.
-
-    Not safe for threads.
-
-    Args:
-        seconds: at the beginning, and at most.
-        minute: seconds that come back in a minute.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, seconds: float, *, minute: float, clock: Callable[[], float]) -> None:
-        self._seconds = self._left = seconds
-        self._per_second = minute / 60
-        self._clock = clock
-        self._counted = self._spent_until = -math.inf
-
-    @property
-    def left(self) -> float:
-        """Seconds that are left; below 0 if the last failure took longer."""
-        now = self._clock()
-        self._left = min(self._seconds, self._left + (now - self._counted) * self._per_second)
-        self._counted = now
-        return self._left
-
-    def spend(self, began: float) -> None:
-        """Count the time since `began`, except what another failure took meanwhile."""
-        now = self._clock()
-        self._left = self.left - max(0.0, now - max(began, self._spent_until))
-        self._spent_until = now
 
 
 _current: Final[ContextVar[Budget | None]] = ContextVar("budget", default=None)

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from ejcache._version import __version__
-from ejcache.autotune.measure.device import jaxlib_version
+from ejcache.autotune.key_environment import jaxlib_version
 from ejcache.settings.environment import environment_variable
 from ejcache.util.cores import cores
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.measure.device import device_of
+from ejcache.autotune.key_environment import device_of
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.measure.output_comparison import check_setting
 from ejcache.autotune.measure.provenance import provenance
@@ -206,7 +206,7 @@ def _has_profile(tuning: TuningRun, winner: Trial | None, known: Record | None) 
     """True if PGLE took a profile of the winner: where the profiler is not available, its trace is empty."""
     if not tuning.pgle or winner is None:
         return False
-    from ejcache.jax_integration.seam.autotune.tracing import has_pgle_profile  # JAX itself
+    from ejcache.jax_integration.seam.autotune.pgle import has_pgle_profile  # JAX itself
 
     if winner.known is not None:
         return known is not None and known.with_profile

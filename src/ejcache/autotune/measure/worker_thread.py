@@ -33,7 +33,7 @@ class WorkerThread:
     """
 
     def __init__(self) -> None:
-        from ejcache.jax_integration.seam.autotune.tracing import local_trace_settings  # JAX itself
+        from ejcache.jax_integration.seam.trace_settings import local_trace_settings  # JAX itself
 
         self._context = contextvars.copy_context()
         self._settings = local_trace_settings()
@@ -78,7 +78,7 @@ class WorkerThread:
             del task, function, answers, done
 
     def _call(self, function: Callable[[], T]) -> T:
-        from ejcache.jax_integration.seam.autotune.tracing import set_locally  # JAX itself
+        from ejcache.jax_integration.seam.trace_settings import set_locally  # JAX itself
 
         # Here, where an error reaches who waits for the answer.
         set_locally(self._settings)

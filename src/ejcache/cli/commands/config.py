@@ -18,7 +18,7 @@ from ejcache.maintenance.recalls import recalls_in_words
 from ejcache.maintenance.sharing import share_directory
 from ejcache.maintenance.stored_policy import (
     LIMITS,
-    change_limits,
+    change_policy,
     parse_limit,
     read_limits,
     read_limits_of_directory,
@@ -33,7 +33,8 @@ from ejcache.settings.resolve import parse
 from ejcache.settings.table import Floors
 from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, display_value
-from ejcache.stores.opening import detect_shared_storage, open_bucket
+from ejcache.stores.opening import open_bucket
+from ejcache.stores.sharing_detection import detect_shared_storage
 from ejcache.util.directory_access import SHARED, audience_of, refusal, why_out_of_reach
 from ejcache.util.units import format_age, format_size
 from ejcache.util.writer import user_and_host
@@ -367,14 +368,14 @@ def _change_limits(parsed: Mapping[str, Any], settings: Settings, *, replace: bo
     if not shared and parsed.keys().isdisjoint(LIMITS) and location.kind == "directory":
         check_directory(location.url, "there is no cache at")
         with FileBucket(location.path, local=True, documents=True) as files:
-            return change_limits(files, parsed, replace_damaged=replace, shared=False)
+            return change_policy(files, parsed, replace_damaged=replace, shared=False)
     if not shared:
         raise UsageError(
             f"{settings.dir} is used by this host alone, and limits are stored with shared caches only: "
             "without --dir and --to cache, max_size is written into the user's configuration file"
         )
     with open_bucket(location, settings=settings) as bucket:
-        return change_limits(bucket, parsed, replace_damaged=replace)
+        return change_policy(bucket, parsed, replace_damaged=replace)
 
 
 def _switch(text: str | None) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from ejcache.maintenance import doctor as checkup
 from ejcache.maintenance.recalls import recalls_in_words
 from ejcache.maintenance.stored_policy import POLICY, read_limits, read_limits_of_directory, recalls_of, who_turned_off
 from ejcache.stores.location import Location
-from ejcache.stores.opening import detect_shared_storage, open_bucket
+from ejcache.stores.opening import open_bucket
+from ejcache.stores.sharing_detection import detect_shared_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -23,7 +23,7 @@ from ejcache.journal.line import STORED
 from ejcache.keys.key import is_key_behind_jax, listed_name
 from ejcache.reuse.notes import changed_parts, latest_notes
 from ejcache.stores.location import one_spelling
-from ejcache.util.log import printable
+from ejcache.util.printable import printable
 from ejcache.util.units import parse_age, plural
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from ejcache.cli.options import (
 )
 from ejcache.cli.tuned.listing import ls, show, stats, why
 from ejcache.cli.tuned.pins import pin, unpin
-from ejcache.cli.tuned.removal import prune, rm, verify
+from ejcache.cli.tuned.removal import prune, rm
 from ejcache.cli.tuned.transfer import pull_records, push_records
+from ejcache.cli.tuned.verify import verify
 from ejcache.errors import UsageError
 from ejcache.maintenance.transfer import Selection
 

@@ -1,17 +1,12 @@
-"""Removes tuned records: `ejcache tuned prune` and `rm`, and `verify`, which quarantines damaged ones."""
+"""Removes tuned records: `ejcache tuned prune` and `rm`."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from ejcache.autotune.recording import RECORDED
-from ejcache.autotune.records.record import (
-    MAX_RECORD_BYTES,
-    Source,
-    decode_record,
-)
-from ejcache.autotune.records.record_key import ROOT
+from ejcache.autotune.records.record import Source
 from ejcache.autotune.records.store import QUARANTINE, Found
 from ejcache.cli import output
 from ejcache.cli.fields import print_rows
@@ -38,14 +33,14 @@ from ejcache.cli.tuned.records import (
     record_fields,
     strongest,
 )
-from ejcache.errors import EntryError, EntryVersionError, UsageError
+from ejcache.errors import UsageError
 from ejcache.util.patterns import fits
 from ejcache.util.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ejcache.autotune.records.store import AutotuneStore, RecordLayer
+    from ejcache.autotune.records.store import AutotuneStore
 
 
 OldVersions = Annotated[
@@ -148,51 +143,6 @@ def rm(
     if stays:
         output.warn("some records stay: they are in layers that cannot be written, or the storage failed")
     return int(stays)
-
-
-def verify(
-    directory: TunedDir = None,
-    fix: Annotated[bool, flag("--fix", "Quarantine damaged records.")] = False,
-    as_json: Json = False,
-) -> int:
-    """Read and decode every record of the layers that can be written. Exits with 1 if one is damaged and stays."""
-    findings: list[dict[str, Any]] = []
-    total = unknown = 0
-    with open_autotune(directory, write=fix, must_exist=True) as store:
-        for layer in own_layers(store):
-            for path in [each for each in layer.documents.list(f"{ROOT}/") if each.endswith(".json")]:
-                total += 1
-                try:
-                    decode_record(layer.documents.read(path, max_size=MAX_RECORD_BYTES) or b"", path=path)
-                except EntryVersionError:
-                    unknown += 1
-                except EntryError as exc:
-                    findings.append(
-                        {
-                            "path": path,
-                            "url": layer.documents.url,
-                            "problem": str(exc),
-                            "repaired": fix and _moved(layer, path),
-                        }
-                    )
-        url = named_layer(store).documents.url
-    if as_json:
-        output.print_json({"url": url, "total_records": total, "unknown_versions": unknown, "findings": findings})
-    else:
-        for each in findings:
-            output.say(f"{each['path']}: {each['problem']}{' (quarantined)' if each['repaired'] else ''}")
-        if unknown:
-            output.say(f"left {plural(unknown, 'record')} of another format version alone")
-        result = plural(len(findings), "problem") if findings else "all intact"
-        output.say(f"verified {plural(total, 'record')} in {url}: {result}")
-    return int(not all(each["repaired"] for each in findings))
-
-
-def _moved(layer: RecordLayer, path: str) -> bool:
-    """Read a damaged record as programs do, which puts it into quarantine; True if it is gone from its place."""
-    for _ in layer.records(path):
-        pass
-    return layer.documents.stamp(path) is None
 
 
 def _is_kept(item: Found, keep: Sequence[str]) -> bool:

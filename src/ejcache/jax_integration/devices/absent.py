@@ -11,7 +11,8 @@ from ejcache.jax_integration.candidates import own_keys
 from ejcache.jax_integration.no_compile_blocks import AlreadyStoredError, stores_only
 from ejcache.jax_integration.seam.compiling import autotune_directory, with_overrides
 from ejcache.jax_integration.seam.topologies import peak_memory
-from ejcache.keys.key import CROSS, untuned_key
+from ejcache.keys.key import CROSS
+from ejcache.keys.variants import untuned_key
 from ejcache.util.log import log
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from ejcache._version import __version__
 from ejcache.errors import MALFORMED, StoreUnavailableError
 from ejcache.jax_integration.seam.coordination_service import coordination_client
 from ejcache.util.locks import ForkLock
-from ejcache.util.log import log, printable, warn_once
+from ejcache.util.log import log, warn_once
+from ejcache.util.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

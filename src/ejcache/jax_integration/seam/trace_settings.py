@@ -1,4 +1,4 @@
-"""Lists the settings in JAX's trace context, which decide the program that a function becomes.
+"""Lists the settings in JAX's trace context, which decide the program that a function becomes, and sets them.
 
 A part of the seam. A hit needs nothing of it.
 """
@@ -15,6 +15,8 @@ PART: Final = Part(
     {"jax._src.config": ("trace_context",)},
 )
 jax_config = PART.module("jax._src.config")
+
+_UNSET: Final = getattr(getattr(jax_config, "config_ext", None), "unset", None)
 
 _OTHER_PARTS: Final = frozenset(
     {
@@ -82,3 +84,20 @@ def changed_trace_settings() -> dict[str, str]:
         for name, text in texts.items()
         if (text != _TRACE_DEFAULTS[name] if name in _TRACE_DEFAULTS else text not in _OFF)
     }
+
+
+def local_trace_settings() -> dict[str, Any]:
+    """Return the settings, and the default device, that a context manager has changed in this thread, by name."""
+    local = {name: holder.get_local() for name, holder in _local_holders().items()}
+    return {name: value for name, value in local.items() if value is not _UNSET}
+
+
+def set_locally(settings: dict[str, Any]) -> None:
+    """Change these settings in this thread for as long as it runs."""
+    holders = _local_holders()
+    for name, value in settings.items():
+        holders[name].set_local(value)
+
+
+def _local_holders() -> dict[str, Any]:
+    return {**TRACE_SETTINGS, "jax_default_device": flag_states()["jax_default_device"]}

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ejcache.errors import (
     StoreError,
@@ -16,19 +16,6 @@ from ejcache.errors import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_LONGEST_ROOT: Final = 512 - len("/v1/local/order-0123456789abcdef-0123456789abcdef/cache.db-journal") - 1
-"""SQLite's longest path (MAX_PATHNAME of its os_unix.c), less what is below the root."""
-
-
-def why_no_order(root: Path) -> str:
-    """Say why the order of eviction cannot be kept below `root`, as a sentence; "" if one can."""
-    if os.path.expandvars(root) != str(root):  # diskcache expands it: the order would lie elsewhere
-        return f"the path {root} has the name of a variable in it ($NAME), which nobody has expanded"
-    length = len(os.fsencode(os.path.realpath(root)))
-    if length <= _LONGEST_ROOT:
-        return ""
-    return f"the path {root} has {length} bytes, and SQLite opens a database at a path of at most {_LONGEST_ROOT}"
 
 
 def explain_failure(path: Path, exc: OSError) -> StoreUnavailableError:

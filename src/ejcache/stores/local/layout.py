@@ -43,7 +43,7 @@ from ejcache.errors import (
     StoreUnavailableError,
     UntrustedDirectoryError,
 )
-from ejcache.stores.local.failures import explain_failure, why_no_order
+from ejcache.stores.local.failures import explain_failure
 from ejcache.util.directory_access import Access, decide_access, refusal
 from ejcache.util.files import UnsafeFileError, make_below, open_regular, read_regular, write_atomically
 from ejcache.util.locks import try_lock
@@ -78,6 +78,9 @@ _LAYERED: Final = ("overlay", "aufs", "fuse.fuse-overlayfs", "fuse.unionfs", "fu
 """File systems that copy a file of a lower layer before it changes."""
 _BOOT: Final = "/proc/sys/kernel/random/boot_id"
 _DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
+
+_LONGEST_ROOT: Final = 512 - len("/v1/local/order-0123456789abcdef-0123456789abcdef/cache.db-journal") - 1
+"""SQLite's longest path (MAX_PATHNAME of its os_unix.c), less what is below the root."""
 
 
 class Layout:
@@ -153,7 +156,7 @@ class Layout:
         if self._access is None:
             names = ("v1", "v1/local")
             self._access = decide_access(self.root, trusted=self._trusted, writing=self._writing, names=names)
-            if not self._access.why and (why := why_no_order(self.root)):
+            if not self._access.why and (why := _why_no_order(self.root)):
                 self._access = Access(self.root, why=why, mend="choose another path (EJCACHE_DIR)")
         return self._access
 
@@ -434,3 +437,13 @@ def sweep(layout: Layout) -> None:
                     os.close(fd)
     finally:
         os.close(folder)
+
+
+def _why_no_order(root: Path) -> str:
+    """Say why the order of eviction cannot be kept below `root`, as a sentence; "" if one can."""
+    if os.path.expandvars(root) != str(root):  # diskcache expands it: the order would lie elsewhere
+        return f"the path {root} has the name of a variable in it ($NAME), which nobody has expanded"
+    length = len(os.fsencode(os.path.realpath(root)))
+    if length <= _LONGEST_ROOT:
+        return ""
+    return f"the path {root} has {length} bytes, and SQLite opens a database at a path of at most {_LONGEST_ROOT}"

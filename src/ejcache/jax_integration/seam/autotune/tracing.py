@@ -1,4 +1,4 @@
-"""Finds out for a tuned operation about the trace that calls it.
+"""Tells a tuned operation how its call is traced: by jax.eval_shape, under jax.vmap, or to be differentiated.
 
 Whether `jax.eval_shape` is evaluating, whose program is never run. It traces as `jax.jit` does and shares its traces.
 While it evaluates, a context keeps its traces apart: `jax.jit` must not reuse one in which nothing was measured.
@@ -6,7 +6,7 @@ While it evaluates, a context keeps its traces apart: `jax.jit` must not reuse o
 Whether the call is differentiated: a tracer of a derivative may wrap, or be wrapped by, one of `jax.vmap`.
 
 Over which axes `jax.vmap` maps the call: a tracer under `jax.vmap` has the shape of one element, and the number of
-elements is in the tracer that it wraps. And which settings decide the program that a function becomes.
+elements is in the tracer that it wraps.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 
-from ejcache.jax_integration.seam.flags import flag_states
 from ejcache.jax_integration.seam.parts import Part
-from ejcache.jax_integration.seam.trace_settings import TRACE_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,7 +38,6 @@ jax_config = PART.module("jax._src.config")
 core = PART.module("jax._src.core")
 ad = PART.module("jax._src.interpreters.ad")
 batching = PART.module("jax._src.interpreters.batching")
-_UNSET: Final = getattr(getattr(jax_config, "config_ext", None), "unset", None)
 _lock = threading.RLock()
 _context: Any = None
 
@@ -169,31 +166,3 @@ def _wrapped(value: Any) -> Iterator[Any]:
 def trace_fingerprint() -> Any:
     """Return a hashable value that is equal for two calls only if JAX would reuse the trace of one for the other."""
     return jax_config.trace_context()
-
-
-def local_trace_settings() -> dict[str, Any]:
-    """Return the settings, and the default device, that a context manager has changed in this thread, by name."""
-    local = {name: holder.get_local() for name, holder in _holders().items()}
-    return {name: value for name, value in local.items() if value is not _UNSET}
-
-
-def set_locally(settings: dict[str, Any]) -> None:
-    """Change these settings in this thread for as long as it runs."""
-    holders = _holders()
-    for name, value in settings.items():
-        holders[name].set_local(value)
-
-
-def _holders() -> dict[str, Any]:
-    return {**TRACE_SETTINGS, "jax_default_device": flag_states()["jax_default_device"]}
-
-
-def has_pgle_profile(jaxpr: Any) -> bool:
-    """True if PGLE has compiled this jaxpr again with a profile that names operations; an empty one is none.
-
-    Read for this: jax 0.10.2 and 0.12.0.1, `_pjit_call_impl_python` in `pjit.py`. False if JAX has changed there.
-    """
-    from jax._src import pjit
-
-    profiler = getattr(pjit, "_pgle_profiler_dict", {}).get(jaxpr)
-    return bool(getattr(profiler, "collected_fdo", None))

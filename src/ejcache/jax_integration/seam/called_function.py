@@ -1,4 +1,4 @@
-"""Asks JAX for what the text of a module does not say: its function, and its arguments.
+"""Reads from the stack which function JAX compiles, and how JAX and the user name its arguments.
 
 `UnloadedMeshExecutable.from_hlo`, which is on the stack of each compilation, has them as its own arguments. They
 explain misses; where JAX has renamed something, they are left out. Equinox and Flax give JAX lists of the leaves of

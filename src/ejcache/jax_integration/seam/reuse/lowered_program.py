@@ -339,6 +339,9 @@ def _compile_args(program: Mapping[str, Any], places: DevicePlaces, devices: Seq
     }
 
 
+# -- running ---------------------------------------------------------------------------------------------------------
+
+
 def module_of(computation: Any) -> Any:
     """Return the module of a `MeshComputation`."""
     return computation._hlo
@@ -355,6 +358,3 @@ def run(computation: Any, tree: Any, call: ParsedCall) -> tuple[Any, Any, bool]:
     results = compiled.unsafe_call(*arguments)
     data = jax_pjit._get_fastpath_data(compiled, tree, arguments, results, (), [], None, [])
     return jax_trees.tree_unflatten(tree, results), data, False
-
-
-# -- places ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Writes the trees of results as JSON, and reads them.
+"""Writes the pytree structure of a call's results as JSON, and reads it.
 
     tree  := [node, …]                              the children of a node before it, as JAX keeps them
     node  := 0                                      a leaf

@@ -1,4 +1,4 @@
-"""Finds the device of a call, and makes the environment part of its key."""
+"""Makes the part of a tuned record's key that describes the device, its toolchain and the flags."""
 
 from __future__ import annotations
 

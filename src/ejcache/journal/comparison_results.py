@@ -1,4 +1,4 @@
-"""Describes what `--compare` has found of the programs of a process: the field `differences` of a line.
+"""Describes what `ejcache run --compare` has found: the field `differences` of a line, and its sums.
 
 difference := an object of: program (name), key (of the entry; empty if there is none), fault (see `Fault`),
 output (position among the results, from 0; null for a difference of modules), differing, elements

@@ -1,9 +1,9 @@
-"""Deletes what lies in the epochs of a shared cache that are over, and nothing else.
+"""Deletes what is still stored in the ended epochs of a shared cache (`ejcache recall --all` ends one).
 
-`ejcache recall --all` ends an epoch. Hosts that do not know it yet go on storing there for a while, and what a killed
-process has left to upload gets there days later; so maintenance looks there again for thirty days. It goes by the
-policy as it is then: before each step it asks whether that is still the one that it has read. An epoch that the policy
-does not list is never touched: its policy may be the one that is right, and this one a copy of an earlier day.
+Hosts that do not know yet that an epoch has ended go on storing there for a while, and what a killed process has left
+to upload gets there days later; so maintenance looks there again for thirty days. It goes by the policy as it is then:
+before each step it asks whether that is still the one that it has read. An epoch that the policy does not list is never
+touched: its policy may be the one that is right, and this one a copy of an earlier day.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_THE_FIRST: Final = (ENTRIES, QUARANTINE, LEASES, "v1/xla/")
 """What belongs to the epoch without a name; beside it lies what belongs to none."""
 
 
-class FormerPlaces:
+class EndedEpochs:
     """The epochs that the policy of a cache lists as former ones, as it is when this is made.
 
     Args:
