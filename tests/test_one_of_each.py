@@ -19,6 +19,11 @@ THE_PROGRAMS = [
     "gc.freeze",
     "gc.set_threshold",
     "gc.unfreeze",
+    # They draw from the one generator that `random.seed` sets: the program would get other numbers.
+    *(
+        f"random.{name}"
+        for name in ("choice", "getrandbits", "randint", "random", "randrange", "sample", "seed", "shuffle", "uniform")
+    ),
     "sys.setprofile",
     "sys.setrecursionlimit",
     "sys.setswitchinterval",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from ejcache.util import locks
-from ejcache.util.locks import exclusive
+from ejcache.util.locks import exclusive, pause
 from ejcache.util.presence import Presence, dead_presences, living
 
 
@@ -32,6 +34,13 @@ def test_a_presence_is_never_seen_without_its_lock(tmp_path, monkeypatch):
     presence.leave(clean=False)
     assert [path.name for path in dead_presences(tmp_path)] == [presence.token]
     assert not list(tmp_path.glob(".*"))
+
+
+def test_waits_leave_the_random_numbers_of_the_program_alone():
+    """A program that has seeded them gets the same ones, however often a thread of ejcache waits."""
+    before = random.getstate()
+    assert pause(time.monotonic() + 60)
+    assert random.getstate() == before
 
 
 def test_who_waits_for_a_lock_file_that_is_removed_still_waits(tmp_path):

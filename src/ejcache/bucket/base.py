@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 import time
 import weakref
 from abc import abstractmethod
@@ -22,6 +21,7 @@ from ejcache.bucket.object_names import is_plausible_entry, max_size, may_hold_u
 from ejcache.bucket.retry import RetryPolicy, TransientError
 from ejcache.errors import NoPermissionError, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 from ejcache.util.closing import Closing
+from ejcache.util.jitter import between
 from ejcache.util.threads import in_parallel
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ class Bucket(Closing):
                 return
             attempt += 1
             # A bucket takes about one write a second to one object: those that lost a round must spread out.
-            time.sleep(random.uniform(0, min(1.0, 0.02 * 2.0**attempt)))  # noqa: S311 (jitter)
+            time.sleep(between(0, min(1.0, 0.02 * 2.0**attempt)))
         raise StoreBusyError(f"other processes kept changing {self.url}/{name}")
 
     def _change(self, what: str, attempt: Callable[..., T], *, size: int = 0) -> T:

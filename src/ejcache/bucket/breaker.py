@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import functools
 import math
-import random
 import threading
 import time
 from contextlib import suppress
@@ -44,6 +43,7 @@ from ejcache.errors import (
     StoreTooSmallError,
     StoreUnavailableError,
 )
+from ejcache.util.jitter import between
 from ejcache.util.lifecycle import is_ending, track_forks
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
@@ -96,7 +96,7 @@ class CircuitBreaker:
         failures: int = 3,
         cooldown: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[float, float], float] = random.uniform,
+        jitter: Callable[[float, float], float] = between,
     ) -> None:
         self._failures = failures
         self._first = Budget(_UNKNOWN_SECONDS)

@@ -12,13 +12,13 @@ threads of the process then keep to one `RateLimit`. If it wants to be asked aga
 from __future__ import annotations
 
 import math
-import random
 import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ejcache.errors import StorageCause, StoreBusyError, StoreError, StoreNotAskedError, StoreUnavailableError
+from ejcache.util.jitter import between
 from ejcache.util.log import LONG_WAIT, say_waiting
 from ejcache.util.threads import CallTimeoutError, call_with_timeout
 from ejcache.util.time_budget import Budget, current_budget
@@ -104,10 +104,6 @@ def try_within(what: str, function: Callable[[], T], seconds: float) -> T:
         raise TransientError(str(exc), ambiguous=True, busy=True) from exc
 
 
-def _between(least: float, most: float) -> float:
-    return random.uniform(least, most)  # noqa: S311 (jitter)
-
-
 def seconds_of(retry_after: object) -> float:
     """Return the seconds of a `Retry-After` header (RFC 9110, 10.2.3); 0 without one, and for a date."""
     text = str(retry_after or "")
@@ -145,7 +141,7 @@ class RateLimit:
         if turn - now > most:
             return None
         if self._interval:
-            self._next = turn + self._interval * _between(0.5, 1.5)
+            self._next = turn + self._interval * between(0.5, 1.5)
         if turn > now:
             time.sleep(turn - now)
         return time.monotonic()
@@ -169,7 +165,7 @@ class RateLimit:
             self._slowed_at = now
             most = _MOST_FIRST_INTERVAL if self._moved_at == -math.inf else _MOST_INTERVAL
             self._interval = min(max(2 * self._interval, 2 * _LEAST_INTERVAL), most)
-        pause = max(after * _between(1.0, 1.5), self._interval * _between(0.0, 1.0))
+        pause = max(after * between(1.0, 1.5), self._interval * between(0.0, 1.0))
         self._next = max(self._next, now + pause)
 
 
@@ -233,7 +229,7 @@ class RetryPolicy:
                 if failure.throttled:
                     pace.slow_down(began, after=failure.retry_after)
                     continue
-                pause = _between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))
+                pause = between(0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**tries))
                 if self._is_last(failure, tries, left=budget.left) or pause >= budget.left:
                     break
                 time.sleep(pause)

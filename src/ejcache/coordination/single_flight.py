@@ -15,7 +15,6 @@ Where storage is slow, the leases can be asked for while the entry is still look
 from __future__ import annotations
 
 import math
-import random
 import threading
 import time
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from ejcache.stores.host_notes import HostNotes
 from ejcache.stores.local.store import LocalStore
 from ejcache.stores.shared.store import SharedStore
 from ejcache.stores.tiered.store import TieredStore
+from ejcache.util.jitter import between
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import LONG_WAIT, log, say_waiting, warn_once
 
@@ -123,7 +123,7 @@ class SingleFlight:
         budget: WaitingBudget = waiting_budget,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[float, float], float] = random.uniform,
+        jitter: Callable[[float, float], float] = between,
         say_after: float = LONG_WAIT,
         scheduler: Scheduler = lease_scheduler,
         speed: CompileSpeed | None = None,

@@ -10,8 +10,8 @@ many short jobs together still keep the limit.
 from __future__ import annotations
 
 import logging
-import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ejcache.coordination.leases import LivenessDetector
@@ -22,6 +22,7 @@ from ejcache.journal.recorder import recorder
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
 from ejcache.stores.shared.store import SharedStore
+from ejcache.util.jitter import between
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ _INTERVAL_SECONDS: Final = 900.0
 """Mean time between two passes of all processes together."""
 _SHARE: Final = 0.05
 _LEAST_BYTES: Final = 64 << 20
+_CHANCE: Final = partial(between, 0.0, 1.0)
 
 
 class MaintenanceScheduler:
@@ -62,7 +64,7 @@ class MaintenanceScheduler:
         stored: Callable[[], float],
         before: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = _CHANCE,
     ) -> None:
         self._shared = shared
         self._leases = leases
@@ -146,7 +148,7 @@ def attach(
     store: TieredStore,
     *,
     policy: Callable[[], EvictionPolicy | None] | None = None,
-    chance: Callable[[], float] = random.random,
+    chance: Callable[[], float] = _CHANCE,
 ) -> bool:
     """Let `store`'s background thread write usage journals and make eviction passes over its shared tier.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ejcache.errors import StoreBusyError
 from ejcache.util.files import open_like_directory
+from ejcache.util.jitter import between
 from ejcache.util.lifecycle import track_forks
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def pause(deadline: float, *, poll: float = 0.0005) -> bool:
     left = deadline - time.monotonic()
     if left <= 0:
         return False
-    time.sleep(min(left, random.uniform(poll / 5, poll)))  # noqa: S311 (not for security)
+    time.sleep(min(left, between(poll / 5, poll)))
     return True
 
 

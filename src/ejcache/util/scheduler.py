@@ -9,13 +9,13 @@ also kept on disk by the caller.
 from __future__ import annotations
 
 import collections
-import random
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Final
 
 from ejcache.util.daemon_threads import idle_threads, start_daemon
+from ejcache.util.jitter import between
 from ejcache.util.late_patches import wait_if_patched_late
 from ejcache.util.lifecycle import track_forks
 from ejcache.util.log import log
@@ -257,7 +257,7 @@ def _run(task: Task) -> None:
 
 
 def _jitter() -> float:
-    return random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 (not for security)
+    return between(1 - _JITTER, 1 + _JITTER)
 
 
 short_tasks: Final = Scheduler(threads=1, name="ejcache-later", early=True)
