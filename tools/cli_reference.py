@@ -19,7 +19,7 @@ HEAD = """\
 # The command line
 
 `ejcache` works on a cache of compiled programs, and `ejcache tuned` on stored configurations of kernels (*tuned
-records*), with the same words:
+records*). Most commands of the two have the same names:
 
 | | entries: `ejcache …` | tuned records: `ejcache tuned …` |
 |---|---|---|
@@ -73,8 +73,9 @@ whose names match. Entries of JAX's own cache in the same directory or bucket do
 3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least
    recently used entries first. With `EJCACHE_EVICT=cost`, `prune` removes first the entries that save the fewest
    seconds for their bytes and uses. If a program has an entry that was compiled with a PGLE profile and an entry that
-   was compiled without one, `prune` removes the entry without the profile first. `--dry-run` prints what
-   `evict=lru` and `evict=cost` would remove.
+   was compiled without one, `prune` removes the entry without the profile first. `--dry-run` also prints for
+   `evict=lru` and for `evict=cost` how many entries would be removed, their size, and how long they would take to
+   compile again.
 
 `--old-versions` compares the versions, the native libraries and the namespace in an entry's key with those of the
 newest entry of the same platform. An entry with other ones counts as old. If hosts with different versions share a

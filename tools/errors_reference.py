@@ -13,13 +13,14 @@ _HEAD = """\
 
 This page lists the exceptions that a program can catch. Import them from `ejcache`, and the last two from
 `ejcache.autotune`. A traceback or `--json` may show an exception with another name. It is then a subclass of an
-exception on this page.
+exception on this page. [Settings](settings.md) explains the settings, and [tuned configurations](autotune.md) explains
+kernels, configurations and tuning keys.
 
 If the cache fails while JAX compiles or loads a program, ejcache counts the failure, logs it once, and lets JAX
 compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Without this flag, a
-call of a jitted function raises two kinds of these exceptions: `CompileForbiddenError`, and, while JAX traces a kernel
-with `@ejcache.autotuned`, exceptions of that kernel such as `ConfigurationMissingError`. The others come from ejcache's
-own functions and commands.
+call of a jitted function can raise only two kinds of these exceptions: `CompileForbiddenError`, and, while JAX traces a
+[tuned kernel](autotune.md), exceptions of that kernel such as `ConfigurationMissingError`. The others come from
+ejcache's own functions and commands.
 """
 
 

@@ -139,7 +139,7 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
 
     Attributes:
         program: the name of the program, such as `jit_train_step`.
-        sentence: the reason why the program is not in the cache, as `ejcache why` prints it.
+        sentence: the reason why the program was not loaded, as `ejcache why` prints it.
         caller: the line that called the program, such as `/home/me/serve.py:31 in main`; empty if it is unknown.
         where: the text `here`, or a text such as `on rank 3` if another process of the job forbids compiling.
         more: a sentence about what else the user can do, or an empty text.

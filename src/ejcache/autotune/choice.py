@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 class ConfigurationMissingError(EjcacheError, LookupError):
-    """A kernel without a tuned configuration was called, and the tuning policy `error` forbids the default one.
+    """A kernel was called that has no tuned configuration, and its default configuration may not be used.
+
+    Usually the setting `autotune_policy` is `error`, or the call is inside of `autotune.require()`.
 
     Attributes:
         key: the tuning key of the call, which by default has the shapes and data types of its arrays.
         nearest: the most similar tuning key that has a tuned configuration, or None.
-        reason: why ejcache did not measure the call, or an empty text.
+        reason: why ejcache did not measure the call or use its default configuration, or an empty text.
         differences: the parts in which `key` and `nearest` differ: the name of each part, with both values.
     """
 

@@ -1,10 +1,10 @@
-"""Collects what this process uses and counts of a shared cache, and writes it to a journal once a minute at most.
+"""Collects what this process uses and counts of a shared cache, and writes it to journals.
 
 A bucket records no access time, accepts about one write a second to one object, and network file systems have no
-reliable locks. So each process collects in memory what it uses and counts, and writes at most one small journal a
-minute, which nobody changes; the lines of its start record (`recorder`) go with it. A process that is killed loses its
-last minute. One that ends without a client for the storage, or cannot reach it, leaves what it has to the next process
-of its host (`unsent`).
+reliable locks. So each process collects in memory what it uses and counts, and writes a small journal once a minute
+and at its end, which nobody changes; the lines of its start record (`recorder`) go with it. A process that is killed
+loses its last minute. One that ends without a client for the storage, or cannot reach it, leaves what it has to the
+next process of its host (`unsent`).
 """
 
 from __future__ import annotations

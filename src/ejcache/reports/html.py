@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _WORDS: Final = {
     "hit": "a program that was loaded from the cache",
-    "miss": "a program that was not in the cache, so that XLA compiled it",
+    "miss": "a program that was not loaded from the cache, so that XLA compiled it",
     "lost": f"seconds {MEANINGS['lost']}",
     "net": "seconds of compiling that hits saved, less those for keys, waiting and failing storage; a start that finds "
     "nothing is below zero",
