@@ -16,7 +16,7 @@ from ejcache.jax_integration.own_failures import answer, note_compilation
 
 ERRORS = ("EMFILE", "ENFILE", "EIO", "ESTALE", "ENOSPC", "EACCES", "MemoryError")
 RESULTS = [[[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]], [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]
-PARTS = 71
+PARTS = 31
 """The tests take one of so many steps; another error with each, once and lasting."""
 
 
