@@ -1,4 +1,4 @@
-"""Describes what a call gets (`Choice`), each step of choosing it (`Event`), and that it gets nothing."""
+"""Defines the configuration a call gets (`Choice`), a step of choosing it (`Event`), and the error if there is none."""
 
 from __future__ import annotations
 

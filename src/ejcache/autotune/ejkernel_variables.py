@@ -1,4 +1,4 @@
-"""Reads variables of ejkernel that are not our settings: what a tuning logs and shows, labels of calls, and limits.
+"""Reads environment variables of ejkernel that are no settings of ours: what a tuning logs and shows, labels, limits.
 
 A value that a variable cannot have is ignored, and one warning says so.
 """

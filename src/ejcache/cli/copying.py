@@ -1,4 +1,4 @@
-"""Shares among the commands that copy entries: the plan, the target, and the report."""
+"""Holds what all commands that copy entries need: the source, the target and its recalls, the plan, and the report."""
 
 from __future__ import annotations
 

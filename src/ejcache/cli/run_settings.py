@@ -1,4 +1,4 @@
-"""Puts the options of `ejcache run`, `warm` and `advise` into the environment of the program, its report among them.
+"""Checks the options of `ejcache run` and `warm`, and puts them into the environment of the program.
 
 Most runs have no options, so `starting` imports this where a setting is given.
 """

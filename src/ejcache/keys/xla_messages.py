@@ -1,4 +1,4 @@
-"""Reads serialised messages of XLA, compile options and topologies, without fields that change no executable.
+"""Reads and edits serialised compile options and topologies of XLA, and removes fields that change no executable.
 
     CompileOptionsProto: 3 executable_build_options, 7 env_option_overrides
     ExecutableBuildOptionsProto: 3 debug_options

@@ -1,4 +1,4 @@
-"""Holds the entries that a listing of a cache has found, in columns.
+"""Holds the entries that a listing of a cache has found, and their uses, in columns.
 
 A maintenance pass runs beside a training program that needs its memory, and objects would take three times as much.
 """

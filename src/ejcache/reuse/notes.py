@@ -1,4 +1,4 @@
-"""Notes, for `ejcache why`, what reuse did with each function, and finds which part of a question changed."""
+"""Notes, for `ejcache why`, whether each function was reused or traced, and finds which of its inputs have changed."""
 
 from __future__ import annotations
 

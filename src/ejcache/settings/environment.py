@@ -1,7 +1,7 @@
 """Reads environment variables for the rest of the package, and sets those that child processes inherit.
 
-Settings are read by `settings.resolve`. A few variables are left of JAX, XLA and the operating system that describe the
-machine, and the whole environment where a cache key depends on it. Nothing outside this room touches `os.environ`.
+`settings.resolve` reads the settings. Others read a few variables of JAX, XLA and the operating system that describe
+the machine, and the whole environment where a cache key depends on it. Nothing outside this room touches `os.environ`.
 Child processes get what enables the cache in them, and with which settings.
 """
 

@@ -1,4 +1,4 @@
-"""Lowers candidates one after the other, compiles them in parallel, and runs them (`Trial`).
+"""Holds what is known of a candidate while it is measured (`Trial`); compiles candidates in parallel, and runs one.
 
 The caller may be tracing, and its mesh and tracers must not reach the candidates. The settings that decide how
 candidates compile, such as the matmul precision, must reach them.

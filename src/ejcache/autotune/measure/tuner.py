@@ -1,4 +1,4 @@
-"""`Tuner` measures configurations by running them.
+"""`Tuner` measures the configurations of a call by running them, and chooses one.
 
 It always times the execution of a compiled executable on concrete inputs, in a thread of its own. If the caller is
 being traced, nothing is added to the caller's program.

@@ -1,4 +1,4 @@
-"""`ejcache target`: saves, lists and compares devices that other processes have, for `ejcache warm --target`."""
+"""`ejcache target`: saves what a compiler must know of the devices here; lists, shows and compares what is saved."""
 
 from __future__ import annotations
 

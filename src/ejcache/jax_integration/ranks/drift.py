@@ -1,4 +1,4 @@
-"""Says what differs where the ranks of a job compile different programs as one.
+"""Logs what differs where the ranks of a job compile different programs, but should compile the same one.
 
 A constant that one host reads from its clock, a flag that a launcher forwards to one rank only, or another version of
 JAX makes ranks compile different programs that must run as one. The job may hang in a collective for hours, and nothing

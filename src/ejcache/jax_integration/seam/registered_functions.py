@@ -1,4 +1,4 @@
-"""Notes, while ejcache is enabled, the Python functions that a program registers with JAX to act when XLA compiles.
+"""Notes, while ejcache is enabled, which custom calls and passes a program registers with JAX to act when XLA compiles.
 
 The lowered module does not show what is registered. XLA keeps these registries in C++ and lists none of them. So the
 Python functions that fill them are replaced by ones that also note what is registered. Some things are known of what

@@ -1,4 +1,4 @@
-"""Tells XLA in compile options where its own caches are. A part of the seam."""
+"""Sets the compile options of XLA that say where its own caches are. A part of the seam."""
 
 from __future__ import annotations
 

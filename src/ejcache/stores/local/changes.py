@@ -1,4 +1,4 @@
-"""Notes each change to the files of a local store before it is made, since its order was last written.
+"""Notes in a file each change of a local store before it is made, until the database of the store (`order`) has it.
 
     changes := base LF line*
     base    := the number of the last change that the order had, as 20 digits
