@@ -23,6 +23,7 @@ from ejcache.jax_integration.executable_comparison import check
 from ejcache.jax_integration.executable_origins import forget_origin
 from ejcache.jax_integration.lowering.python_functions import UnkeyableError
 from ejcache.jax_integration.no_compile_blocks import (
+    Refusals,
     is_forbidden,
     refuse_if_forbidden,
     stores_only,
@@ -125,6 +126,10 @@ class MissedPrograms:
     @cached_property
     def _publisher(self) -> Publisher:
         return Publisher()
+
+    @cached_property
+    def _refusals(self) -> Refusals:
+        return Refusals(self._publisher)
 
     def is_surely_quick(self, compilation: Compilation) -> bool:
         """True if shared storage need not be asked for a program, because it surely compiles quickly, and may."""
@@ -289,7 +294,7 @@ class MissedPrograms:
         if is_forbidden() if ranks is None else ranks:
             where = "here" if not ranks or process_index() in ranks else f"on rank {ranks[0]}"
             never = Skip.CALLBACK if compilation.holds_callbacks else None
-            raise self._publisher.refusal(compilation, never, where)
+            raise self._refusals.error(compilation, never, where)
 
     def wants_check(self, compilation: Compilation, found: LoadedExecutable) -> bool:
         """True if this is the first hit of the key in this process, where `check_contents` is set.

@@ -13,7 +13,8 @@ import threading
 from typing import TYPE_CHECKING, Final, NoReturn, ParamSpec, TypeVar
 
 from ejcache.errors import CompileForbiddenError, UsageError
-from ejcache.history.causes import why_not_stored
+from ejcache.history.causes import why_not_found, why_not_stored
+from ejcache.history.why import cause_in
 from ejcache.jax_integration.compilation import asking_threads
 from ejcache.jax_integration.seam import key_parts
 from ejcache.jax_integration.seam import patch as seam
@@ -25,8 +26,11 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ejcache.cache.reasons import Skip
     from ejcache.jax_integration.compilation import Compilation
+    from ejcache.jax_integration.publishing import Publisher
     from ejcache.jax_integration.seam.patch import JaxCall
+    from ejcache.journal.line import ProgramRecord
 
 
 class AlreadyStoredError(Exception):
@@ -212,6 +216,45 @@ def refuse_if_forbidden(program: str, why: str) -> None:
     """
     if is_forbidden():
         raise CompileForbiddenError(program, f"{program} would be compiled: {why_not_stored(why)}", caller())
+
+
+class Refusals:
+    """Makes the errors of programs that have a key and may not be compiled. Safe to use from several threads.
+
+    Args:
+        publisher: counts and logs these misses.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._sentences: dict[str, str] = {}  # why each program would have been compiled, by its key
+
+    def error(self, compilation: Compilation, skip: Skip | None, where: str) -> CompileForbiddenError:
+        """Return the error for a compilation that is forbidden. It is counted as a miss, and logged the first time.
+
+        Args:
+            compilation: which missed.
+            skip: why this program is never stored, if that is so.
+            where: which ranks forbid it, in words.
+        """
+        name, key = compilation.name, compilation.text
+        self._publisher.count_refused(compilation)
+        if key not in self._sentences:
+            # A server may be asked for the same program again and again, and the reason may cost a listing.
+            record = self._publisher.log_refused(compilation)
+            self._sentences[key] = _why_compiled(compilation, record, skip)
+        return CompileForbiddenError(name, self._sentences[key], caller(), where, f"`ejcache why {name}` says more.")
+
+
+def _why_compiled(compilation: Compilation, record: ProgramRecord, skip: Skip | None) -> str:
+    """Return why a program would have been compiled, as a sentence."""
+    found = None
+    try:
+        found = cause_in(compilation.cache, record, compilation.settings) if skip is None else None
+    except Exception as exc:
+        compilation.report_failure("explain a miss", exc)
+    why = why_not_stored(skip) if skip else why_not_found(compilation.miss)
+    return found.text if found else f"{compilation.name} would be compiled: {why}"
 
 
 def _refuse_unasked(program: str) -> None:

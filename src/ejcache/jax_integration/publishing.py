@@ -1,4 +1,4 @@
-"""Stores what was compiled, if no minimum and no setting forbids it, and records the miss.
+"""Stores what was compiled, unless it compiled too quickly or a setting forbids it, and logs the miss.
 
 `program_details` collects what `ejcache why` compares besides the key.
 """
@@ -18,8 +18,7 @@ from ejcache import entry
 from ejcache.cache.reasons import Skip
 from ejcache.cache.stats import count_miss, count_skip
 from ejcache.cache.writing import EntryWriter, WriteResult
-from ejcache.errors import CompileForbiddenError
-from ejcache.history.causes import why_not_found, why_not_stored
+from ejcache.history.causes import why_not_stored
 from ejcache.history.host_log import record_miss, remember_program
 from ejcache.history.program_text import rename_arguments
 from ejcache.history.why import cause_in
@@ -54,7 +53,6 @@ class Publisher:
     """Stores what was compiled. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._refused: dict[str, str] = {}  # why each program that was refused would have been compiled, by its key
         self._scheduler = Scheduler(threads=1, name="ejcache-publisher")
 
     def publish(
@@ -117,30 +115,16 @@ class Publisher:
         record = _record(compilation, outcome=reason, seconds=compile_seconds)
         _log(compilation.cache, compilation.settings, record, compilation, compilation.seconds)
 
-    def refusal(self, compilation: Compilation, skip: Skip | None, where: str) -> Exception:
-        """Return the error for a compilation that is forbidden. It is counted as a miss, and logged the first time.
+    def count_refused(self, compilation: Compilation) -> None:
+        """Count a miss that is not compiled, because that is forbidden."""
+        count_miss(compilation.cache, compilation.miss)
+        count_skip(compilation.cache, Skip.FORBIDDEN)
 
-        Args:
-            compilation: which missed.
-            skip: why this program is never stored, if that is so.
-            where: which ranks forbid it, in words.
-        """
-        cache, settings, name, key = compilation.cache, compilation.settings, compilation.name, compilation.text
-        count_miss(cache, compilation.miss)
-        count_skip(cache, Skip.FORBIDDEN)
-        if key not in self._refused:
-            # A server may be asked for the same program again and again, and the reason may cost a listing.
-            record = _record(compilation, reason=compilation.miss, outcome=Skip.FORBIDDEN)
-            _log(cache, settings, record, compilation, compilation.seconds)
-            found = None
-            try:
-                found = cause_in(cache, record, settings) if skip is None else None
-            except Exception as exc:
-                compilation.report_failure("explain a miss", exc)
-            why = why_not_stored(skip) if skip else why_not_found(compilation.miss)
-            self._refused[key] = found.text if found else f"{name} would be compiled: {why}"
-        more = f"`ejcache why {name}` says more."
-        return CompileForbiddenError(name, self._refused[key], caller(), where, more)
+    def log_refused(self, compilation: Compilation) -> ProgramRecord:
+        """Log a miss that is not compiled, because that is forbidden; return what is logged."""
+        record = _record(compilation, reason=compilation.miss, outcome=Skip.FORBIDDEN)
+        _log(compilation.cache, compilation.settings, record, compilation, compilation.seconds)
+        return record
 
     def log_without_key(
         self, cache: CachePolicy, settings: Settings, name: str, reason: Skip, seconds: Mapping[str, float]

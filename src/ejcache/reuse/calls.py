@@ -41,10 +41,11 @@ from ejcache.reuse.records import (
     write_record,
 )
 from ejcache.reuse.result_trees import TreeCodec
-from ejcache.reuse.start import checks_one_in, is_drawn, machine, number
+from ejcache.reuse.start import checks_one_in, is_drawn, machine
 from ejcache.reuse.votes import vote_on
 from ejcache.reuse.warned import warnings_so_far
 from ejcache.reuse.word import Word
+from ejcache.settings.environment import environment_number
 from ejcache.util.locks import ForkLock
 from ejcache.util.log import warn_once
 from ejcache.util.threads import submit
@@ -307,7 +308,8 @@ class ReusingCalls:
         off, record = (read_record(key, policy, settings) for key in (question.off_key, question.key))
         if isinstance(off, TurnedOff):
             return off.off
-        self._is_slow |= isinstance(record, ReuseRecord) or seconds >= number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS)
+        floor = environment_number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS)
+        self._is_slow |= isinstance(record, ReuseRecord) or seconds >= floor
         if not self._is_slow:
             self._say(question, "plain", f"to trace it takes less than {_QUICK_SECONDS} s")
             return ""

@@ -1,4 +1,4 @@
-"""Describes this start: what its programs depend on, and whether it traces all of them and compares.
+"""Describes this start: its devices and versions, and whether it traces everything to check what is stored.
 
 One start in twenty traces everything that it could reuse, and compares it with what is stored.
 """
@@ -15,18 +15,10 @@ import jax
 import jaxlib
 
 from ejcache.jax_integration.lowering.key import KEY_FORMAT
-from ejcache.settings.environment import environment_variable
+from ejcache.settings.environment import environment_number
 
 _CHECK_ONE_IN: Final = 20
 """One start in so many traces although it could reuse, and compares."""
-
-
-def number(variable: str, default: float) -> float:
-    """Read a number from a variable of ours that stands in for a constant."""
-    try:
-        return float(environment_variable(variable) or default)
-    except ValueError:
-        return default
 
 
 @functools.cache
@@ -39,7 +31,7 @@ def is_drawn() -> bool:
 
 def checks_one_in() -> int:
     """Return in how many starts one compares; 0 for never."""
-    return int(number("EJCACHE_REUSE_CHECK_ONE_IN", _CHECK_ONE_IN))
+    return int(environment_number("EJCACHE_REUSE_CHECK_ONE_IN", _CHECK_ONE_IN))
 
 
 def machine(backend: Any) -> list[Any]:

@@ -27,6 +27,14 @@ def environment_variable(name: str) -> str | None:
     return os.environ.get(name)
 
 
+def environment_number(name: str, default: float) -> float:
+    """Return the number in one of our variables as it is now, or `default` if it is not set or holds no number."""
+    try:
+        return float(environment_variable(name) or default)
+    except ValueError:
+        return default
+
+
 def all_variables() -> Mapping[str, str]:
     """Return the whole environment, for cache keys: `compile_variables` picks what changes compiled code."""
     return os.environ

@@ -1,4 +1,4 @@
-"""Finds out whether hosts share a directory, by its file system and by two names that may be in it.
+"""Says whether a directory is on a network file system, or holds a cache that hosts share.
 
 SQLite relies on the file system's locks and on memory that all users of its write-ahead log map. Neither works between
 machines: on a network file system each host would believe that it alone writes (sqlite.org/wal.html, section 1).

@@ -1,4 +1,4 @@
-"""Decides about a directory, at its root: who may read and write what ejcache keeps there, or that it is not used.
+"""Decides whether ejcache may use a directory, and who else may read and write what it keeps there.
 
 A directory that is used is of one of three kinds, and everything below its root is of the same kind:
 
@@ -42,12 +42,11 @@ from ejcache.util.files import (
     make_below,
     make_private,
     make_with_mode,
-    missing_directories,
     read_regular,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 PRIVATE: Final = 0o700
 SHARED: Final = {"none": PRIVATE, "readers": 0o755, "group": 0o2770, "everybody": 0o777}
@@ -373,92 +372,3 @@ def why_replaceable(path: str | os.PathLike[str]) -> str:
             return f"any user can rename what is in {part} (mode {stat.S_IMODE(mode):04o}) and put code in its place"
         part, below = os.path.dirname(part), part
     return ""
-
-
-def share(root: Path, how: str) -> int:
-    """Give what ejcache has below `root` the permissions of a cache that is shared with those, and the root's group.
-
-    What ejcache makes there later follows. Directories of the user's own at the root are left alone, and so are the
-    quarantined copies, which stay private.
-
-    Args:
-        root: of a cache; it is made if it does not exist, in directories that everybody can pass through.
-        how: a key of `SHARED`.
-
-    Returns:
-        How many files and directories of other users could not be changed.
-
-    Raises:
-        OSError: the root itself cannot be made or changed, and has to be.
-    """
-    mode, failed = SHARED[how], 0
-    for above in missing_directories(root.parent):
-        above.mkdir(mode=0o755, exist_ok=True)
-        above.chmod(PRIVATE if how == "none" else 0o755)
-    Access(root).make()
-    about = root.stat()
-    gid = about.st_gid
-    if os.geteuid() in (about.st_uid, 0) or not _is_open(about.st_mode, how):
-        os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
-    Access(root).make("v1")
-    for top in OURS:
-        for folder, _, names in os.walk(root / top, onerror=None):
-            failed += not _give(Path(folder), mode, gid)
-            for name in () if Path(folder).name == "quarantine" else names:
-                # Who can change the policy decides whom its readers trust.
-                writable = 0o644 if f"{top}/{name}" == POLICY else 0o666
-                failed += not _give(Path(folder, name), mode & writable | 0o600, gid)
-    return failed
-
-
-def _is_open(root_mode: int, how: str) -> bool:
-    """True if the root need not be changed. That of another user may be open to more than those; its owner decides."""
-    needed = 0 if how == "none" else SHARED[how] & 0o777
-    return root_mode & needed == needed
-
-
-@contextlib.contextmanager
-def undone_on_failure(root: Path) -> Iterator[None]:
-    """Give `root` its permissions back, and remove the directories that were made for it, if the block fails."""
-    mode = stat.S_IMODE(root.stat().st_mode) if root.is_dir() else None
-    parents = reversed([*missing_directories(root.parent)])
-    made = [path for path in (root / "v1", root, *parents) if not path.exists()]
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError):
-            if mode is not None:
-                os.chmod(root, mode)  # noqa: PTH101 (follows a link to the root)
-        for path in made:
-            with contextlib.suppress(OSError):  # it was not made
-                path.rmdir()
-        raise
-
-
-def why_out_of_reach(root: Path) -> str:
-    """Return why others cannot use a root that is shared with them, as a sentence; "" if they can reach it."""
-    real = Path(os.path.realpath(root))
-    for part in real.parents:
-        about = part.stat()
-        if not about.st_mode & (stat.S_IXOTH | stat.S_IXGRP):
-            return f"{part} is closed to others (mode {stat.S_IMODE(about.st_mode):04o}), and {root} is below it"
-    return ""
-
-
-def _give(path: Path, mode: int, gid: int | None) -> bool:
-    """Give a file or directory of this user these permissions and this group; False if it cannot be changed."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return path.is_symlink()
-    try:
-        about = os.fstat(fd)
-        if gid is not None and about.st_gid != gid:
-            with contextlib.suppress(OSError):  # of a group that this user is not in
-                os.fchown(fd, -1, gid)
-        os.fchmod(fd, inherited_mode(mode) if stat.S_ISDIR(about.st_mode) else mode)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-    return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -45,3 +46,15 @@ def distributions_in(directory: str) -> Iterator[InstalledDistribution]:
                 # Old installers leave a hyphen in a name, and none is in a version.
                 name, _, version = metadata.removesuffix(_METADATA).rpartition("-")
                 yield InstalledDistribution(normalised_name(name or version), version if name else "", metadata)
+
+
+def installed_packages(beginnings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield name and version of each installed distribution whose name begins with one of these.
+
+    Args:
+        beginnings: of names, in small letters and with hyphens.
+    """
+    for place in dict.fromkeys(sys.path):
+        for each in distributions_in(place or "."):
+            if each.name.startswith(beginnings):
+                yield each.name, each.version

@@ -15,7 +15,7 @@ from ejcache.cli.completion import settings_beginning
 from ejcache.cli.options import Dir, Json, Replace, argument, examples, option, warn_of_bytes
 from ejcache.errors import EntryError, SettingError, StoreError, UsageError
 from ejcache.maintenance.recalls import recalls_in_words
-from ejcache.maintenance.sharing import share_directory
+from ejcache.maintenance.sharing import share_directory, why_out_of_reach
 from ejcache.maintenance.stored_policy import (
     LIMITS,
     change_policy,
@@ -35,7 +35,7 @@ from ejcache.stores.local.layout import Layout
 from ejcache.stores.location import Location, display_value
 from ejcache.stores.opening import open_bucket
 from ejcache.stores.sharing_detection import detect_shared_storage
-from ejcache.util.directory_access import SHARED, audience_of, refusal, why_out_of_reach
+from ejcache.util.directory_access import SHARED, audience_of, refusal
 from ejcache.util.units import format_age, format_size
 from ejcache.util.writer import user_and_host
 

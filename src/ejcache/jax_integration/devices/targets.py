@@ -26,7 +26,6 @@ from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.lowering.host_cpu import cpu_identity
 from ejcache.jax_integration.lowering.key import absent_hosts, device_components, environment_components
 from ejcache.jax_integration.lowering.native_libraries import native_libraries
-from ejcache.jax_integration.lowering.plugins import installed_packages
 from ejcache.jax_integration.ranks.agreement import RankAgreement
 from ejcache.jax_integration.seam import topologies
 from ejcache.jax_integration.seam.coordination_service import coordination_client
@@ -34,6 +33,7 @@ from ejcache.jax_integration.seam.key_parts import jaxlib_version, topology_byte
 from ejcache.keys.accelerators import GPU, canonical_gpu_topology
 from ejcache.keys.xla_messages import Field, edit, join, split
 from ejcache.stores.documents import check_path, open_documents
+from ejcache.util.dist_info import installed_packages
 from ejcache.util.log import log
 
 if TYPE_CHECKING:

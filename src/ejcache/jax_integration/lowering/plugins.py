@@ -1,4 +1,4 @@
-"""Finds the plug-ins of JAX that are installed: their directories, libraries, compilers, and if one finds a device.
+"""Finds the installed plug-ins of JAX: their directories, libraries and compilers, and whether one finds a device here.
 
 Nothing here imports JAX, which takes seconds: a command asks, too, what this host can load.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import pkgutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ejcache.settings.environment import environment_variable
-from ejcache.util.dist_info import distributions_in
+from ejcache.util.dist_info import installed_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 PLUGINS: Final = (
     "jax_cuda12_plugin",
@@ -103,18 +102,6 @@ def compiler_versions(platform: str) -> list[str]:
     families = set(_COMPILERS) if _families(platform) == {""} else _families(platform)
     beginnings = tuple(beginning for family in families for beginning in _COMPILERS[family])
     return sorted({f"{name}=={version}" for name, version in installed_packages(beginnings)}) if beginnings else []
-
-
-def installed_packages(beginnings: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield name and version of each installed distribution whose name begins with one of these.
-
-    Args:
-        beginnings: of names, in small letters and with hyphens.
-    """
-    for place in dict.fromkeys(sys.path):
-        for each in distributions_in(place or "."):
-            if each.name.startswith(beginnings):
-                yield each.name, each.version
 
 
 def finds_nothing(plugin: str) -> bool:

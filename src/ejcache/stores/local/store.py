@@ -387,15 +387,13 @@ class LocalStore(Store):
         odd = [f"{name!r} is no entry's name" for name in odd_names]
         if self.read_only:
             return odd
-        from ejcache.stores.local.writing import check_sum  # the door to a put
-
         for name in odd_names if fix else ():
             with contextlib.suppress(OSError):
                 self._layout.remove(name)
         drift = 0
         if os.path.isdir(self._layout.local):
             with self._explained():
-                drift = check_sum(self._order, fix=fix)
+                drift = _check_sum(self._order, fix=fix)
         return odd + ([f"the stored sum of sizes is wrong by {drift} bytes"] if drift else [])
 
     def overhead(self, number: int) -> int:
@@ -451,3 +449,21 @@ class LocalStore(Store):
             self._open()
         if self._is_closed_to_us:
             raise StoreReadOnlyError(f"{self.url} cannot be written by this user")
+
+
+def _count_all(order: EvictionOrder) -> None:
+    """Count all files that are not counted yet, in many transactions."""
+    while not order.change(lambda change: change.state.is_complete or change.count_share().is_complete):
+        pass
+
+
+def _check_sum(order: EvictionOrder, *, fix: bool) -> int:
+    """Return by how many bytes the sum is wrong; with `fix`, make the order anew."""
+    from ejcache.stores.local.writing import remove_by_hand  # the door to a put
+
+    _count_all(order)
+    drift = order.change(lambda change: change.state.total - sum(about.st_size for _, about in change.layout.walk()))
+    if fix and drift:
+        remove_by_hand(order, ())
+        _count_all(order)
+    return drift

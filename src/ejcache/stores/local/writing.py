@@ -190,19 +190,3 @@ def make_room(order: EvictionOrder, size: int) -> None:
     for pair in PAIRS:  # an empty directory takes a file's room
         with contextlib.suppress(OSError):
             Path(layout.local, pair).rmdir()
-
-
-def count_all(order: EvictionOrder) -> None:
-    """Count all files that are not counted yet, in many transactions."""
-    while not order.change(lambda change: change.state.is_complete or change.count_share().is_complete):
-        pass
-
-
-def check_sum(order: EvictionOrder, *, fix: bool) -> int:
-    """Return by how many bytes the sum is wrong; with `fix`, make the order anew."""
-    count_all(order)
-    drift = order.change(lambda change: change.state.total - sum(about.st_size for _, about in change.layout.walk()))
-    if fix and drift:
-        remove_by_hand(order, ())
-        count_all(order)
-    return drift

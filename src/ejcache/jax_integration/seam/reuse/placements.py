@@ -160,11 +160,6 @@ class DevicePlaces:
         )
 
 
-def is_unspecified(value: Any) -> bool:
-    """Return true for the value that JAX has where no sharding was given."""
-    return isinstance(value, sharding_impls.UnspecifiedValue)
-
-
 def dtype_text(dtype: Any) -> str:
     """Return the name of a type of elements.
 
