@@ -37,8 +37,8 @@ Commands print results to stdout, and messages and progress bars to stderr. If s
 print a tab between the cells of a table. The environment variables `NO_COLOR` and `FORCE_COLOR` turn colours off and
 on. `ejcache help COMMAND` prints the help of a command.
 
-KEY is a cache key, the beginning of a cache key as `ejcache ls` prints it (at least six characters of its digest), or
-the name of a function. The function `train` is found by the names `train` and `jit_train`.
+KEY is a cache key, the beginning of one, or the name of a function. KEY can also be the text in the column `key` of
+`ejcache ls`, or at least its first six characters. The function `train` is found by the names `train` and `jit_train`.
 
 | exit status | meaning |
 |---|---|
@@ -47,10 +47,11 @@ the name of a function. The function `train` is found by the names `train` and `
 | 3 | `push --if-changed` has written nothing, because the file has everything |
 | 2 | bad usage: an unknown option, a value that an option or setting cannot have, a URL that cannot name a cache |
 
-`ejcache run` exits with the status of the program. If a signal killed the program, `ejcache run` dies of the same
-signal. To print a report at the end, `ejcache run` starts the program as a child process, and sends the signals that it
-gets to the program. On Linux, the program is killed if `ejcache run` is killed. With `--quiet`, `ejcache run` prints no
-report, and its process becomes the program.
+`ejcache run` exits with the status of the program. With `--compare`, it exits with 1 if the program succeeded and the
+comparison found a fault of the cache. If a signal killed the program, `ejcache run` dies of the same signal. To print a
+report at the end, `ejcache run` starts the program as a child process, and sends the signals that it gets to the
+program. On Linux, the program is killed if `ejcache run` is killed. With `--quiet`, `ejcache run` prints no report, and
+its process becomes the program.
 
 Sizes are `500000`, `10GB` (decimal) or `10GiB` (binary); ages are `90s`, `15m`, `36h` or `14d`.
 
@@ -79,7 +80,8 @@ whose names match. Entries of JAX's own cache in the same directory or bucket do
 
 `--old-versions` compares the versions, the native libraries and the namespace in an entry's key with those of the
 newest entry of the same platform. An entry with other ones counts as old. If hosts with different versions share a
-cache, `--old-versions` therefore removes the entries of all versions except those of the newest entry.
+cache, `--old-versions` therefore removes, for each platform, the entries of all versions except those of the newest
+entry.
 
 `--all` removes every entry. With KEY, it removes the entries that KEY names. `--all` cannot be combined with another
 option that selects entries.

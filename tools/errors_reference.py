@@ -12,9 +12,10 @@ _HEAD = """\
 # Exceptions
 
 This page lists the exceptions that a program can catch. Import them from `ejcache`, and the last two from
-`ejcache.autotune`. A traceback or `--json` may show an exception with another name. It is then a subclass of an
-exception on this page. [Settings](settings.md) explains the settings, and [tuned configurations](autotune.md) explains
-kernels, configurations and tuning keys.
+`ejcache.autotune`. ejcache also has exceptions with other names, and each of them that a program can catch is a
+subclass of an exception on this page. Errors that ejcache did not expect keep Python's names, such as `OSError`, also
+as `kind` in the output of `--json`. [Settings](settings.md) explains the settings, and [tuned
+configurations](autotune.md) explains kernels, configurations and tuning keys.
 
 If the cache fails while JAX compiles or loads a program, ejcache counts the failure, logs it once, and lets JAX
 compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Without this flag, a

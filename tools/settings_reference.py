@@ -30,8 +30,14 @@ If several places set the same setting, the first of these places counts:
 5. the host's configuration file, `/etc/ejcache/config.toml`
 6. the default
 
-There is one exception to this order. `ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and
-`xla_caches="all"`. It comes before the command line and all other variables, and after calls in the program.
+There are two exceptions to this order. First, what is stored with a cache overrules all of these places.
+`ejcache config set --dir URL` stores limits with a cache that hosts share (`max_size`, `max_entries`, `older_than`,
+`unused_for`) and the order of eviction (`evict`). If at least one limit is stored, jobs delete entries of this cache
+only by the stored limits. The `max_size` of a job then only keeps the job from storing a larger entry. `enabled=false`
+can be stored with any cache, and turns it off for all jobs: [commands for both](shared.md#its-size).
+
+Second, `ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and `xla_caches="all"`. It comes
+before the command line and all other variables, and after calls in the program.
 
 Of all variables, only `EJCACHE` enables the cache. If `enabled` is false or `max_size` is 0, nothing is cached,
 whatever the other settings say.
