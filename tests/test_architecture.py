@@ -62,7 +62,7 @@ INNER_LEVELS = {
         "descriptions": 5,
         "fingerprint": 6,
         "choice": 5,
-        "policies": 5,
+        "tuning_blocks": 5,
         "calls_ahead": 8,
         "measuring_lock": 8,
         "call_documents": 6,

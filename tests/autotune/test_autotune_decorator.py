@@ -41,9 +41,9 @@ from ejcache.autotune.chooser import chooser_for
 from ejcache.autotune.descriptions import Describer, code_digest
 from ejcache.autotune.fingerprint import fingerprint
 from ejcache.autotune.operation import BoundCall
-from ejcache.autotune.policies import current_policy
 from ejcache.autotune.recording import note
 from ejcache.autotune.records.record import Record, encode_record, pinned
+from ejcache.autotune.tuning_blocks import current_policy
 from ejcache.bucket.breaker import CircuitBreaker
 from ejcache.errors import StoreUnavailableError, UsageError
 from ejcache.stores.documents import Documents

@@ -16,10 +16,10 @@ from ejcache.autotune.choice import Choice, ConfigurationMissingError
 from ejcache.autotune.chooser import Chooser
 from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.pod import POD, DisagreementError, PodAgreement
-from ejcache.autotune.policies import TuningPolicy
 from ejcache.autotune.records.json_values import ConfigurationError
 from ejcache.autotune.records.record import Source
 from ejcache.autotune.records.store import AutotuneStore
+from ejcache.autotune.tuning_blocks import TuningPolicy
 from ejcache.errors import StoreUnavailableError
 
 

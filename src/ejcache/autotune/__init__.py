@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ejcache.autotune.measure.space import Space, powers_of_two
     from ejcache.autotune.measure.tuner import Tuner
     from ejcache.autotune.operation import Autotuned, Implementation, autotuned, implementations
-    from ejcache.autotune.policies import TuningPolicy, forward_only, overlay, policy_override, require
     from ejcache.autotune.progress import show_progress
     from ejcache.autotune.recording import record
     from ejcache.autotune.records.json_values import ConfigurationError
     from ejcache.autotune.records.record import Candidate, Record, Source, Timing
     from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found, default_store, set_default_store
+    from ejcache.autotune.tuning_blocks import TuningPolicy, forward_only, overlay, policy_override, require
     from ejcache.autotune.tuning_in_advance import TunedCall, tune
 
 __all__ = [
@@ -63,7 +63,7 @@ __all__ = [
 _MODULES: Final = {
     "choice": ("Choice", "ConfigurationMissingError", "Event"),
     "chooser": ("Chooser", "chooser_for", "default_chooser"),
-    "policies": ("TuningPolicy", "forward_only", "overlay", "policy_override", "require"),
+    "tuning_blocks": ("TuningPolicy", "forward_only", "overlay", "policy_override", "require"),
     "progress": ("show_progress",),
     "measure.tuner": ("Tuner",),
     "operation": ("Autotuned", "Implementation", "autotuned", "implementations"),

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from ejcache.autotune.measure.space import CallSpace
     from ejcache.autotune.measure.tuner import Tuner
-    from ejcache.autotune.policies import TuningPolicy
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.store import AutotuneStore, Found
+    from ejcache.autotune.tuning_blocks import TuningPolicy
     from ejcache.jax_integration.seam.autotune.tracing import MappedAxis
 
 

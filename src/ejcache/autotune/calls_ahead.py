@@ -7,7 +7,7 @@ import itertools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final
 
-from ejcache.autotune.policies import traced_apart
+from ejcache.autotune.tuning_blocks import traced_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

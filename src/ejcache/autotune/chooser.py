@@ -26,12 +26,12 @@ from ejcache.autotune.choice import Choice, ConfigurationMissingError, Event
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.measuring_lock import one_of_a_host
 from ejcache.autotune.pod import POD, PodAgreement
-from ejcache.autotune.policies import current_policy, overlaid
 from ejcache.autotune.recording import note, recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
 from ejcache.autotune.records.record import CODE, Record, Source
 from ejcache.autotune.records.record_key import differences
 from ejcache.autotune.records.store import default_store
+from ejcache.autotune.tuning_blocks import current_policy, overlaid
 from ejcache.errors import EjcacheError
 from ejcache.jax_integration.no_compile_blocks import is_forbidden, refuse_tuning
 from ejcache.jax_integration.seam.autotune import tracing
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ejcache.autotune.call import Call
-    from ejcache.autotune.policies import TuningPolicy
     from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore, Found
+    from ejcache.autotune.tuning_blocks import TuningPolicy
 
     _ChoiceSource = Callable[["_Asked"], Choice | None]
 

@@ -26,11 +26,11 @@ from ejcache.autotune.measure.output_comparison import check_setting
 from ejcache.autotune.measure.space import Space
 from ejcache.autotune.measure.trial import error_line
 from ejcache.autotune.measure.tuner import Tuner
-from ejcache.autotune.policies import altered, current_policy
 from ejcache.autotune.recording import recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, json_or_repr, to_json
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, Status
 from ejcache.autotune.records.record_key import RecordKey
+from ejcache.autotune.tuning_blocks import altered, current_policy
 from ejcache.autotune.value_kinds import module_name
 from ejcache.errors import UsageError
 from ejcache.jax_integration.seam.autotune.tracing import traces_nothing, watch_shape_evaluation
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from ejcache.autotune.chooser import Chooser
     from ejcache.autotune.measure.output_comparison import Check
     from ejcache.autotune.measure.space import CallSpace
-    from ejcache.autotune.policies import TuningPolicy
     from ejcache.autotune.records.record import Record
     from ejcache.autotune.records.record_key import RecordKey
     from ejcache.autotune.records.store import AutotuneStore
+    from ejcache.autotune.tuning_blocks import TuningPolicy
 
     Configs = Sequence[Any] | Callable[..., Sequence[Any]] | Space
 

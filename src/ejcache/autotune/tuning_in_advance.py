@@ -17,9 +17,9 @@ from ejcache.autotune.ejkernel.chain import InvocationCall
 from ejcache.autotune.ejkernel.install import install
 from ejcache.autotune.measure.inputs import split_arguments
 from ejcache.autotune.operation import Autotuned
-from ejcache.autotune.policies import forward_only
 from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Source
+from ejcache.autotune.tuning_blocks import forward_only
 from ejcache.errors import EntryError, UsageError
 
 if TYPE_CHECKING:

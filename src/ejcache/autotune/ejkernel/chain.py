@@ -23,10 +23,10 @@ from ejcache.autotune.ejkernel_variables import LIMITS
 from ejcache.autotune.log import warn_once
 from ejcache.autotune.measure.spanning import refuse_spanning
 from ejcache.autotune.measure.tuner import Tuner
-from ejcache.autotune.policies import TuningPolicy, current_policy
 from ejcache.autotune.records.json_values import from_json
 from ejcache.autotune.records.record import Record, Source
 from ejcache.autotune.records.store import Found
+from ejcache.autotune.tuning_blocks import TuningPolicy, current_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

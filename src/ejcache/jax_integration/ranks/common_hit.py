@@ -20,7 +20,7 @@ from ejcache.jax_integration.compilation import LoadedExecutable
 from ejcache.jax_integration.lowering.key import short_digest
 from ejcache.jax_integration.no_compile_blocks import is_forbidden
 from ejcache.jax_integration.ranks.agreement import agreement_of_job
-from ejcache.jax_integration.ranks.drift import log_difference
+from ejcache.jax_integration.ranks.different_programs import log_difference
 from ejcache.jax_integration.seam.job import processes_of_job
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ejcache.jax_integration.ranks.agreement import RankAgreement
 
 _PROGRAM: Final = "program"
-_DRIFT_PATIENCE: Final = 1.0
+_PATIENCE: Final = 1.0
 """Seconds that a rank waits for the program of the other, which publishes it at the same moment."""
 _MOST_CHARACTERS: Final = 500_000
 """The coordination service holds what ranks publish in memory."""
@@ -51,7 +51,7 @@ def log_difference(
     if agreement.rank in pair:
         agreement.publish(topic, _PROGRAM, mine)
     other = pair[1] if compilation.text == lowest_key else pair[0]
-    theirs = agreement.published_by(other, topic, _PROGRAM, timeout=_DRIFT_PATIENCE)
+    theirs = agreement.published_by(other, topic, _PROGRAM, timeout=_PATIENCE)
     what = "their keys differ" if theirs is None else _sentences(mine, theirs, key.text, f"rank {other}")
     warn_once(
         ("ranks differ", key.name),
