@@ -35,7 +35,7 @@ DOORS: dict[str, set[str]] = {
     "a put": {"stores/local/store.py"},
     "a report": {"cli/starting.py", "jax_integration/activate.py"},
     "a run": {"cli/entry.py"},
-    "a stored policy": {"cache/policy.py", "cache/policy_watch.py"},
+    "a stored policy": {"cache/reading.py", "cache/policy_watch.py"},
     "accelerators": {"jax_integration/lowering/key.py", "keys/environment_variables.py"},
     "completion": {"cli/completion.py"},
     "configuration files": {"settings/resolve.py"},

@@ -12,7 +12,7 @@ from store_faults import FaultStore
 from ejcache import entry
 from ejcache.bucket.breaker import breaker_for
 from ejcache.cache.compilation_cache import CompilationCache
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.cache.reasons import Miss
 from ejcache.cache.stats import stats_of_process
 from ejcache.errors import StoreUnavailableError, UsageError
@@ -23,7 +23,7 @@ from ejcache.stores.tiered.store import TieredStore
 
 
 def cache_of(url, open_store):
-    return CompilationCache(CachePolicy(url, open_store=open_store))
+    return CompilationCache(CacheReader(url, open_store=open_store))
 
 
 @pytest.fixture
@@ -128,17 +128,17 @@ def test_damage_in_a_read_only_store_counts_once(tmp_path, caplog):
     """It cannot be taken out of use, so that looking again would only meet it again, and nobody says it is replaced."""
     with LocalStore(tmp_path) as store:
         store.put("k", flipped(entry.encode(entry.Header(key="k"), bytes(100)), -320))
-    policy = CachePolicy(str(tmp_path), open_store=lambda: LocalStore(tmp_path, read_only=True))
-    with closing(policy):
-        assert policy.read("k", resolve()) is Miss.CORRUPT
-        assert stats_of_process(policy).corrupt == 1
+    reader = CacheReader(str(tmp_path), open_store=lambda: LocalStore(tmp_path, read_only=True))
+    with closing(reader):
+        assert reader.read("k", resolve()) is Miss.CORRUPT
+        assert stats_of_process(reader).corrupt == 1
     assert f"a damaged entry in {tmp_path} is not used: k" in caplog.text
 
 
 def test_a_cache_that_is_switched_off_says_so():
     """Its miss has a reason of its own: whether there is an entry is not known."""
     off = resolve(calls={"enabled": False})
-    cache = CompilationCache(CachePolicy("memory://", open_store=MemoryStore), settings=lambda: off)
+    cache = CompilationCache(CacheReader("memory://", open_store=MemoryStore), settings=lambda: off)
     assert cache.get("k") is None
     assert cache.stats().misses_by_reason == {"disabled": 1}
 

@@ -33,13 +33,13 @@ WORKER = """
     import json, sys, threading, time, uuid
     from ejcache import entry
     from ejcache.cache.opening import open_cache
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.cache.writing import EntryWriter
     from ejcache.settings.resolve import resolve
 
     url, rounds = sys.argv[1], int(sys.argv[2])
     settings = resolve(calls={"dir": url, "min_compile_seconds": 0.0})
-    policy = CachePolicy(url, open_store=lambda: open_cache(url, settings))
+    policy = CacheReader(url, open_store=lambda: open_cache(url, settings))
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     keys = ["jit_%d-cpu-plain-%064x" % (n, n) for n in range(6)]

@@ -22,7 +22,7 @@ from ejcache.bucket.client_bucket import ClientBucket
 from ejcache.bucket.object_names import entry_name
 from ejcache.cache import shared_policy_watch
 from ejcache.cache.opening import open_cache
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.cache.reasons import Miss
 from ejcache.cache.writing import EntryWriter
 from ejcache.maintenance.stored_policy import POLICY
@@ -57,11 +57,11 @@ class Fleet:
     def start(self, host):
         self.monkeypatch.setenv("EJCACHE_LOCAL_DIR", str(self.path / host))
         settings = resolve(calls={"dir": self.url, "min_compile_seconds": 0.0})
-        policy = CachePolicy(self.url, open_store=lambda: open_cache(self.url, settings))
-        assert policy.opened(settings, awaits_policy=False) is not None
-        policy.is_off()  # waits for the answer, as a first lookup does
-        self.opened.append(policy)
-        return policy, settings
+        reader = CacheReader(self.url, open_store=lambda: open_cache(self.url, settings))
+        assert reader.opened(settings, awaits_policy=False) is not None
+        reader.is_off()  # waits for the answer, as a first lookup does
+        self.opened.append(reader)
+        return reader, settings
 
     def minute_passes(self):
         with self.monkeypatch.context() as later:

@@ -13,8 +13,8 @@ from ejcache import entry
 from ejcache.cache import policy_watch, shared_policy_watch
 from ejcache.cache.former_copies import FormerCopies
 from ejcache.cache.opening import open_cache
-from ejcache.cache.policy import CachePolicy
 from ejcache.cache.policy_watch import FRESH_SECONDS, PolicyWatch, Reading
+from ejcache.cache.reading import CacheReader
 from ejcache.cache.reasons import Miss, Skip
 from ejcache.cache.shared_policy_watch import SharedPolicyWatch
 from ejcache.cache.writing import EntryWriter
@@ -273,7 +273,7 @@ def test_where_nothing_can_be_noted_a_process_asks_for_itself(host, tmp_path):
 
 def policy_at(url):
     settings = resolve(calls={"dir": url, "min_compile_seconds": 0.0})
-    return CachePolicy(url, open_store=lambda: open_cache(url, settings)), settings
+    return CacheReader(url, open_store=lambda: open_cache(url, settings)), settings
 
 
 @pytest.mark.parametrize("where", ["directory", "bucket"])

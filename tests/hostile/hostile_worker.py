@@ -24,7 +24,7 @@ from cli_helpers import ejcache, key_text
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.errors import EjcacheError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
@@ -92,15 +92,15 @@ def job(task: dict) -> list[str]:
 def use(task: dict, problems: list[str]) -> None:
     """A program's lookups, one that is hostile and one that is not, and the pass that its exit may make."""
     url = task["cache"]
-    policy = CachePolicy(
+    reader = CacheReader(
         url,
         open_store=lambda: open_cache_store(url, resolve()),
         open_single_flight=lambda store: open_single_flight(url, store, resolve()),
     )
-    cache = CompilationCache(policy)
+    cache = CompilationCache(reader)
     if cache.get(task["key"]) is None:
         # As a compile does: somebody else's lease may be waited for, but not for long.
-        flight = policy.single_flight(resolve())
+        flight = reader.single_flight(resolve())
         options = {"lookup": lambda: None, "work": lambda: b"made", "deadline": 0.5, "missed_since": time.monotonic()}
         task["miss"] = next(iter(cache.stats().misses_by_reason))
         made = flight.run(task["key"], **options) if flight is not None else b"made"

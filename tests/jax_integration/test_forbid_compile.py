@@ -15,7 +15,7 @@ from cli_helpers import ejcache as command_line
 from jobs import run_job
 
 import ejcache
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 
 PACKAGE = str(Path(ejcache.__file__).parent)
 X = np.ones((4, 4), np.float32)
@@ -242,7 +242,7 @@ def test_the_error_passes_where_our_own_faults_do_not(cache, monkeypatch):
     def fail(*_, **__):
         raise OSError("broken")
 
-    monkeypatch.setattr(CachePolicy, "read", fail)
+    monkeypatch.setattr(CacheReader, "read", fail)
     monkeypatch.setattr("ejcache.history.why.cause_in", fail)
     with ejcache.forbid_compile(), pytest.raises(ejcache.CompileForbiddenError, match="the storage could not be read"):
         step(X)

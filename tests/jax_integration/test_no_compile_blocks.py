@@ -8,7 +8,7 @@ import jax
 import pytest
 
 import ejcache
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.jax_integration.activate import current_settings
 from ejcache.settings.described import SETTINGS
 
@@ -191,8 +191,8 @@ def test_disabled_block_without_ejcache(run_forked, tmp_path):
 
 def test_cache_that_was_not_returned_by_enable(tmp_path):
     """In a `with` statement it is closed at the end of the block, and can be used again."""
-    policy = CachePolicy(str(tmp_path), open_store=lambda: ejcache.open_store(str(tmp_path)))
-    with ejcache.CompilationCache(policy) as cache:
+    reader = CacheReader(str(tmp_path), open_store=lambda: ejcache.open_store(str(tmp_path)))
+    with ejcache.CompilationCache(reader) as cache:
         assert cache.put("key", b"value", compile_seconds=9.0)
     assert cache.get("key") == b"value"
     cache.close()

@@ -16,7 +16,7 @@ from archives import flipped
 
 import ejcache
 from ejcache import entry
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration import activate
 from ejcache.jax_integration.preload import background_loader, preloader
@@ -580,7 +580,7 @@ def test_pgle_variants_are_preloaded_as_they_are_asked_for(program):
 def test_a_miss_asks_once_whether_it_is_stored_and_where(directory, monkeypatch):
     """The publisher asks; the policy and preload are told."""
     asked = Counter()
-    for kind, name in ((EntryWriter, "why_not_stored"), (CachePolicy, "is_local_only")):
+    for kind, name in ((EntryWriter, "why_not_stored"), (CacheReader, "is_local_only")):
         original = getattr(kind, name)
 
         def counted(*arguments, name=name, original=original):

@@ -8,7 +8,7 @@ import pytest
 
 from ejcache import entry
 from ejcache.cache.opening import open_cache_store
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.cache.writing import EntryWriter
 from ejcache.jax_integration.preload import background_loader
 from ejcache.jax_integration.preload.entry_reader import EntryReader
@@ -23,11 +23,11 @@ KEYS = [f"jit_f_{number}-cpu-plain-{number:040x}-{0:024x}" for number in range(5
 def policy(tmp_path):
     """Of a cache that has an entry under each key."""
     url, settings = str(tmp_path / "cache"), resolve()
-    policy = CachePolicy(url, open_store=lambda: open_cache_store(url, settings))
+    reader = CacheReader(url, open_store=lambda: open_cache_store(url, settings))
     for key in KEYS:
-        assert EntryWriter(policy).write(entry.Header(key=key), PAYLOAD, settings).skip is None
-    yield policy
-    policy.close()
+        assert EntryWriter(reader).write(entry.Header(key=key), PAYLOAD, settings).skip is None
+    yield reader
+    reader.close()
 
 
 @pytest.fixture

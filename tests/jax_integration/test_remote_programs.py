@@ -184,7 +184,7 @@ def test_a_killed_programs_uploads(server, tmp_path):
     """What a killed program had yet to publish is published by the next one on that host."""
     server.reset()
     server.add_fault("stall", method="POST")
-    alone = "from ejcache.cache.policy import CachePolicy\nCachePolicy.single_flight = lambda *_: None\n"  # no leases
+    alone = "from ejcache.cache.reading import CacheReader\nCacheReader.single_flight = lambda *_: None\n"  # no leases
     killed = started(server, tmp_path, f"{alone}compute([5, 6])\nstop_at('stored')\n")
     for line in killed.stdout:
         if line.strip() == "stored":

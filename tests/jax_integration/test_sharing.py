@@ -6,7 +6,7 @@ import pytest
 from jobs import run_job
 from notice_boards import NoticeBoard
 
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.cache.stats import stats_of_process
 from ejcache.jax_integration.compilation import Compilation, Placement
 from ejcache.jax_integration.ranks.share_binary import receive, send
@@ -44,7 +44,7 @@ class Ranks:
 
     def __init__(self, *, say_after=60.0, **calls):
         self.board = NoticeBoard()
-        self.policies = [CachePolicy("memory://", open_store=MemoryStore) for _ in range(2)]
+        self.policies = [CacheReader("memory://", open_store=MemoryStore) for _ in range(2)]
         self._calls = calls
         self._say_after = say_after
 

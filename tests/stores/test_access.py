@@ -23,7 +23,7 @@ from ejcache.bucket import breaker
 from ejcache.bucket.files import FileBucket
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.entry import Header, encode
 from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance import doctor
@@ -102,8 +102,8 @@ def start(directory, **variables):
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())
     logging.getLogger("ejcache").addHandler(handler)
-    policy = CachePolicy(str(directory), open_store=lambda: open_cache_store(Location.parse(directory), settings))
-    cache = CompilationCache(policy, settings=lambda: settings)
+    reader = CacheReader(str(directory), open_store=lambda: open_cache_store(Location.parse(directory), settings))
+    cache = CompilationCache(reader, settings=lambda: settings)
     missing = [key for key in KEYS if cache.get(key) is None]
     stored = sum(cache.put(key, VALUE, compile_seconds=1.0) for key in missing)
     assert cache.flush(timeout=240)

@@ -34,7 +34,7 @@ PROGRAM = """
     from ejcache import entry
     from ejcache.cache.compilation_cache import CompilationCache
     from ejcache.cache.opening import open_cache_store
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.errors import EntryError, StoreError
     from ejcache.settings.resolve import resolve
     from ejcache.stores import opening
@@ -54,7 +54,7 @@ PROGRAM = """
 
     def open_cache(host):
         os.environ["EJCACHE_LOCAL_DIR"] = f"{home}/host-{host}"
-        return CompilationCache(CachePolicy(CACHE, open_store=lambda: open_cache_store(CACHE, resolve())))
+        return CompilationCache(CacheReader(CACHE, open_store=lambda: open_cache_store(CACHE, resolve())))
 
     def work(number):
         rng = random.Random(number)
@@ -123,7 +123,7 @@ PROGRAM = """
         cache.close()
     os.environ["EJCACHE_LOCAL_DIR"] = f"{home}/another host"
     with ejcache.open_store(STORE) as store:
-        cache = CompilationCache(CachePolicy(CACHE, open_store=lambda: open_cache_store(CACHE, resolve())))
+        cache = CompilationCache(CacheReader(CACHE, open_store=lambda: open_cache_store(CACHE, resolve())))
         for name in sorted({name for each in told for name in each["kept"]}):
             key = name.removeprefix("cache ")
             found = cache.get(key) if name != key else opened(key, store.get(key))

@@ -1,1 +1,1 @@
-"""The policy over a store: what is looked up, kept, counted and explained."""
+"""Reads and writes the store of a cache as the settings say: what is looked up, kept, counted and explained."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.cache.stats import Stats
     from ejcache.settings.table import Settings
     from ejcache.stores.base import EntryInfo
@@ -43,7 +43,7 @@ class CompilationCache:
     `jax_raise_persistent_cache_errors` lets the error through.
 
     Args:
-        policy: reads and writes the entries.
+        reader: reads and writes the entries.
         settings: returns the current settings; called at each operation, because a program may change them any time.
 
     Attributes:
@@ -52,8 +52,8 @@ class CompilationCache:
     Everybody who can write to a cache can run code in the programs that read it: share it only with people you trust.
     """
 
-    def __init__(self, policy: CachePolicy, *, settings: Callable[[], Settings] = resolve_if_changed) -> None:
-        self._policy = policy
+    def __init__(self, reader: CacheReader, *, settings: Callable[[], Settings] = resolve_if_changed) -> None:
+        self._reader = reader
         self._settings = settings
         self.when_left: Callable[[], None] | None = None
         self._blocks: list[Callable[[], None]] = []
@@ -77,7 +77,7 @@ class CompilationCache:
     @property
     def url(self) -> str:
         """The place of the entries, as `ejcache.open_store` takes it."""
-        return self._policy.url
+        return self._reader.url
 
     @property
     def read_only(self) -> bool:
@@ -89,11 +89,11 @@ class CompilationCache:
 
         A damaged entry is counted as corrupt and quarantined, and the result is None.
         """
-        found = self._policy.read(check_key(key), self._settings(), kind=None)
+        found = self._reader.read(check_key(key), self._settings(), kind=None)
         if not isinstance(found, entry.Entry):
-            count_miss(self._policy, found)
+            count_miss(self._reader, found)
             return None
-        self._policy.count_hit(found.header, load_seconds=0.0)
+        self._reader.count_hit(found.header, load_seconds=0.0)
         return found.raw
 
     def put(
@@ -121,11 +121,11 @@ class CompilationCache:
         except ValueError as exc:
             raise UsageError(str(exc)) from exc
 
-        return EntryWriter(self._policy).write(header, value, self._settings()).skip is None
+        return EntryWriter(self._reader).write(header, value, self._settings()).skip is None
 
     def contains(self, key: str) -> bool:
         """True if there is an entry under `key`; it is neither read nor counted."""
-        return self._policy.contains(check_key(key), self._settings())
+        return self._reader.contains(check_key(key), self._settings())
 
     def entries(self) -> Iterator[EntryInfo]:
         """Yield every entry of the store, in no particular order; none if the store cannot be opened.
@@ -135,13 +135,13 @@ class CompilationCache:
         Raises:
             StoreError: the store cannot be listed.
         """
-        store = self._policy.opened(self._settings())
+        store = self._reader.opened(self._settings())
         if store is not None:
             yield from (info for info in store.entries() if not is_side_key(info.key))
 
     def stats(self, *, whole_store: bool = False) -> Stats:
         """Return the counters of this process; with `whole_store`, of all processes since the store was made."""
-        return stats_of_store(self._policy, self._settings()) if whole_store else stats_of_process(self._policy)
+        return stats_of_store(self._reader, self._settings()) if whole_store else stats_of_process(self._reader)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Write the counters of this process to the store.
@@ -152,11 +152,11 @@ class CompilationCache:
         Returns:
             False if an upload has not finished within `timeout`.
         """
-        return self._policy.flush(timeout)
+        return self._reader.flush(timeout)
 
     def close(self) -> None:
         """Write the counters and close the store. The cache may be used again: it opens the store again."""
-        self._policy.close()
+        self._reader.close()
 
 
 def _none() -> None:

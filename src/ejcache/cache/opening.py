@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ejcache.cache.policy import OpenedStore
 from ejcache.cache.policy_watch import MAX_BYTES, PolicyWatch, Reading
+from ejcache.cache.reading import OpenedStore
 from ejcache.keys.variants import evicted_before
 from ejcache.stores.location import Location
 from ejcache.stores.opening import open_store, usable_location

@@ -15,8 +15,8 @@ from ejcache.bucket.folder import BucketFolder
 from ejcache.bucket.storage_note import FAILED, StorageNote
 from ejcache.cache.early_entries import EarlyEntries
 from ejcache.cache.former_copies import FormerCopies
-from ejcache.cache.policy import OpenedStore
 from ejcache.cache.policy_watch import Reading
+from ejcache.cache.reading import OpenedStore
 from ejcache.cache.shared_policy_watch import LOOK_SECONDS, SharedPolicyWatch, noted_epoch
 from ejcache.errors import EntryRecalledError, StoreError, StoreNotAskedError
 from ejcache.journal.unsent import UnsentUses

@@ -23,7 +23,7 @@ from ejcache.util.units import plural
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.cache.reasons import Miss, Skip
     from ejcache.settings.table import Settings
     from ejcache.util.tally import Tally
@@ -167,13 +167,13 @@ class Stats(NamedTuple):
         }
 
 
-def stats_of_process(cache: CachePolicy) -> Stats:
+def stats_of_process(cache: CacheReader) -> Stats:
     """Return the counters of this process."""
     cache.count_tiers()
     return Stats.of(cache.tally.totals())
 
 
-def stats_of_store(cache: CachePolicy, settings: Settings) -> Stats:
+def stats_of_store(cache: CacheReader, settings: Settings) -> Stats:
     """Return the counters of all processes since the store was made."""
     cache.flush()
     store = cache.opened(settings)
@@ -202,13 +202,13 @@ def add_skip(tally: Tally, reason: Skip) -> None:
     tally.add(**{SKIP_PREFIX + reason: 1})
 
 
-def count_miss(cache: CachePolicy, reason: Miss, *, compile_seconds: float = 0.0) -> None:
+def count_miss(cache: CacheReader, reason: Miss, *, compile_seconds: float = 0.0) -> None:
     """Count a miss, and the seconds that this thread has just compiled."""
     cache.tally.add(**_amounts_of_miss(reason), **_amounts_of_compilation(compile_seconds))
     cache.flush_if_due()
 
 
-def count_compilation(cache: CachePolicy, seconds: float) -> None:
+def count_compilation(cache: CacheReader, seconds: float) -> None:
     """Count the seconds that this thread has just compiled, except what other threads compiled at the same time."""
     cache.tally.add(**_amounts_of_compilation(seconds))
 
@@ -220,13 +220,13 @@ def _amounts_of_compilation(seconds: float) -> dict[str, float]:
     return {"seconds_saved": saved, "compile_seconds": compiled}
 
 
-def count_skip(cache: CachePolicy, reason: Skip) -> None:
+def count_skip(cache: CacheReader, reason: Skip) -> None:
     """Count a compilation that was not stored, or not looked up, for this reason."""
     add_skip(cache.tally, reason)
     cache.flush_if_due()
 
 
-def count_check(cache: CachePolicy, result: str) -> None:
+def count_check(cache: CacheReader, result: str) -> None:
     """Count a stored executable that was compared with a fresh one, and the result."""
     cache.tally.add(**{"checks": 1, f"check_{result}": 1})
     cache.flush_if_due()

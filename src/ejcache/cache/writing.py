@@ -1,6 +1,6 @@
 """Writes entries and side objects into the store of a cache, counts them, and quarantines what is wrong.
 
-A hit writes nothing and does not import this. As in `policy`, nothing in here fails a program.
+A hit writes nothing and does not import this. As in `reading`, nothing in here fails a program.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ejcache import entry
-from ejcache.cache.policy import CachePolicy, may_write
+from ejcache.cache.reading import CacheReader, may_write
 from ejcache.cache.reasons import Skip
 from ejcache.cache.stats import add_skip
 from ejcache.errors import StoreError, StoreReadOnlyError, StoreTooSmallError
@@ -34,14 +34,14 @@ class WriteResult(NamedTuple):
 
 
 class EntryWriter:
-    """Writes what the settings allow into the store of a policy, and counts it there.
+    """Writes what the settings allow into the store of a cache, and counts it there.
 
     Args:
-        policy: opens the store, and counts.
+        reader: opens the store, and counts.
     """
 
-    def __init__(self, policy: CachePolicy) -> None:
-        self._policy = policy
+    def __init__(self, reader: CacheReader) -> None:
+        self._reader = reader
 
     def write(self, header: entry.Header, raw: bytes, settings: Settings, *, replacing: bool = False) -> WriteResult:
         """Store `raw` under `header.key` if the settings allow it, and count the result; see `store`."""
@@ -49,7 +49,7 @@ class EntryWriter:
         if skip is not None:
             self.leave_out(header.key, skip, seconds, settings)
             return WriteResult(skip)
-        local_only = self._policy.is_local_only(seconds, settings)
+        local_only = self._reader.is_local_only(seconds, settings)
         return self.store(header, raw, settings, local_only=local_only, replacing=replacing)
 
     def store(
@@ -61,21 +61,21 @@ class EntryWriter:
             header: sizes, codec and creation time are filled in here.
             raw: the serialised executable.
             settings: the limits that hold.
-            local_only: what `CachePolicy.is_local_only` says of it.
+            local_only: what `CacheReader.is_local_only` says of it.
             replacing: replace an entry that is of no use on this host.
         """
         written = self._store_entry(header, raw, settings, local_only=local_only, replacing=replacing)
         if written.skip is not None:
             self.leave_out(header.key, written.skip, header.compile_seconds, settings)
         else:
-            self._policy.tally.add(stores=1, bytes_written=written.size)
-            self._policy.flush_if_due()
+            self._reader.tally.add(stores=1, bytes_written=written.size)
+            self._reader.flush_if_due()
         return written
 
     def _store_entry(
         self, header: entry.Header, raw: bytes, settings: Settings, *, local_only: bool, replacing: bool
     ) -> WriteResult:
-        store = self._policy.opened(settings)
+        store = self._reader.opened(settings)
         if store is None:
             return WriteResult(Skip.ERROR)
         signed = self._signed(header)
@@ -85,8 +85,8 @@ class EntryWriter:
         replacing = replacing or settings.recompile_force
         skip = self._create(store, header, data, settings, local_only=local_only, replacing=replacing)
         if skip is None:
-            self._policy.admits(signed, data)
-            self._policy.used.add(signed.key)
+            self._reader.admits(signed, data)
+            self._reader.used.add(signed.key)
         return WriteResult(skip, len(data))
 
     def _create(
@@ -96,7 +96,7 @@ class EntryWriter:
             if not self._put(store, header, data, local_only=local_only, replacing=replacing):
                 return Skip.DUPLICATE
         except StoreTooSmallError as exc:
-            self._policy.warn(
+            self._reader.warn(
                 f"large:{header.name}",
                 f"an executable of {format_size(len(data))} ({header.name or header.key}) is larger than "
                 f"{settings['max_size'].source} allows ({format_size(store.max_size)}) and is not stored: {exc}",
@@ -105,7 +105,7 @@ class EntryWriter:
         except StoreReadOnlyError:
             return Skip.READ_ONLY
         except StoreError as exc:
-            self._policy.report_failure("write an entry", exc, settings, program=header.name)
+            self._reader.report_failure("write an entry", exc, settings, program=header.name)
             return Skip.ERROR
         return None
 
@@ -113,13 +113,13 @@ class EntryWriter:
         """Create or replace an entry, on this host only if it is below the floor of what others get."""
         key, seconds = header.key, header.compile_seconds
         created = True
-        if (kept_here := self._policy.kept_here) is not None and not local_only:
+        if (kept_here := self._reader.kept_here) is not None and not local_only:
             kept_here.add(key)
         if local_only and (tiers := two_tiers(store)) is not None:
             created = tiers.put_here(key, data, replacing=replacing)
             tiers.note_local(key, seconds)
             if created:
-                self._policy.tally.add(kept_here=1, kept_here_seconds=seconds)
+                self._reader.tally.add(kept_here=1, kept_here_seconds=seconds)
         elif replacing:
             store.replace(key, data)
         else:
@@ -131,7 +131,7 @@ class EntryWriter:
 
         A process that knows a recall stores after it, whatever its clock says.
         """
-        since = 0.0 if self._policy.stored_policy is None else self._policy.stored_policy.since
+        since = 0.0 if self._reader.stored_policy is None else self._reader.stored_policy.since
         return header._replace(created=max(time.time(), since), writer=this_writer())
 
     def why_not_stored(self, compile_seconds: float, settings: Settings) -> Skip | None:
@@ -139,7 +139,7 @@ class EntryWriter:
 
         0.0 seconds means that the time is not known; then the minimum compile time does not apply.
         """
-        if settings.disabled_reason or self._policy.is_off():
+        if settings.disabled_reason or self._reader.is_off():
             return Skip.DISABLED
         if settings.read_only:
             return Skip.READ_ONLY
@@ -149,24 +149,24 @@ class EntryWriter:
 
     def leave_out(self, key: str, reason: Skip, compile_seconds: float, settings: Settings) -> None:
         """Count a compilation that is not stored, and note on this host if that is because it was quick."""
-        add_skip(self._policy.tally, reason)
+        add_skip(self._reader.tally, reason)
         if reason in (Skip.QUICK, Skip.SMALL):
-            self._policy.tally.add(left_out=1, left_out_seconds=compile_seconds)
+            self._reader.tally.add(left_out=1, left_out_seconds=compile_seconds)
         floors = settings.floors
         # A process that may not write waits for another one to publish executables above the floor.
         below = {Skip.QUICK: floors.ask, Skip.READ_ONLY: min(floors.keep, floors.ask)}.get(reason, 0.0)
-        store = self._policy.opened(settings) if 0.0 < compile_seconds < below else None
+        store = self._reader.opened(settings) if 0.0 < compile_seconds < below else None
         tiers = two_tiers(store) if store is not None else None
         if tiers is not None:
             tiers.note_local(key, compile_seconds)
-        self._policy.flush_if_due()
+        self._reader.flush_if_due()
 
     def write_text(self, text: str, settings: Settings, *, program: str = "") -> str:
         """Store a module's text beside the entries; returns its digest, or "" if it was not stored.
 
         The text explains later misses. It is worth little space: at most 4 MB, and a hundredth of the size limit.
         """
-        store = self._policy.opened(settings)
+        store = self._reader.opened(settings)
         raw = text.encode()
         if store is None or store.read_only or len(raw) > _TEXT_BYTES:
             return ""
@@ -179,7 +179,7 @@ class EntryWriter:
                 return ""
             store.put(key, data)
         except StoreError as exc:
-            self._policy.report_failure("write an entry", exc, settings, program=program)
+            self._reader.report_failure("write an entry", exc, settings, program=program)
             return ""
         return digest
 
@@ -188,20 +188,20 @@ class EntryWriter:
 
         Minimum sizes and hit and miss counters do not apply: it is small and is not an executable.
         """
-        store = self._policy.opened(settings)
+        store = self._reader.opened(settings)
         if store is None or not may_write(store, settings) or settings.disabled_reason:
             return False
         try:
             data = entry.encode(self._signed(header), raw)
             store.replace(header.key, data)
         except StoreError as exc:
-            self._policy.report_failure("write an entry", exc, settings, program=header.name)
+            self._reader.report_failure("write an entry", exc, settings, program=header.name)
             return False
         return True
 
     def quarantine(self, key: str, settings: Settings) -> None:
         """Quarantine an entry that is proven wrong: it is no longer read, and a copy is kept if there is room."""
-        store = self._policy.opened(settings)
+        store = self._reader.opened(settings)
         if store is None or not may_write(store, settings):
             return
         try:
@@ -209,4 +209,4 @@ class EntryWriter:
             if data is not None:
                 store.quarantine(key, data, wrong=True)
         except StoreError as exc:
-            self._policy.report_failure("quarantine an entry", exc, settings)
+            self._reader.report_failure("quarantine an entry", exc, settings)

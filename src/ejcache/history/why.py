@@ -14,7 +14,7 @@ from ejcache.journal.start_records import read_starts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.history.causes import Cause
     from ejcache.journal.line import ProgramRecord
     from ejcache.settings.table import Settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     IsWithin = Callable[[str, float], bool]
 
 
-def cause_in(cache: CachePolicy, record: ProgramRecord, settings: Settings) -> Cause | None:
+def cause_in(cache: CacheReader, record: ProgramRecord, settings: Settings) -> Cause | None:
     """Say why the program of `record` was not loaded from `cache`, or None if its store cannot be opened."""
     store = cache.opened(settings)
     if store is None:

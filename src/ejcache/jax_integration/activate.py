@@ -13,7 +13,7 @@ import jax
 
 from ejcache.cache.compilation_cache import CompilationCache, use_cache
 from ejcache.cache.opening import open_cache, open_single_flight
-from ejcache.cache.policy import CachePolicy
+from ejcache.cache.reading import CacheReader
 from ejcache.cache.report_destination import is_off
 from ejcache.errors import UsageError
 from ejcache.jax_integration import in_charge, why_not_ours
@@ -70,36 +70,36 @@ class Session:
         self.changed: dict[str, tuple[Any, Any]] = {}
         self.compiler: Compiler | None = None
         self.is_left_to_jax = False
-        self._caches: dict[str, tuple[CachePolicy, CompilationCache]] = {}
+        self._caches: dict[str, tuple[CacheReader, CompilationCache]] = {}
         self._opened_as: tuple[str, int, bool] | None = None
-        self._current: tuple[Settings, CachePolicy | None, CompilationCache | None] | None = None
+        self._current: tuple[Settings, CacheReader | None, CompilationCache | None] | None = None
         self._lock = threading.RLock()
 
     def settings(self) -> Settings:
         return self.source.resolve_if_changed()
 
-    def policy(self, settings: Settings) -> CachePolicy | None:
-        """Return the policy of the cache that the settings name; None if they disable caching or name no cache."""
+    def reader(self, settings: Settings) -> CacheReader | None:
+        """Return the reader of the cache that the settings name; None if they disable caching or name no cache."""
         return self._at(settings)[1]
 
     def cache(self) -> CompilationCache | None:
         """Return the cache that the settings name now; None if they disable caching or name no cache."""
         return self._at(self.settings())[2]
 
-    def _at(self, settings: Settings) -> tuple[Settings, CachePolicy | None, CompilationCache | None]:
+    def _at(self, settings: Settings) -> tuple[Settings, CacheReader | None, CompilationCache | None]:
         current = self._current
         if current is None or current[0] is not settings:
-            replaced: list[CachePolicy] = []
+            replaced: list[CacheReader] = []
             with self._lock:
                 current = self._current = (settings, *self._named_by(settings, replaced))
             # Not under the lock: closing may wait for uploads, and other threads compile meanwhile.
-            for policy in replaced:
-                policy.close()
+            for reader in replaced:
+                reader.close()
         return current
 
     def _named_by(
-        self, settings: Settings, replaced: list[CachePolicy]
-    ) -> tuple[CachePolicy, CompilationCache] | tuple[None, None]:
+        self, settings: Settings, replaced: list[CacheReader]
+    ) -> tuple[CacheReader, CompilationCache] | tuple[None, None]:
         say_problems(settings)
         if settings.disabled_reason or self.is_left_to_jax:
             return None, None
@@ -116,7 +116,7 @@ class Session:
         opened_as = url, settings.max_size, settings.read_only
         if self._opened_as != opened_as:
             # The directory or a limit has changed: stores opened with the old values are no longer used.
-            replaced.extend(policy for policy, _ in self._caches.values())
+            replaced.extend(reader for reader, _ in self._caches.values())
             self._opened_as = opened_as
         if url not in self._caches:
             try:
@@ -127,15 +127,15 @@ class Session:
             self._caches[url] = self.make(url, settings)
         return self._caches[url]
 
-    def make(self, url: str, settings: Settings) -> tuple[CachePolicy, CompilationCache]:
+    def make(self, url: str, settings: Settings) -> tuple[CacheReader, CompilationCache]:
         place = _place_now(url)
-        policy = CachePolicy(
+        reader = CacheReader(
             str(place),
             open_store=lambda: open_cache(place, self.settings()),
             open_single_flight=lambda store: open_single_flight(place, store, self.settings()),
         )
-        _note_for_report(policy, settings)
-        return policy, CompilationCache(policy, settings=self.settings)
+        _note_for_report(reader, settings)
+        return reader, CompilationCache(reader, settings=self.settings)
 
     def begin(self) -> None:
         """Begin what the first programs need, ahead of them; it takes the settings as they are now."""
@@ -194,17 +194,17 @@ class Session:
 
     def close(self) -> None:
         """Close the stores. The caches stay, and open their store again when they are used again."""
-        for policy, _ in list(self._caches.values()):
-            policy.close()
+        for reader, _ in list(self._caches.values()):
+            reader.close()
 
 
-_unreported: Final[list[CachePolicy]] = []
+_unreported: Final[list[CacheReader]] = []
 """The caches that this process has opened while no report was asked for."""
 
 
-def _note_for_report(policy: CachePolicy, settings: Settings) -> None:
+def _note_for_report(reader: CacheReader, settings: Settings) -> None:
     """Have the report at exit count a cache; where nobody asks for a report, its module is not imported."""
-    _unreported.append(policy)
+    _unreported.append(reader)
     if not environment_variable("EJCACHE_RUN_COUNTS") and is_off(settings.report):
         return
     from ejcache.cache import exit_report  # the door to a report
@@ -392,7 +392,7 @@ def _install(session: Session) -> None:
         from ejcache.jax_integration.pipeline import Compiler  # the door to JAX whose names fit
         from ejcache.jax_integration.seam import patch as seam  # the door to JAX whose names fit
 
-        compiler = Compiler(settings=session.settings, cache=session.policy, reset=session.close)
+        compiler = Compiler(settings=session.settings, cache=session.reader, reset=session.close)
         seam.install(compiler)
         patch_pickler(compiler.stored_bytes)
         session.compiler = compiler
@@ -406,7 +406,7 @@ def _install(session: Session) -> None:
 
         def open_cache(path: str) -> StoreBehindJax:
             settings = session.settings()
-            current = session.policy(settings) if path == str(settings.dir) else None
+            current = session.reader(settings) if path == str(settings.dir) else None
             return StoreBehindJax(current or session.make(path, settings)[0], session.settings)
 
         file_cache.install(open_cache)

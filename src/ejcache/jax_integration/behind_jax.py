@@ -22,7 +22,7 @@ from ejcache.keys.key import key_behind_jax, parse_any_key
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.settings.table import Settings
 
 _FORMAT: Final = "1"
@@ -33,12 +33,12 @@ class StoreBehindJax:
     """What JAX asks for the bytes of an executable. A failure of ours is a miss, or an entry that is not stored.
 
     Args:
-        policy: of the cache.
+        reader: of the cache.
         settings: returns the current settings.
     """
 
-    def __init__(self, policy: CachePolicy, settings: Callable[[], Settings]) -> None:
-        self._policy = policy
+    def __init__(self, reader: CacheReader, settings: Callable[[], Settings]) -> None:
+        self._reader = reader
         self._settings = settings
         self._given: set[str] = set()
         self._missed: dict[str, float] = {}
@@ -47,16 +47,16 @@ class StoreBehindJax:
         """Return the bytes that were put under JAX's key, or None."""
         began, settings = time.monotonic(), self._settings()
         try:
-            found = self._policy.read(_name(key, settings.namespace), settings)
+            found = self._reader.read(_name(key, settings.namespace), settings)
         except Exception as exc:
-            self._policy.report_failure("read an entry", exc, settings)
+            self._reader.report_failure("read an entry", exc, settings)
             return None
         if not isinstance(found, Entry):
-            count_miss(self._policy, found)
+            count_miss(self._reader, found)
             self._missed[key] = time.monotonic()
             return None
         self._given.add(key)
-        self._policy.count_hit(found.header, load_seconds=time.monotonic() - began)
+        self._reader.count_hit(found.header, load_seconds=time.monotonic() - began)
         return found.raw
 
     def put(self, key: str, value: bytes) -> None:
@@ -72,10 +72,10 @@ class StoreBehindJax:
             jax=str(jax.__version__),
         )
         try:
-            count_compilation(self._policy, seconds)
-            EntryWriter(self._policy).write(header, value, settings, replacing=key in self._given)
+            count_compilation(self._reader, seconds)
+            EntryWriter(self._reader).write(header, value, settings, replacing=key in self._given)
         except Exception as exc:
-            self._policy.report_failure("write an entry", exc, settings)
+            self._reader.report_failure("write an entry", exc, settings)
 
 
 def _name(key: str, namespace: str) -> str:

@@ -35,7 +35,7 @@ from ejcache.util.log import warn_once
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.jax_integration.compilation import Compilation, LoadedExecutable
     from ejcache.jax_integration.seam.comparing import ProgramRun
     from ejcache.jax_integration.seam.patch import CacheAnswer, JaxCall
@@ -73,7 +73,7 @@ class _Compared:
     def __init__(self, compilation: Compilation, found: LoadedExecutable, call: JaxCall, fresh: Any) -> None:
         self.name = compilation.name
         self.key = found.key
-        self.cache: CachePolicy = compilation.cache
+        self.cache: CacheReader = compilation.cache
         self.loaded = found.executable
         self.fresh = fresh
         self.compile_again: Callable[[], Any] = call.run
@@ -106,7 +106,7 @@ class Comparisons:
         compilation.cache.tally.add(**{f"{COMPARED}programs": 1})
         return result
 
-    def note_word(self, cache: CachePolicy, name: str, key: str) -> None:
+    def note_word(self, cache: CacheReader, name: str, key: str) -> None:
         """Say that a trace gave another module than the one that is stored for a word."""
         self._say(cache, ProgramDifference(program=name, key=key, fault=Fault.WORD))
 
@@ -196,7 +196,7 @@ class Comparisons:
         with self._lock:
             self._programs.pop(id(program.loaded), None)
 
-    def _say(self, cache: CachePolicy, found: ProgramDifference) -> None:
+    def _say(self, cache: CacheReader, found: ProgramDifference) -> None:
         with self._lock:
             if found.key in self._said:  # the program was loaded again, for another function
                 return
@@ -211,7 +211,7 @@ class Comparisons:
 comparisons: Final = Comparisons()
 
 
-def leave_out(cache: CachePolicy, reason: str) -> None:
+def leave_out(cache: CacheReader, reason: str) -> None:
     """Count a program that is not compared, and why."""
     cache.tally.add(**{f"{LEFT_OUT}{reason}": 1})
 

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections import OrderedDict
     from collections.abc import Callable, Hashable, Sequence
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.entry import Header
     from ejcache.jax_integration.preload.run_profile import ProgramUse
     from ejcache.keys.key import CacheKey
     from ejcache.settings.table import Settings
 
-    Origins = OrderedDict[Hashable, tuple[CachePolicy, Settings, str]]
+    Origins = OrderedDict[Hashable, tuple[CacheReader, Settings, str]]
     """By executable: the cache that it was loaded from, the settings then, and the key of the entry."""
 
 
@@ -158,7 +158,7 @@ class Compilation:
         *,
         key: CacheKey,
         settings: Settings,
-        cache: CachePolicy,
+        cache: CacheReader,
         module: Any,
         placement: Placement,
         device_ids: tuple[int, ...],

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Protocol
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.coordination.single_flight import SingleFlight
     from ejcache.jax_integration.compilation import Compilation, Origins
     from ejcache.jax_integration.preload.preloader import Preloader
@@ -311,7 +311,7 @@ class MissedPrograms:
 
     # -- without a key ---------------------------------------------------------------------------------------------
 
-    def compile_without_cache(self, call: JaxCall, cache: CachePolicy | None) -> Any:
+    def compile_without_cache(self, call: JaxCall, cache: CacheReader | None) -> Any:
         """Compile where there is no cache, or on a platform whose executables `cache` cannot store.
 
         Raises:
@@ -325,7 +325,7 @@ class MissedPrograms:
         self,
         call: JaxCall,
         settings: Settings,
-        cache: CachePolicy,
+        cache: CacheReader,
         error: Exception,
         seconds: Mapping[str, float],
     ) -> Any:

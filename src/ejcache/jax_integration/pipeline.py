@@ -45,7 +45,7 @@ from ejcache.util.threads import submit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.jax_integration.compilation import Origins
     from ejcache.jax_integration.misses import MissedPrograms
     from ejcache.jax_integration.preload.preloader import Preloader
@@ -77,7 +77,7 @@ class Compiler:
         self,
         *,
         settings: Callable[[], Settings],
-        cache: Callable[[Settings], CachePolicy | None],
+        cache: Callable[[Settings], CacheReader | None],
         reset: Callable[[], None],
     ) -> None:
         self.settings = settings
@@ -174,7 +174,7 @@ class Compiler:
             return comparisons.run_hit(compilation, found, call, answer)
         return call.run(answer.of(found))
 
-    def _compilations(self, call: JaxCall, settings: Settings, cache: CachePolicy) -> list[Compilation]:
+    def _compilations(self, call: JaxCall, settings: Settings, cache: CacheReader) -> list[Compilation]:
         """Make the compilation of a call; with PGLE one of the variant that was optimised comes before it."""
         if not (settings.enable_pgle and settings.pgle_profiling_runs > 0) and not settings.expect_pgle:
             return [_compilation(call, settings, cache)]
@@ -384,7 +384,7 @@ class Compiler:
 
 
 def _compilation(
-    call: JaxCall, settings: Settings, cache: CachePolicy, *, options: Any = None, sentinel: bytes | None = None
+    call: JaxCall, settings: Settings, cache: CacheReader, *, options: Any = None, sentinel: bytes | None = None
 ) -> Compilation:
     """Make the key of a call, and the compilation that goes by it."""
     key = make_key(call.request(options=options, profile_sentinel=sentinel), settings)

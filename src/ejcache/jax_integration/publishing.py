@@ -37,7 +37,7 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.jax_integration.compilation import Compilation
     from ejcache.settings.table import Settings
 
@@ -127,7 +127,7 @@ class Publisher:
         return record
 
     def log_without_key(
-        self, cache: CachePolicy, settings: Settings, name: str, reason: Skip, seconds: Mapping[str, float]
+        self, cache: CacheReader, settings: Settings, name: str, reason: Skip, seconds: Mapping[str, float]
     ) -> None:
         """Log a program of which no key can be made, once it is compiled."""
         record = ProgramRecord(name, url=cache.url, outcome=reason, compile_seconds=seconds["compiled"])
@@ -176,7 +176,7 @@ class Publisher:
 
 
 def _log(
-    cache: CachePolicy,
+    cache: CacheReader,
     settings: Settings,
     record: ProgramRecord,
     compilation: Compilation | None,
@@ -208,7 +208,7 @@ def _log(
 
 
 def _write_log(
-    cache: CachePolicy,
+    cache: CacheReader,
     settings: Settings,
     record: ProgramRecord,
     text: str,

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.jax_integration.seam.reuse.calls import ParsedCall
     from ejcache.reuse.votes import Vote
     from ejcache.settings.table import Settings
@@ -102,7 +102,7 @@ def _make_ready() -> None:
 class _Use(NamedTuple):
     """What a call is answered with: the cache, and the settings as they are now."""
 
-    policy: CachePolicy
+    reader: CacheReader
     settings: Settings
 
 
@@ -195,8 +195,8 @@ class ReusingCalls:
         settings = compiler.settings() if compiler is not None else None
         if compiler is None or settings is None:
             return None
-        policy = compiler.cache_of(settings)
-        return None if policy is None else _Use(policy, settings)
+        reader = compiler.cache_of(settings)
+        return None if reader is None else _Use(reader, settings)
 
     def _ask(self, use: _Use, vote: Vote, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Question | None:
         """Ask the word, and take the call apart; None if it is to be a plain call. Raises what the word raises."""
@@ -217,7 +217,7 @@ class ReusingCalls:
         except (RefusedError, NotWholeError) as exc:
             self._stay_plain(use, exc.reason)
         except Exception as exc:
-            use.policy.report_failure("ask whether a program can be reused", exc, use.settings, program=self.name)
+            use.reader.report_failure("ask whether a program can be reused", exc, use.settings, program=self.name)
         return None
 
     def _question(self, use: _Use, vote: Vote, call: ParsedCall, word: str) -> _Question:
@@ -240,15 +240,15 @@ class ReusingCalls:
 
     def _answer(self, question: _Question) -> tuple[Any, Any, Any] | None:
         """Return the program of a record, the tree of its results, and what is known of its module; None to trace."""
-        policy, settings = question.use
+        reader, settings = question.use
         try:
-            off = submit(lambda: read_record(question.off_key, policy, settings))
-            record = read_record(question.key, policy, settings)
+            off = submit(lambda: read_record(question.off_key, reader, settings))
+            record = read_record(question.key, reader, settings)
             if isinstance(off.result(), TurnedOff) or not isinstance(record, ReuseRecord):
                 return None
             if record.proven is None or is_drawn() or settings.compare:
                 return None
-            module = read_module(record.module, policy, settings)
+            module = read_module(record.module, reader, settings)
             if module is None:
                 self._say(question, "traced", "its module is not in the cache any more, or damaged")
                 return None
@@ -260,7 +260,7 @@ class ReusingCalls:
         except RefusedError as exc:
             self._say(question, "traced", exc.reason)
         except StoreError as exc:
-            policy.report_failure("read a lowered program", exc, settings, program=self.name)
+            reader.report_failure("read a lowered program", exc, settings, program=self.name)
         except Exception as exc:
             self._say(question, "traced", f"its record is of no use: {exc}")
         else:
@@ -273,7 +273,7 @@ class ReusingCalls:
         self._say(question, "reused", "earlier starts with this word, code and call have traced it")
         if not self._is_counted:
             self._is_counted = True
-            question.use.policy.tally.add(not_traced=1)
+            question.use.reader.tally.add(not_traced=1)
 
     def _trace(self, question: _Question, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         began = time.perf_counter()
@@ -294,7 +294,7 @@ class ReusingCalls:
             except RefusedError as exc:
                 refused = exc.reason
             except Exception as exc:
-                question.use.policy.report_failure(
+                question.use.reader.report_failure(
                     "record a lowered program", exc, question.use.settings, program=self.name
                 )
         if refused:
@@ -303,9 +303,9 @@ class ReusingCalls:
 
     def _learn(self, question: _Question, lowered: lowered_program.Lowered, result: Any, seconds: float) -> str:
         """Record or prove what a trace gave; returns why the function stays plain, or nothing."""
-        policy, settings = question.use
+        reader, settings = question.use
         self._is_served = result[1] is not None
-        off, record = (read_record(key, policy, settings) for key in (question.off_key, question.key))
+        off, record = (read_record(key, reader, settings) for key in (question.off_key, question.key))
         if isinstance(off, TurnedOff):
             return off.off
         floor = environment_number("EJCACHE_REUSE_FLOOR", _QUICK_SECONDS)
@@ -328,22 +328,22 @@ class ReusingCalls:
         program = json.loads(json.dumps(program))
         content = digest_module(lowered.module)
         if not isinstance(record, ReuseRecord):
-            digest = write_module(module, policy, settings)
+            digest = write_module(module, reader, settings)
             now = ReuseRecord(self.name, program, tree, digest, content, witness())
-            if not digest or not write_record(question.key, now, policy, settings):
+            if not digest or not write_record(question.key, now, reader, settings):
                 return "its program could not be stored"
             self._say(question, "recorded", "nothing was recorded for this word, code and call")
         elif is_same_program(record, program, tree, content.digest):
             self._agree(question, record, module)
         else:
             if settings.compare and record.proven is not None:
-                comparisons.note_word(policy, self.name, question.key)
+                comparisons.note_word(reader, self.name, question.key)
             self._turn_off(question, f"two traces of {self.name} with the same word, code and call gave other programs")
         return ""
 
     def _agree(self, question: _Question, record: ReuseRecord, module: bytes) -> None:
         """Prove a record by a trace that gave the same program, if it can, and store its module if it is gone."""
-        policy, settings = question.use
+        reader, settings = question.use
         now = record
         if record.proven is not None:
             drawn = is_drawn() and f"one start in {checks_one_in()} traces everything and compares"
@@ -353,34 +353,34 @@ class ReusingCalls:
             self._say(question, "proven", "an earlier start has recorded the same program")
         else:
             self._say(question, "compared", "only another process with another hash seed can prove it")
-        if not policy.contains(reuse_module_key(record.module), settings):
-            now = now._replace(module=write_module(module, policy, settings) or now.module)
+        if not reader.contains(reuse_module_key(record.module), settings):
+            now = now._replace(module=write_module(module, reader, settings) or now.module)
         if now != record:
-            write_record(question.key, now, policy, settings)
+            write_record(question.key, now, reader, settings)
 
     def _turn_off(self, question: _Question, why: str) -> None:
         """Do not reuse this name, code and word again, and say so loudly."""
-        policy, settings = question.use
+        reader, settings = question.use
         self._say(question, "wrong", why)
-        policy.warn(
+        reader.warn(
             f"reuse:{question.off_key}",
             f"{why}, so the word does not stand for all that it reads: it is traced until `ejcache prune --all`, or "
             "until it has another word (docs/reuse.md)",
         )
         try:
-            write_record(question.off_key, TurnedOff(why), policy, settings)
-            remove_record(question.key, policy, settings)
+            write_record(question.off_key, TurnedOff(why), reader, settings)
+            remove_record(question.key, reader, settings)
         except StoreError as exc:
-            policy.report_failure("remove a record of reuse", exc, settings, program=self.name)
+            reader.report_failure("remove a record of reuse", exc, settings, program=self.name)
 
     def _stay_plain(self, use: _Use, why: str) -> None:
         """Remember, and say once in a process, why this function is traced although it has a word."""
-        note(self.name, "plain", why, url=use.policy.url)
+        note(self.name, "plain", why, url=use.reader.url)
         warn_once(("reuse", self.name, why), "ejcache: %s has a word, and is traced: %s", self.name, why)
 
     def _say(self, question: _Question, did: str, sentence: str) -> None:
         """Remember what was done, for `ejcache why`."""
-        note(self.name, did, sentence, question.parts, url=question.use.policy.url)
+        note(self.name, did, sentence, question.parts, url=question.use.reader.url)
 
 
 def _compiled(record: ReuseRecord, word: str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from ejcache.util.log import log
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.settings.table import Settings
 
 RECORD_KIND: Final = "reuse_record"
@@ -167,45 +167,45 @@ def is_independent(recorded: Witness) -> bool:
 # -- storage ---------------------------------------------------------------------------------------------------------
 
 
-def read_record(key: str, policy: CachePolicy, settings: Settings) -> ReuseRecord | TurnedOff | None:
+def read_record(key: str, reader: CacheReader, settings: Settings) -> ReuseRecord | TurnedOff | None:
     """Return the record under a key; None if there is none, or it is damaged.
 
     Raises:
         StoreError: the storage failed.
     """
-    raw = policy.read_beside(key, RECORD_KIND, settings, max_size=_LARGEST_RECORD)
+    raw = reader.read_beside(key, RECORD_KIND, settings, max_size=_LARGEST_RECORD)
     return None if raw is None else decode_record(raw)
 
 
-def write_record(key: str, record: ReuseRecord | TurnedOff, policy: CachePolicy, settings: Settings) -> bool:
+def write_record(key: str, record: ReuseRecord | TurnedOff, reader: CacheReader, settings: Settings) -> bool:
     """Replace the record under a key; False if it was not stored."""
     header = entry.Header(key=key, kind=RECORD_KIND, name="reuse", jax=jax.__version__)
-    return EntryWriter(policy).write_beside(header, encode_record(record), settings)
+    return EntryWriter(reader).write_beside(header, encode_record(record), settings)
 
 
-def remove_record(key: str, policy: CachePolicy, settings: Settings) -> None:
+def remove_record(key: str, reader: CacheReader, settings: Settings) -> None:
     """Remove the record under a key.
 
     Raises:
         StoreError: the storage failed.
     """
-    store = policy.opened(settings)
+    store = reader.opened(settings)
     if store is not None and not (settings.read_only or store.read_only):
         store.delete(key)
 
 
-def write_module(module: bytes, policy: CachePolicy, settings: Settings) -> str:
+def write_module(module: bytes, reader: CacheReader, settings: Settings) -> str:
     """Store the bytes of a module, and return their digest; empty if they were not stored."""
     digest = hashlib.sha256(module).hexdigest()
     header = entry.Header(key=reuse_module_key(digest), kind=MODULE_KIND, name="reuse", jax=jax.__version__)
-    return digest if EntryWriter(policy).write_beside(header, module, settings) else ""
+    return digest if EntryWriter(reader).write_beside(header, module, settings) else ""
 
 
-def read_module(digest: str, policy: CachePolicy, settings: Settings) -> bytes | None:
+def read_module(digest: str, reader: CacheReader, settings: Settings) -> bytes | None:
     """Return the bytes of a module; None if they are not stored, or damaged.
 
     Raises:
         StoreError: the storage failed.
     """
-    raw = policy.read_beside(reuse_module_key(digest), MODULE_KIND, settings, max_size=LARGEST_MODULE)
+    raw = reader.read_beside(reuse_module_key(digest), MODULE_KIND, settings, max_size=LARGEST_MODULE)
     return raw if raw is not None and hashlib.sha256(raw).hexdigest() == digest else None

@@ -6,7 +6,7 @@ r"""Notes on this host which programs one shared storage does not have, so that 
     digest  := the first 32 hexadecimal digits of the SHA-256 of a key
 
 A note says that the entry of a key is not on shared storage, and how many seconds the program took to compile, by which
-the caller decides whether to ask the storage for it (`cache/policy.py`). `-` says that the entry was published after
+the caller decides whether to ask the storage for it (`cache/reading.py`). `-` says that the entry was published after
 all.
 
 Times are in seconds since the epoch. A line of another form, such as one that a killed process has cut short, is

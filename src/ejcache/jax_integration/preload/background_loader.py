@@ -34,7 +34,7 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.entry import Header
     from ejcache.jax_integration.preload.run_profile import ProgramUse
     from ejcache.settings.table import Settings
@@ -96,15 +96,15 @@ class BackgroundLoader:
     """Executables that were loaded before anybody asked. Safe for threads; a forked child has none of them.
 
     Args:
-        policy: of the cache.
+        cache_reader: of the cache.
         settings: those that hold for reading it.
     """
 
-    def __init__(self, policy: CachePolicy, settings: Settings) -> None:
-        self._policy = policy
-        self._epoch = policy.epoch
-        self._reader = EntryReader(policy, settings)
-        self._count = policy.tally.add
+    def __init__(self, cache_reader: CacheReader, settings: Settings) -> None:
+        self._cache_reader = cache_reader
+        self._epoch = cache_reader.epoch
+        self._reader = EntryReader(cache_reader, settings)
+        self._count = cache_reader.tally.add
         self._threads = max(1, cores() // 2)
         self._planned: dict[str, PreloadedExecutable] = {}
         self._waiting: dict[str, PreloadedExecutable] = {}
@@ -172,7 +172,7 @@ class BackgroundLoader:
     @property
     def is_current(self) -> bool:
         """False once the cache is at another place than when this was made: what was loaded is recalled."""
-        return self._policy.epoch == self._epoch
+        return self._cache_reader.epoch == self._epoch
 
     def is_wanted(self, key: str) -> bool:
         """True if `key` still waits to be loaded."""

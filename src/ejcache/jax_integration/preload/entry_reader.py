@@ -12,7 +12,7 @@ from ejcache.stores.base import two_tiers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.settings.table import Settings
 
 _AHEAD: Final = 512
@@ -26,13 +26,13 @@ class EntryReader:
     """Reads entries in the order in which they are expected. Safe for threads.
 
     Args:
-        policy: of the cache.
+        cache_reader: of the cache.
         settings: those that hold for reading it.
         most_decoded: how many bytes of executables are held decompressed.
     """
 
-    def __init__(self, policy: CachePolicy, settings: Settings, *, most_decoded: int = _MOST_DECODED) -> None:
-        self._policy = policy
+    def __init__(self, cache_reader: CacheReader, settings: Settings, *, most_decoded: int = _MOST_DECODED) -> None:
+        self._cache_reader = cache_reader
         self._most_decoded = most_decoded
         self._settings = settings
         self._held: dict[str, entry.Entry] = {}
@@ -47,7 +47,7 @@ class EntryReader:
         Raises:
             StoreError: the storage failed.
         """
-        store = self._policy.opened(self._settings) if keys else None
+        store = self._cache_reader.opened(self._settings) if keys else None
         tiered = None if store is None else two_tiers(store)
         left = self._most_decoded
         if store is None:
@@ -72,7 +72,7 @@ class EntryReader:
         Raises:
             StoreError: the storage failed.
         """
-        store = self._policy.opened(self._settings)
+        store = self._cache_reader.opened(self._settings)
         if store is None:
             return None
         with self._lock:
@@ -91,7 +91,7 @@ class EntryReader:
             found = entry.decode(data, verified=header)
         except EntryError:
             return None
-        if not self._policy.admits(header, data):
+        if not self._cache_reader.admits(header, data):
             return None  # the request for it removes it
-        self._policy.tally.add(bytes_read=len(data))
+        self._cache_reader.tally.add(bytes_read=len(data))
         return found

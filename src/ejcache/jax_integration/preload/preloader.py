@@ -53,7 +53,7 @@ from ejcache.util.scheduler import Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ejcache.cache.policy import CachePolicy
+    from ejcache.cache.reading import CacheReader
     from ejcache.jax_integration.compilation import Compilation, Placement
     from ejcache.jax_integration.preload.background_loader import PreloadedExecutable
     from ejcache.settings.table import Settings
@@ -64,13 +64,13 @@ def environment(client: Any, settings: Settings) -> str:
     return f"{client.platform}-{compiler_environment(client, settings)}-{client.local_device_count()}"
 
 
-def read_profile(policy: CachePolicy, key: str, settings: Settings) -> RunProfile:
+def read_profile(cache_reader: CacheReader, key: str, settings: Settings) -> RunProfile:
     """Return the run profile of this process's program; an empty one if there is none that can be read.
 
     Raises:
         StoreError: the storage failed.
     """
-    raw = policy.read_beside(key, RUN_PROFILE_KIND, settings, max_size=MAX_PAYLOAD)
+    raw = cache_reader.read_beside(key, RUN_PROFILE_KIND, settings, max_size=MAX_PAYLOAD)
     try:
         return decode_profile(raw) if raw is not None else RunProfile()
     except EntryCorruptError as exc:
@@ -161,11 +161,11 @@ class Preloader:
         cache: the cache that these settings ask for, or None.
     """
 
-    def __init__(self, *, settings: Callable[[], Settings], cache: Callable[[Settings], CachePolicy | None]) -> None:
+    def __init__(self, *, settings: Callable[[], Settings], cache: Callable[[Settings], CacheReader | None]) -> None:
         self._settings = settings
         self._cache = cache
         self._runs: list[_Run] = []
-        self._policy: CachePolicy | None = None
+        self._cache_reader: CacheReader | None = None
         self._wanted: tuple[Settings, bool] | None = None
         self.loader: BackgroundLoader | None = None
         self._profile_key = ""
@@ -277,7 +277,7 @@ class Preloader:
 
     def _patience(self) -> float:
         """Return seconds that it is worth waiting for shared storage."""
-        tiers = self._policy.tiers if self._policy is not None else None
+        tiers = self._cache_reader.tiers if self._cache_reader is not None else None
         return tiers.patience() if tiers is not None else math.inf
 
     def note(
@@ -354,9 +354,9 @@ class Preloader:
             self._wanted = settings, _is_wanted(settings)  # once there is a backend, a process joins no job
         if not self._wanted[1]:
             return False
-        if self._policy is None:
-            self._policy = compilation.cache
-        return compilation.cache is self._policy
+        if self._cache_reader is None:
+            self._cache_reader = compilation.cache
+        return compilation.cache is self._cache_reader
 
     def _run_of(self, client: Any) -> _Run | None:
         for run in self._runs:
@@ -378,25 +378,25 @@ class Preloader:
         settings, client = self._settings(), run.client()
         if client is None or not _is_wanted(settings):
             return
-        policy = self._cache(settings)
-        if policy is None or self._policy not in {None, policy}:
+        cache_reader = self._cache(settings)
+        if cache_reader is None or self._cache_reader not in {None, cache_reader}:
             return
-        self._policy = policy
-        store = policy.opened(settings, awaits_policy=False)
-        if at_once and policy.is_shared:
+        self._cache_reader = cache_reader
+        store = cache_reader.opened(settings, awaits_policy=False)
+        if at_once and cache_reader.is_shared:
             # A directory on a file system that hosts share, whose server may be slow.
             self._scheduler.submit(lambda: self._try_plan(run, at_once=False))
             return
-        if policy.epoch is None:
-            store = policy.opened(settings)  # where the profile is has to be known first
+        if cache_reader.epoch is None:
+            store = cache_reader.opened(settings)  # where the profile is has to be known first
         shared = two_tiers(store) if store is not None else None
         if self._before is None:
             self._profile_key = run_profile_key(*entry_point(), jax.__version__, settings.namespace)
             self._profile_settings = settings  # a program may have changed them when it ends
             if shared is not None and not shared.patience() and not shared.has_local(self._profile_key):
                 return  # storage that gave this host no answer lately is asked for what a program waits for
-            self._before = self._stored = read_profile(policy, self._profile_key, settings)
-            if policy.opened(settings) is None:
+            self._before = self._stored = read_profile(cache_reader, self._profile_key, settings)
+            if cache_reader.opened(settings) is None:
                 return
             self._scheduler.later(_SETTLED_SECONDS, self._write_when_settled)
         if at_once and not self._before.environments:
@@ -412,7 +412,7 @@ class Preloader:
                     shared.note_local(use.key, use.quick)
         planned = [use for use in uses if use.stored]
         if planned and self.loader is None:
-            self.loader = BackgroundLoader(policy, settings)
+            self.loader = BackgroundLoader(cache_reader, settings)
         run.planned.set()
         loader = self.loader
         if not planned or loader is None:
@@ -423,7 +423,7 @@ class Preloader:
 
             def wanted(key: str) -> bool:
                 # What another host compiled quickly is stored there only.
-                return loader.is_wanted(key) and not policy.is_noted_as_quick(key, settings)
+                return loader.is_wanted(key) and not cache_reader.is_noted_as_quick(key, settings)
 
             for key, found in shared.prefetch(keys, requests=_REQUESTS, wanted=wanted):
                 loader.now_ready(key, found=found)
@@ -440,9 +440,9 @@ class Preloader:
 
     def _write(self) -> None:
         """Store what this run has used so far, if the next run would do something else with it."""
-        now, policy = self._before, self._policy
+        now, cache_reader = self._before, self._cache_reader
         used = {run.environment: list(run.uses.values()) for run in self._runs if run.environment and run.uses}
-        if now is None or policy is None or not used:
+        if now is None or cache_reader is None or not used:
             return
         try:
             for name, uses in used.items():
@@ -450,15 +450,15 @@ class Preloader:
             if any(differs(self._stored, now, name) for name in used):
                 header = entry.Header(key=self._profile_key, kind=RUN_PROFILE_KIND, jax=jax.__version__)
 
-                if EntryWriter(policy).write_beside(header, encode_profile(now), self._profile_settings):
+                if EntryWriter(cache_reader).write_beside(header, encode_profile(now), self._profile_settings):
                     self._stored = now
         except Exception as exc:
             log.debug("ejcache: the run profile was not written: %s", exc)
 
     def _count(self, **amounts: float) -> None:
-        policy = self._policy
-        if policy is not None:
-            policy.tally.add(**amounts)
+        cache_reader = self._cache_reader
+        if cache_reader is not None:
+            cache_reader.tally.add(**amounts)
 
     def after_fork_in_child(self) -> None:
         """Preload nothing and write nothing: the profile is the parent's."""

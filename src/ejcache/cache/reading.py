@@ -1,4 +1,4 @@
-"""`CachePolicy` opens and reads the store of one cache as the settings say, and counts.
+"""`CacheReader` opens the store of one cache, reads entries as the settings say, and counts hits and failures.
 
 Nothing in here fails a program. A failure of the storage is counted, logged once for each kind of operation, and
 becomes a miss; only `jax_raise_persistent_cache_errors` lets the error through.
@@ -69,8 +69,8 @@ class OpenedStore(NamedTuple):
     kept_here: EarlyEntries | None = None
 
 
-class CachePolicy:
-    """Reads and writes the entries of one store as the settings say, and counts. Safe for threads and forks.
+class CacheReader:
+    """Reads the entries of one store as the settings say, and counts. Safe for threads and forks.
 
     The store is opened when it is first needed. Every operation takes the settings that hold for it, so that one
     compilation follows one set of settings.
@@ -550,10 +550,10 @@ def may_write(store: Store, settings: Settings) -> bool:
     return not (settings.read_only or store.read_only)
 
 
-def _flush_later(reference: weakref.ref[CachePolicy]) -> None:
+def _flush_later(reference: weakref.ref[CacheReader]) -> None:
     store = reference()
     if store is not None:
         store.flush()
 
 
-_alive: Final[AtExit[CachePolicy]] = AtExit(ExitPhase.COUNTERS, CachePolicy.flush)
+_alive: Final[AtExit[CacheReader]] = AtExit(ExitPhase.COUNTERS, CacheReader.flush)
