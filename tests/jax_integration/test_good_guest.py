@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from forking import ForkedBeforeEjcache
-from helpers import run_program
+from helpers import ROOT, run_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,6 +192,38 @@ referrers = [each for each in gc.get_referrers(config) if isinstance(each, dict)
 print(freed.index(True) if True in freed else "never", len(referrers), len(gc.get_objects()) > 10_000)
 """
 
+REPLACED = """
+import inspect, json, sys
+import jax
+import jax.experimental.serialize_executable
+import ejcache
+
+def functions_of_jax():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in ("jax", "jaxlib"):
+            continue
+        for attribute, value in list(vars(module).items()):
+            found[name, attribute] = value
+            if inspect.isclass(value) and value.__module__ == name:
+                found |= {(name, attribute, own): each for own, each in list(vars(value).items())}
+    return {name: value for name, value in found.items() if callable(value) or inspect.ismodule(value)}
+
+def replaced():
+    now = functions_of_jax()
+    return sorted({name[-1] for name, value in before.items() if name in now and now[name] is not value})
+
+jax.jit(lambda x: x + 1)(2.0)
+before = functions_of_jax()
+ejcache.enable(sys.argv[1], min_compile_seconds=0)
+jax.jit(lambda x: x + 3)(2.0)
+while_enabled = replaced()
+with ejcache.forbid_compile():
+    pass
+ejcache.disable()
+print(json.dumps([while_enabled, replaced()]))
+"""
+
 
 def everything(place: Path) -> dict[str, str]:
     """The files below a directory and what they hold; of temporary directories only that they are there."""
@@ -235,6 +267,19 @@ def test_the_process_is_as_without_ejcache(run_python, tmp_path):
         assert differ == {}, moment
     assert ours[1:] == plain[1:]
     assert len(plain) > 4
+
+
+def test_the_page_about_jax_lists_what_is_replaced_and_what_stays(run_python, tmp_path):
+    """A maintainer of JAX reads there which functions are not JAX's own, with the cache and after `disable()`."""
+    while_enabled, stays = json.loads(run_python(REPLACED, str(tmp_path / "cache")).stdout)
+    page = (ROOT / "docs" / "jax.md").read_text(encoding="utf-8")
+    replaced, _, after = page.partition("### What stays after disable")
+    staying = after.partition("\n## ")[0]
+    assert "compile_or_get_cached" in while_enabled
+    passes = "register_xla_transform"  # the page names those by how they begin
+    assert [name for name in while_enabled if name not in replaced + staying and not name.startswith(passes)] == []
+    assert "persistent_id" in stays
+    assert [name for name in stays if f"{name}`" not in staying] == []
 
 
 @pytest.mark.soak
