@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import time
@@ -171,6 +172,19 @@ def test_a_thread_says_how_long_it_has_run():
     waiting.join()
     assert saved[:2] == pytest.approx([100.0, 100.0], abs=1.0)
     assert saved[2] < 1.0 if sys.platform == "linux" else saved[2] <= 100.0
+
+
+def test_a_thread_that_is_preempted_while_it_counts_has_not_begun_earlier():
+    """Each look at a clock takes a second: the second thread still began after the program of the first had ended."""
+    now, threads = itertools.count(), iter((1, 2))
+    ended = []
+
+    def clock():
+        ended.append(float(next(now)))
+        return ended[-1]
+
+    compile_time = CompileTime(clock=clock, thread=lambda: next(threads), age=lambda: next(now) - ended[0] - 0.1)
+    assert compile_time.hit(100.0, 0.0) == compile_time.hit(100.0, 0.0) == 100.0
 
 
 def test_a_forked_child_begins_anew(threads):

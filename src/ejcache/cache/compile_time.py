@@ -139,12 +139,14 @@ class CompileTime:
             return saved, self._compiled.add(ended - compile_seconds, ended)
 
     def _count(self, spent: float, without: float, since: float) -> tuple[float, float]:
-        ended, thread = self._clock(), self._thread()
+        thread = self._thread()
         if len(self._threads) > _INTERVALS:
             self._threads.clear()  # of a server that has a thread for each request
             self._groups.clear()
         if self._threads and thread not in self._threads:
+            # Before the clock is read: a thread that is preempted in between would seem to have begun too early.
             since = max(since, self._age())
+        ended = self._clock()
         program = _Program(thread, ended - since, ended, spent, without)
         before = self._saved
         if len(self._programs) < _RECENT:
