@@ -82,6 +82,12 @@ class Storm:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 
+    def await_another_journal(self):
+        """Until one more is written, or none is left to be written: on a busy machine that takes its time."""
+        before = self.ledger[:].count(WRITTEN)
+        while self.ledger[:].count(WRITTEN) == before and 0 in self.ledger[:]:
+            time.sleep(0.001)
+
     def run(self, kills):
         """Kill one after the other, and begin each anew; at the end all."""
         for number in range(self.hosts + PASSES):
@@ -90,9 +96,10 @@ class Storm:
             # As often a pass as a host: a pass has more moments to die in.
             low = self._random.choice([0, self.hosts])
             number = self._random.randrange(low, self.hosts + PASSES)
+            self.await_another_journal()
+            time.sleep(self._random.uniform(0.0, 0.05))  # so that it dies anywhere in its work
             self.kill(number)
             self.start(number)
-            time.sleep(self._random.uniform(0.0, 0.05))
         for number in list(self._running):
             self.kill(number)
 
