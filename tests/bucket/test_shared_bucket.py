@@ -293,12 +293,12 @@ class TestTrouble:
 
         with serving(drip) as server, gcs_bucket(f"http://127.0.0.1:{server.server_port}") as bucket:
             bucket.breaker, bucket.policy = None, RetryPolicy(deadline=0.6)
-            for call in (
+            for call in (  # a busy machine may give even the header late
                 lambda: bucket.read("k"),
                 lambda: bucket.create("k", b"x"),
                 lambda: list(bucket.walk("")),
             ):
-                with pytest.raises(StoreBusyError, match="no full answer"):
+                with pytest.raises(StoreBusyError, match=r"no (full )?answer"):
                     call()
             ended.set()
 
