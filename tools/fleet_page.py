@@ -209,8 +209,6 @@ def minute_rows(class_a: float, class_b: float) -> list[str]:
 
 READS: Final = 5_000
 """Reads a second that a bucket of Google serves to begin with; it doubles that in 20 minutes."""
-SAMPLE: Final = 2_000
-"""Hosts that are simulated, against their share of the bucket."""
 STEP: Final = 0.5
 TOGETHER: Final = 32
 """Requests at once of a host that loads ahead, until one is refused (`jax_integration/preload/preloader.py`)."""
@@ -223,7 +221,6 @@ PATIENCE: Final = 10.0
 def simulate(hosts: int, reads: float, *, spread: float) -> dict[str, float]:
     """New hosts that start within `spread` seconds and read so many objects each, against the bucket's limit."""
     random = np.random.default_rng(0)
-    hosts, served_to_all = min(hosts, SAMPLE), READS * min(1.0, SAMPLE / hosts)
     ready = random.uniform(0, spread, hosts) if spread else np.zeros(hosts)
     left = np.full(hosts, round(reads))
     wait = np.zeros(hosts)
@@ -234,7 +231,7 @@ def simulate(hosts: int, reads: float, *, spread: float) -> dict[str, float]:
         asks = (ready <= now) & (left > 0)
         each = np.where(wait > 0, 1, int(TOGETHER * STEP / LATENCY))
         wanted = np.where(asks, np.minimum(left, each), 0)
-        served = served_to_all * 2 ** (now / 1200) * STEP
+        served = READS * 2 ** (now / 1200) * STEP
         share = min(1.0, served / max(1.0, float(wanted.sum())))
         got = random.binomial(wanted, share)
         left -= got
@@ -261,7 +258,7 @@ def simulation_rows(measured: dict[str, Any]) -> list[str]:
         for spread in (0, 300, 1800):
             found = simulate(hosts, reads, spread=spread)
             rows.append(
-                f"| {hosts:,} {TIMES} {programs} | {spread} s | {hosts * reads:,.0f} | {found['seconds']:,.0f} s | "
+                f"| {hosts:,} {TIMES} {programs} | {spread:,} s | {hosts * reads:,.0f} | {found['seconds']:,.0f} s | "
                 f"{found['refused']:.2f} | {100 * found['compiled']:.1f}% |"
             )
     return rows
@@ -299,7 +296,7 @@ def page(measured: dict[str, Any], class_a: float, class_b: float, month: str) -
         "class_a": f"${class_a:g}",
         "class_b": f"${class_b:g}",
         "month": month,
-        "tier": f"{measured['tier']['files']} files, {measured['tier']['bytes'] / 1e6:.1f} MB",
+        "tier": f"{measured['tier']['files']} files with {measured['tier']['bytes'] / 1e6:.1f} MB",
         "many": str(MANY),
         "few": str(FEW),
     }
