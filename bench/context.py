@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 """The checkout."""
 
 _T = TypeVar("_T")
-_CLEARED = ("EJCACHE_", "EASYDEL_", "EJKERNEL_", "JAX_", "XLA_", "LIBTPU_", "NEURON_", "PYTHON")
-_CLEARED_NAMES = ("COMPILE_FUNC_DIR", "ALLOW_FULL_CACHE", "XDG_CACHE_HOME")
+_CLEARED = ("EJCACHE", "EASYDEL_", "EJKERNEL_", "JAX_", "XLA_", "LIBTPU_", "NEURON_", "PYTHON")
+_CLEARED_NAMES = ("COMPILE_FUNC_DIR", "ALLOW_FULL_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 
 
 class ChildError(Exception):

@@ -9,6 +9,7 @@ import pytest
 from helpers import ROOT
 
 from bench.__main__ import DATA, PAGE, README, main
+from bench.context import child_environment
 from bench.measure import paired_ratio
 from bench.outcome import Ratio, at_least, surely_at_least
 from bench.results import page, with_numbers, write_results
@@ -68,6 +69,15 @@ def test_a_name_means_all_cases_that_begin_with_it(printed):
     assert {"hit-tiny", "hit-mean", "hit-run"} <= {line.split()[0] for line in printed("--list", "hit").splitlines()}
     (only,) = printed("--list", "--only", "start-real").splitlines()
     assert only.startswith("start-real ")
+
+
+def test_programs_start_without_the_settings_of_the_user(monkeypatch, tmp_path):
+    """Neither `EJCACHE=1`, which would give ejcache to its peers, nor a configuration file reaches a program."""
+    for name in ("EJCACHE", "EJCACHE_PRELOAD", "JAX_COMPILATION_CACHE_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "1")
+    given = child_environment(tmp_path)
+    assert not {"EJCACHE", "EJCACHE_PRELOAD", "JAX_COMPILATION_CACHE_DIR", "XDG_CONFIG_HOME"} & given.keys()
+    assert (given["HOME"], given["XDG_CACHE_HOME"]) == (str(tmp_path), str(tmp_path / ".cache"))
 
 
 def test_a_start_is_split_into_phases(run_forked, tmp_path):
