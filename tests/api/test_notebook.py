@@ -10,7 +10,7 @@ from forking import ForkedWithChildren
 
 import ejcache
 from ejcache.cache.reasons import Miss, Skip
-from ejcache.cache.stats import Stats, add_miss, add_skip
+from ejcache.cache.stats import Stats, add_skip, amounts_of_miss
 from ejcache.history.causes import Cause
 from ejcache.util.tally import Tally
 
@@ -55,7 +55,7 @@ def test_statistics_as_text_and_as_a_table():
     """Statistics lead with the seconds, as text and as HTML, in which a counter's name cannot be a tag."""
     tally = Tally()
     tally.add(hits=3, seconds_saved=1.25, compile_seconds=0.5, stores=1, **{"miss_<b>": 1})
-    add_miss(tally, Miss.ABSENT)
+    tally.add(**amounts_of_miss(Miss.ABSENT))
     add_skip(tally, Skip.QUICK)
     stats = Stats.of(tally.totals())
     assert str(stats) == "saved 1.2 of 1.8 s of compiling: 3 hits, 1 miss, 1 stored"
@@ -69,7 +69,7 @@ def test_what_a_cell_shows_is_short():
     """A cell shows the `repr` of its last value: of many misses, and of counters, a line each."""
     tally = Tally()
     for reason in Miss:
-        add_miss(tally, reason)
+        tally.add(**amounts_of_miss(reason))
     assert repr(Stats.of(tally.totals())).startswith("<Stats: saved 0.0 of 0.0 s of compiling: 0 hits, ")
     assert repr(Cause("jit_f", sentence="it is new", diff="a\n" * 1_000)) == (
         "<Cause: jit_f was compiled because it is new>"

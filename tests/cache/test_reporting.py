@@ -11,7 +11,7 @@ import pytest
 
 from ejcache.cache.exit_report import report_line
 from ejcache.cache.reasons import Miss, Skip
-from ejcache.cache.stats import Stats, add_miss, add_skip
+from ejcache.cache.stats import Stats, add_skip, amounts_of_miss
 from ejcache.util import tally as tallies
 from ejcache.util.tally import Tally
 
@@ -24,9 +24,9 @@ def test_the_line():
     """Hits, misses and why, what was stored and what not and why, and the time saved."""
     tally = Tally()
     tally.add(hits=12, seconds_saved=41.25, compile_seconds=1.75, stores=2)
-    add_miss(tally, Miss.ABSENT)
+    tally.add(**amounts_of_miss(Miss.ABSENT))
     assert report_line(stats_of(tally), ["/c"]) == "ejcache: saved 41.2 of 43.0 s: 12 hits, 1 miss, 2 stored (/c)"
-    add_miss(tally, Miss.CORRUPT)
+    tally.add(**amounts_of_miss(Miss.CORRUPT))
     add_skip(tally, Skip.QUICK)
     tally.add(errors=1)
     assert report_line(stats_of(tally), ["/c", "/d"]) == (

@@ -20,7 +20,7 @@ from store_invariants import check_everything, check_listing
 
 from ejcache.entry import Header, encode
 from ejcache.errors import InvalidKeyError, StoreReadOnlyError, StoreTooSmallError
-from ejcache.stores.base import UNLIMITED, Store
+from ejcache.stores.base import UNLIMITED
 from ejcache.util.store_keys import MAX_KEY_BYTES
 
 if TYPE_CHECKING:

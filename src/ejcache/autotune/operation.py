@@ -29,7 +29,6 @@ from ejcache.autotune.measure.tuner import Tuner
 from ejcache.autotune.recording import recording
 from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, from_json, json_or_repr, to_json
 from ejcache.autotune.records.record import CODE, NO_CONFIGURATION, Source, Status
-from ejcache.autotune.records.record_key import RecordKey
 from ejcache.autotune.tuning_blocks import altered, current_policy
 from ejcache.autotune.value_kinds import module_name
 from ejcache.errors import UsageError

@@ -11,7 +11,6 @@ a process that finishes later. So no process depends on the others to ask, or on
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import sys
 from dataclasses import replace
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.choice import Choice, ConfigurationMissingError
 from ejcache.autotune.log import warn_once
-from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
+from ejcache.autotune.records.json_values import ConfigurationError, json_digest, to_json
 from ejcache.autotune.records.record import Source, decode_record, encode_record
 from ejcache.errors import EjcacheError, EntryError, StoreError
 
@@ -150,4 +149,4 @@ def _decoded(answer: bytes, call: Call) -> Choice:
 
 
 def _digest(stored: Any) -> str:
-    return hashlib.sha256(canonical_json(stored).encode()).hexdigest()
+    return json_digest(stored)

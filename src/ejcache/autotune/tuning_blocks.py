@@ -8,14 +8,13 @@ traced under another policy or overlay.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sys
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from ejcache.autotune.records.json_values import canonical_json, json_or_repr
+from ejcache.autotune.records.json_values import json_digest, json_or_repr
 from ejcache.autotune.records.record import Record
 from ejcache.autotune.records.record_key import RecordKey
 from ejcache.errors import SettingError
@@ -138,8 +137,7 @@ def _retraced() -> contextlib.AbstractContextManager[Any]:
 
 def _fingerprint() -> str:
     overlays = [[name, _shown(value)] for mapping in _overlays.get() for name, value in sorted(mapping.items())]
-    text = canonical_json([[list(change) for change in _overrides.get()], overlays])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return json_digest([[list(change) for change in _overrides.get()], overlays])
 
 
 def _shown(value: Any) -> Any:

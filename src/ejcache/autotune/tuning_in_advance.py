@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from ejcache.autotune.call_documents import RecordedNames, arguments_of
+from ejcache.autotune.call_documents import arguments_of
 from ejcache.autotune.calls_ahead import each_call
 from ejcache.autotune.ejkernel.chain import InvocationCall
 from ejcache.autotune.ejkernel.install import install

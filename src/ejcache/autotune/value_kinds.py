@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
 import dataclasses
 import enum
 import types
 from argparse import Namespace
 from collections.abc import Mapping
+from typing import Any, Final
 
 MAIN_MODULES: Final = frozenset({"__main__", "__mp_main__", "__ejcache_main__"})
 """Names of the module made from the program's own file: in the program, under `multiprocessing`, and in a replay."""

@@ -12,7 +12,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+SERVED: Final = "served"
+"""A process of this host has got an answer."""
 FAILED: Final = "failed"
+"""A process of this host has given up."""
+
+_SERVED_SECONDS: Final = 24 * 3600.0
+_FAILED_SECONDS: Final = 3600.0
+"""How long a word counts."""
+_RENEWED_SECONDS: Final = 3600.0
+"""The age from which a further answer renews `served`."""
 
 
 class StorageNote:
@@ -56,15 +65,3 @@ class StorageNote:
         with suppress(OSError):
             make_below(self._path.parent)
             write_atomically(self._path, f"{word}\n".encode())
-
-
-_FAILED_SECONDS: Final = 3600.0
-
-
-_SERVED_SECONDS: Final = 24 * 3600.0
-
-
-_RENEWED_SECONDS: Final = 3600.0
-
-
-SERVED: Final = "served"

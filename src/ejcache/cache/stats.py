@@ -188,12 +188,8 @@ MISS_PREFIX: Final = "miss_"
 SKIP_PREFIX: Final = "skip_"
 
 
-def add_miss(tally: Tally, reason: Miss) -> None:
-    """Count a miss and its reason."""
-    tally.add(**_amounts_of_miss(reason))
-
-
-def _amounts_of_miss(reason: Miss) -> dict[str, float]:
+def amounts_of_miss(reason: Miss) -> dict[str, float]:
+    """Return what a miss adds to the counters."""
     return {"misses": 1, MISS_PREFIX + reason: 1}
 
 
@@ -204,7 +200,7 @@ def add_skip(tally: Tally, reason: Skip) -> None:
 
 def count_miss(cache: CacheReader, reason: Miss, *, compile_seconds: float = 0.0) -> None:
     """Count a miss, and the seconds that this thread has just compiled."""
-    cache.tally.add(**_amounts_of_miss(reason), **_amounts_of_compilation(compile_seconds))
+    cache.tally.add(**amounts_of_miss(reason), **_amounts_of_compilation(compile_seconds))
     cache.flush_if_due()
 
 

@@ -6,14 +6,13 @@ A search sees the points of a space, which are steps on axes of so many values, 
 from __future__ import annotations
 
 import bisect
-import hashlib
 import itertools
 import math
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, to_json
+from ejcache.autotune.records.json_values import ConfigurationError, canonical_json, json_digest, to_json
 from ejcache.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,8 +96,7 @@ class Space:
     @property
     def digest(self) -> str:
         """16 hexadecimal digits that are equal for equal axes."""
-        text = canonical_json([[list(path), values] for path, values in sorted(self.axes.items())])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return json_digest([[list(path), values] for path, values in sorted(self.axes.items())])[:16]
 
     def of_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallSpace:
         """Return the configurations that a call may use."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import hashlib
 import json
 import math
 import types
@@ -27,6 +28,11 @@ _CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensu
 def canonical_json(value: Any) -> str:
     """Write the one JSON text of a JSON value: keys are sorted, without spaces; NaN and infinity are refused."""
     return _CANONICAL.encode(value)
+
+
+def json_digest(value: Any) -> str:
+    """Return the 64 hexadecimal digits of the one JSON text of a JSON value."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def parse_json(data: bytes, *, max_size: int) -> Any:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from ejcache.autotune.records.document_frame import decode_document, encode_document
-from ejcache.autotune.records.json_values import canonical_json, finite
+from ejcache.autotune.records.json_values import canonical_json, finite, json_digest
 from ejcache.autotune.records.record_key import RecordKey
 from ejcache.errors import MALFORMED, EntryCorruptError, EntryForeignError
 
@@ -373,7 +373,7 @@ def unpinned(record: Record, *, now: float) -> Record | None:
 def space_digest(stored: Iterable[Any]) -> str:
     """Return 16 hexadecimal digits that are equal for equal sets of configurations (JSON values)."""
     texts = sorted({canonical_json(item) for item in stored})
-    return hashlib.sha256(canonical_json(texts).encode()).hexdigest()[:16]
+    return json_digest(texts)[:16]
 
 
 def fastest_first(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

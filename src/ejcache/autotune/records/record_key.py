@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from ejcache.autotune.records.json_values import canonical_json
+from ejcache.autotune.records.json_values import canonical_json, json_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT: Final = "autotune"
+"""The path prefix of all records."""
+
+_VERSIONS: Final = frozenset({"jaxlib", "toolkit"})
+"""Facts of the environment under which an older record still says something."""
+_MILD: Final = _VERSIONS | {"cores"}
+"""Facts of the environment that seldom change which configuration is best."""
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -48,18 +53,18 @@ class RecordKey:
     def call_digest(self) -> str:
         """20 hexadecimal digits of the call: of everything but the device and the environment."""
         parts = [self.operation, self.version, self.call]
-        return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:20]
+        return json_digest(parts)[:20]
 
     @cached_property
     def versionless_digest(self) -> str:
         """20 hexadecimal digits of everything but the versions of jaxlib and of the toolkit."""
         rest = {name: value for name, value in self.environment.items() if name not in _VERSIONS}
-        return hashlib.sha256(canonical_json([self.call_digest, self.device, rest]).encode()).hexdigest()[:20]
+        return json_digest([self.call_digest, self.device, rest])[:20]
 
     @cached_property
     def environment_digest(self) -> str:
         """8 hexadecimal digits of the device and the environment."""
-        return hashlib.sha256(canonical_json([self.device, dict(self.environment)]).encode()).hexdigest()[:8]
+        return json_digest([self.device, dict(self.environment)])[:8]
 
     @cached_property
     def digest(self) -> str:
@@ -102,10 +107,6 @@ def is_similar(one: RecordKey, other: RecordKey) -> bool:
         return False
     left, right = ({name: each.environment[name] for name in each.environment.keys() - _MILD} for each in (one, other))
     return left == right
-
-
-_VERSIONS: Final = frozenset({"jaxlib", "toolkit"})
-_MILD: Final = _VERSIONS | {"cores"}
 
 
 def differences(one: RecordKey, other: RecordKey) -> dict[str, tuple[Any, Any]]:

@@ -172,12 +172,8 @@ def _to_device(value: Any) -> Any:
 # -- watching --------------------------------------------------------------------------------------------------------
 
 
-class _Watching(NamedTuple):
-    call: Callable[..., Any]
-    fastpath: Callable[..., Any]
-
-
-_originals: list[_Watching] = []
+_own: Final[list[Callable[..., Any]]] = []
+"""JAX's own call, once it is replaced."""
 _lock: Final = ForkLock()
 
 
@@ -189,10 +185,10 @@ def watch(run: Callable[[ProgramRun], Any], *, is_watched: Callable[[Any], bool]
         is_watched: whether the calls of an executable are still watched; asked at each call that C++ does not make.
     """
     with _lock:
-        if _originals:
+        if _own:
             return
         own, fastpath = pxla.ExecuteReplicated.__call__, getattr(jax_pjit, _FASTPATH)
-        _originals.append(_Watching(own, fastpath))
+        _own.append(own)
 
         def call(execution: Any, *arguments: Any) -> Any:
             if not is_watched(execution.xla_executable):
@@ -207,12 +203,3 @@ def watch(run: Callable[[ProgramRun], Any], *, is_watched: Callable[[Any], bool]
 
         pxla.ExecuteReplicated.__call__ = call
         setattr(jax_pjit, _FASTPATH, fastpath_data)
-
-
-def unwatch() -> None:
-    """Give JAX its own functions back."""
-    with _lock:
-        if _originals:
-            before = _originals.pop()
-            pxla.ExecuteReplicated.__call__ = before.call
-            setattr(jax_pjit, _FASTPATH, before.fastpath)
