@@ -88,7 +88,7 @@ def ls(
 ) -> int:
     """List the records: the call, its configuration, how that was found, and how fast it is.
 
-    A source with a question mark is unsure, and `tuned tune --unsure` measures the call again.
+    A source with a question mark is unsure, and `tuned tune PROGRAM` measures the call again.
     """
     with open_autotune(directory) as store:
         found = strongest(store.records(), name=name, device=device)

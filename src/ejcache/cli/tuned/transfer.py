@@ -73,8 +73,8 @@ def sure_records(records: list[Record]) -> list[Record]:
     if unsure:
         names = ", ".join(sorted({record.key.operation for record in unsure}))
         output.warn(
-            f"{plural(len(unsure), 'unsure record')} left out, of {names}: `ejcache tuned tune --unsure` measures "
-            "again, and --unsure copies them nevertheless"
+            f"{plural(len(unsure), 'unsure record')} left out, of {names}: `ejcache tuned tune PROGRAM` measures "
+            "them again, and --unsure copies them nevertheless"
         )
     return [record for record in records if not record.unsure]
 
