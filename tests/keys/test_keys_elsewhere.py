@@ -6,11 +6,12 @@ import importlib
 import importlib.metadata
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ejcache.jax_integration.lowering import native_libraries
-from ejcache.jax_integration.lowering.key import device_layout
+from ejcache.jax_integration.lowering.key import compiler_environment, device_layout
 from ejcache.keys.accelerators import canonical_gpu_topology
 from ejcache.keys.xla_messages import Field, edit, join, split
 
@@ -139,3 +140,13 @@ def test_a_gpu_is_the_same_wherever_a_client_says_that_it_stands():
     absent = [Gpu(0, 0, slice_index=0), Gpu(1, 1, slice_index=0)]
     assert device_layout(real, compiled_in=False) == device_layout(absent, compiled_in=False)
     assert device_layout(real) != device_layout(absent)
+
+
+def test_what_jaxlib_puts_before_the_version_of_a_client_with_devices_does_not_count():
+    """jaxlib 0.10 writes it before the version of a plug-in, and leaves it out if the client has no devices."""
+    settings = SimpleNamespace(namespace="")
+
+    def environment(version):
+        return compiler_environment(SimpleNamespace(platform="tpu", platform_version=version, devices=list), settings)
+
+    assert environment("PJRT C API\nTFRT TPU v5e") == environment("TFRT TPU v5e") != environment("TFRT TPU v6e")
