@@ -11,17 +11,24 @@ from ejcache.autotune import ConfigurationError, ConfigurationMissingError
 _HEAD = """\
 # Exceptions
 
-This page lists the exceptions that a program can catch. Import them from `ejcache`, and the last two from
-`ejcache.autotune`. ejcache also has exceptions with other names, and each of them that a program can catch is a
-subclass of an exception on this page. Errors that ejcache did not expect keep Python's names, such as `OSError`, also
-as `kind` in the output of `--json`. [Settings](settings.md) explains the settings, and [tuned
-configurations](autotune.md) explains kernels, configurations and tuning keys.
+This page lists ejcache's public exceptions. Import the last two from `ejcache.autotune`, and the others from `ejcache`.
+ejcache also raises exceptions with other names. Each of them that a program can catch is a subclass of an exception on
+this page. [Settings](settings.md) explains the settings, and [tuned configurations](autotune.md) explains kernels,
+configurations and tuning keys.
+
+If a command other than `ejcache run` ends with an error, and was called with `--json`, it prints the name of the
+exception as the field `kind`. For an error that ejcache did not expect, this is the name of Python's exception, such as
+`OSError`.
 
 If the cache fails while JAX compiles or loads a program, ejcache counts the failure, logs it once, and lets JAX
-compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache raises the failure instead. Without this flag, a
-call of a jitted function can raise only two kinds of these exceptions: `CompileForbiddenError`, and, while JAX traces a
-[tuned kernel](autotune.md), exceptions of that kernel such as `ConfigurationMissingError`. The others come from
-ejcache's own functions and commands.
+compile. With JAX's flag `jax_raise_persistent_cache_errors`, ejcache raises an exception instead. Without this flag, a
+call of a jitted function raises an exception of this page only in three cases:
+
+* A program would have to be compiled where `ejcache.forbid_compile()` forbids it. The call then raises
+  `CompileForbiddenError`.
+* JAX traces a [tuned kernel](autotune.md), and the kernel raises an exception such as `ConfigurationMissingError`.
+* The function that was passed to `@ejit` as [`reuse_lowering=`](reuse.md) returns a value that ejcache does not
+  accept. The call then raises `UsageError`.
 """
 
 
@@ -30,7 +37,8 @@ def _section(error: type[Exception]) -> str:
     text, _, attributes = inspect.cleandoc(error.__doc__ or "").partition("\n\nAttributes:\n")
     listed = re.sub(r"^    (\w+): ", r"* `\1`: ", attributes, flags=re.MULTILINE)
     return (
-        "\n\n".join(part for part in (f"## `{error.__name__}`", f"{text} (A kind of {kinds}.)", listed) if part) + "\n"
+        "\n\n".join(part for part in (f"## `{error.__name__}`", f"{text} (A subclass of {kinds}.)", listed) if part)
+        + "\n"
     )
 
 

@@ -73,7 +73,7 @@ ACCEPTED_SIZE: Final = "a number of bytes such as 500000, 10GB (decimal) or 10Gi
 
 
 class EjcacheError(Exception):
-    """The base class of the exceptions that ejcache defines."""
+    """The base class of ejcache's public exceptions."""
 
 
 class UsageError(EjcacheError, ValueError):
@@ -81,9 +81,9 @@ class UsageError(EjcacheError, ValueError):
 
 
 class SettingError(UsageError):
-    """A setting was given a value that ejcache does not accept.
+    """A setting or an argument has a value that ejcache does not accept, or there is no setting of this name.
 
-    The message is one sentence: the setting, its value, and the values that are accepted.
+    The message names the setting or the argument.
     """
 
     def __init__(self, setting: str, value: object, accepted: str) -> None:
@@ -139,10 +139,10 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
 
     Attributes:
         program: the name of the program, such as `jit_train_step`.
-        sentence: the reason why the program was not loaded, as `ejcache why` prints it.
+        sentence: why the program would have been compiled, as a sentence.
         caller: the line that called the program, such as `/home/me/serve.py:31 in main`; empty if it is unknown.
         where: the text `here`, or a text such as `on rank 3` if another process of the job forbids compiling.
-        more: a sentence about what else the user can do, or an empty text.
+        more: a sentence that names a command with more information, or an empty text.
     """
 
     is_for_program = True  # no failure of the cache, with which the program would compile on
@@ -164,7 +164,7 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
 
 
 class EntryError(EjcacheError):
-    """The stored bytes are not the intact cache entry that was asked for."""
+    """An entry or another file of a cache is damaged, was recalled, has another key, or has an unknown format."""
 
 
 class EntryCorruptError(EntryError):
@@ -184,10 +184,10 @@ class EntryRecalledError(EntryError):
 
 
 class StoreError(EjcacheError, OSError):
-    """The storage failed.
+    """The storage of a cache failed, holds no cache, or has no room for an entry.
 
     Attributes:
-        cause: the cause of the failure, if the client library of the storage names it; otherwise None.
+        cause: a word for the cause, such as `credentials` or `region`, if ejcache knows it; otherwise None.
     """
 
     cause: str | None = None
@@ -211,7 +211,7 @@ class StoreBusyError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The storage cannot be reached, opened or repaired."""
+    """The storage of a cache cannot be reached, opened or repaired, or ejcache may not use it."""
 
 
 class StoreForbiddenError(StoreUnavailableError):
