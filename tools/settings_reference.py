@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from ejcache.settings.described import SETTINGS
-from ejcache.settings.table import Floors
 from ejcache.util.units import format_size
 
 if TYPE_CHECKING:
@@ -14,64 +14,77 @@ if TYPE_CHECKING:
 _PAGE_HEAD = """\
 # Settings
 
-`ejcache config` shows the settings of this page, with their current values and where each value came from. An *entry*
-is one compiled program in the cache. PGLE is JAX's profile-guided compilation on GPUs.
+`ejcache config` shows the settings of this page, their current values, and where each value comes from. An *entry* is
+one compiled program in the cache. PGLE is JAX's profile-guided compilation on GPUs. A *tunable kernel* is a function
+with the decorator `@ejcache.autotuned`: it can run with several configurations, such as block sizes
+([tuned configurations](autotune.md)).
 
 ## Where a value comes from
 
 If several places set the same setting, the first of these places counts:
 
-1. the latest call in the program: `ejcache.enable(name=value)`, `jax.config.update("jax_…", value)` or
+1. the latest call in the program: `ejcache.enable(name=value)`, `jax.config.update("jax_…", value)` or JAX's
    `set_cache_dir()`
 2. an option of the command line of `ejcache` (`--dir`, `--max-size` and others)
-3. an environment variable. If several variables of a setting are set, the first one in the list of its variables below
-   counts. For the cache directory, a path or URL in `EJCACHE` comes before all other variables
+3. an environment variable
 4. the user's configuration file, `~/.config/ejcache/config.toml` (or in `$XDG_CONFIG_HOME`)
 5. the host's configuration file, `/etc/ejcache/config.toml`
 6. the default
 
-There are two exceptions to this order. First, what is stored with a cache overrules all of these places.
-`ejcache config set --dir URL` stores limits with a cache that hosts share (`max_size`, `max_entries`, `older_than`,
-`unused_for`) and the order of eviction (`evict`). If at least one limit is stored, jobs delete entries of this cache
-only by the stored limits. The `max_size` of a job then only keeps the job from storing a larger entry. `enabled=false`
-can be stored with any cache, and turns it off for all jobs: [commands for both](shared.md#its-size).
+If several variables of a setting are set, the first one in the list of its variables below counts. For the setting
+`dir`, a directory or URL in `EJCACHE` comes before all other variables.
+
+There are two exceptions to this order. First, limits that are stored with a cache overrule all of these places.
+`ejcache config set --dir URL` stores limits (`max_size`, `max_entries`, `older_than`, `unused_for`) and the order of
+eviction (`evict`) with a cache that hosts share. If at least one limit is stored, jobs delete entries of this cache
+only by the stored limits. The `max_size` of a job then only keeps the job from storing an entry that is larger than
+this `max_size`. `ejcache config set --dir URL enabled=false` turns a cache off for all jobs. It also works for a cache
+in a local directory. [One cache for many hosts](shared.md#its-size) describes these commands.
 
 Second, `ALLOW_FULL_CACHE=1` stands for `min_entry_size=-1`, `min_compile_seconds=0` and `xla_caches="all"`. It comes
 before the command line and all other variables, and after calls in the program.
 
-Of all variables, only `EJCACHE` enables the cache. If `enabled` is false or `max_size` is 0, nothing is cached,
-whatever the other settings say.
+Of all variables, only `EJCACHE` enables the cache. Set it to `1`, or to the directory or URL of the cache; a directory
+must contain a slash. If `enabled` is false or `max_size` is 0, nothing is cached, whatever the other settings say.
 
-A wrong value in a variable `EJCACHE_…` or in a configuration file, such as `EJCACHE_READ_ONLY=maybe`, does not fail a
-job. The job logs a warning, and uses the value of the next place in the list above. With a wrong value in a variable
-`JAX_…`, `import jax` itself can fail. A command that works on a cache exits with status 2 if a setting has a wrong
-value. If the program passes a wrong value to `ejcache.enable`, this call raises `ejcache.SettingError`.
+A wrong value in a variable `EJCACHE_…` or in a configuration file does not fail a job. An example is
+`EJCACHE_READ_ONLY=maybe`. The job logs a warning, and uses the next value in the order above. A command that works on a
+cache exits with status 2 instead. With a wrong value in a variable `JAX_…`, `import jax` itself can fail. If the
+program passes a wrong value to `ejcache.enable`, this call raises `ejcache.SettingError`.
 
 ## Configuration files
 
-A configuration file is a TOML file with lines such as `max_size = "50GB"`. A line has the name of a setting of this
-page, or of its JAX flag, and a value. `ejcache config set max_size=50GB` writes such a line, and
-`ejcache config unset max_size` removes it. With `--to host`, these two commands change the host's configuration file.
-`ejcache config get max_size` prints the value that counts. ejcache does not read a configuration file that other users
-can write to. A configuration file cannot set the flags of PGLE, because JAX reads these flags itself.
+A configuration file is a TOML file with lines such as `min_compile_seconds = 0.1`. A line has the name of a setting of
+this page, or of its JAX flag, and a value. `ejcache config set min_compile_seconds=0.1` writes such a line, and
+`ejcache config unset min_compile_seconds` removes it. With `--to host`, these two commands change the host's
+configuration file. `ejcache config get preload` prints the current value of `preload`. ejcache does not read a
+configuration file that other users can write to. A configuration file cannot set `enable_pgle`, `pgle_profiling_runs`
+and `pgle_aggregation_percentile`, because JAX itself reads their flags.
 
 ## How values are written
 
 * A **size** is a number of bytes, or a text such as `10GB` (decimal) or `10GiB` (binary). In its own variables, JAX
   accepts no unit: write `JAX_COMPILATION_CACHE_MAX_SIZE=10000000000`.
-* A **boolean** in the environment is `true`, `yes`, `on`, `1`, `ok` or `easy`, or else `false`, `no`, `off` or `0`, in
-  upper or lower case. In its own variables, JAX accepts neither `ok` nor `easy`.
-* You can pass a setting that is a JAX flag to `ejcache.enable` also by the name of the flag.
+* A **boolean** in the environment is true as `true`, `t`, `yes`, `y`, `on`, `1`, `ok` or `easy`, and false as `false`,
+  `f`, `no`, `n`, `off` or `0`. Upper and lower case mean the same. In its own variables, JAX accepts neither `ok` nor
+  `easy`.
+* `ejcache.enable` takes each setting by its name. If a setting has a JAX flag, `ejcache.enable` also takes the name of
+  the flag.
 
 ## All settings
 """
 
 
+_UNSET: Final = re.compile(r" \(unset: (.*)\)$")
+"""The end of the meaning of a setting that has no one value if nobody sets it."""
+
+
 def _default(setting: Setting) -> str:
     if setting.name == "dir":
         return "`~/.cache/ejcache` (`$XDG_CACHE_HOME/ejcache` if that is set)"
-    if setting.name == "min_compile_seconds":
-        return f"{Floors()} ([minimum compile times](shared.md#minimum-compile-times))"
+    if unset := _UNSET.search(setting.doc):
+        more = " ([minimum compile times](shared.md#minimum-compile-times))"
+        return unset[1] + more * (setting.name == "min_compile_seconds")
     if setting.default is None or setting.default == ():
         return "not set"
     if setting.name == "local_max_size":
@@ -83,7 +96,8 @@ def page() -> str:
     """Return the whole page."""
     parts = [_PAGE_HEAD]
     for setting in SETTINGS:
-        rows = [f"### `{setting.name}`\n", f"{setting.doc[0].upper()}{setting.doc[1:]}.\n"]
+        doc = _UNSET.sub("", setting.doc)
+        rows = [f"### `{setting.name}`\n", f"{doc[0].upper()}{doc[1:]}.\n"]
         rows.append(f"* accepted: {setting.accepted}")
         rows.append(f"* default: {_default(setting)}")
         if setting.variables:

@@ -127,8 +127,8 @@ ACCEPTED: Final[Mapping[str, str]] = {
     "text": "any text",
     "limit": f"{ACCEPTED_SIZE}, or -1 for no limit",
     "seconds": "a number of seconds, or 0 (also -1) for no minimum",
-    "report": "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash or .json at its end",
-    "xla_caches": f"all, none, or a list of {', '.join(XLA_CACHES)}",
+    "report": "off, line (or 1) or json for stderr, or the path of a JSON file, with a slash in it or .json at its end",
+    "xla_caches": f"all, none, or a comma-separated list of {', '.join(XLA_CACHES)}",
 }
 """The accepted values of each kind in words, for a setting that has none of its own."""
 
@@ -206,16 +206,16 @@ class Settings:
     enabled: bool = setting(True, "if false, nothing is cached", flag="jax_enable_compilation_cache")
     max_size: int = setting(
         -1,
-        "largest total size of the entries; if it is exceeded, entries are deleted in the order of evict (unset: for"
-        " a cache on a local disk, a tenth of that disk and at most 20 GB)",
+        "largest total size of the entries: if they are larger, ejcache deletes entries in the order that `evict` sets"
+        " (unset: for a cache on a local disk, a tenth of that disk and at most 20 GB; for other caches, no limit)",
         flag="jax_compilation_cache_max_size",
         kind="limit",
         accepted=f"{ACCEPTED_SIZE}, 0 for no caching, or -1 for no limit",
     )
     min_compile_seconds: float | None = setting(
         None,
-        "minimum compile time: a program that compiled in less time is not stored (unset: 0.01 s on this host, 0.1 s"
-        " for other hosts)",
+        "minimum compile time: a program that compiled in less time is not stored (unset: 0.01 s for this host, 0.1"
+        " s for other hosts)",
         flag="jax_persistent_cache_min_compile_time_secs",
         kind="seconds",
         jax_default=1.0,
@@ -224,23 +224,23 @@ class Settings:
         0,
         "minimum size: a compiled program with fewer bytes is not stored",
         flag="jax_persistent_cache_min_entry_size_bytes",
-        accepted="a number of bytes, 0, or -1 for no restriction",
+        accepted="a number of bytes; 0 and -1 mean no minimum",
     )
     evict: Literal["lru", "cost"] = setting(
         "lru",
-        "what a full cache deletes first: lru, the entries that were not used for the longest time, or cost, those that"
-        " save the fewest seconds of compiling for their size and number of uses",
+        "which entries a full cache deletes first: those that were not used for the longest time (lru), or those that"
+        " save the fewest seconds of compiling for their size and number of uses (cost)",
         kind="eviction_order",
         accepted="lru or cost",
     )
     include_metadata_in_key: bool = setting(
         False,
-        "count source file names and line numbers as part of the program",
+        "make source file names and line numbers part of the key",
         flag="jax_compilation_cache_include_metadata_in_key",
     )
     source_file_regex: str | None = setting(
         None,
-        "a regular expression; the parts of source file names that match it are not part of the key",
+        "a regular expression whose matches JAX removes from source file names, so that the key does not contain them",
         flag="jax_hlo_source_file_canonicalization_regex",
         accepted="a regular expression",
     )
@@ -251,7 +251,7 @@ class Settings:
     )
     expect_pgle: bool = setting(
         False,
-        "prefer entries compiled with a profile (PGLE), even if PGLE is off",
+        "prefer entries that were compiled with a profile (PGLE), even if PGLE is off",
         flag="jax_compilation_cache_expect_pgle",
     )
     enable_pgle: bool = setting(
@@ -273,7 +273,7 @@ class Settings:
     )
     xla_caches: str = setting(
         "xla_gpu_per_fusion_autotune_cache_dir",
-        "which of XLA's own caches to keep with the entries",
+        "which of XLA's own caches for GPUs ejcache keeps beside the entries",
         flag="jax_persistent_cache_enable_xla_caches",
         kind="xla_caches",
     )
@@ -285,14 +285,14 @@ class Settings:
     explain_misses: bool = setting(False, "log the reason for every miss", flag="jax_explain_cache_misses")
     check_contents: bool = setting(
         False,
-        "once for each program that was loaded from the cache, compile it again and compare the two",
+        "compile programs again that were loaded from the cache, and compare the executables",
         flag="jax_compilation_cache_check_contents",
     )
     compare: bool = setting(
-        False, "compile every hit, too, and compare the results of its first calls with those of the fresh executable"
+        False, "compile hits, too, and compare the results of their first calls with those of the fresh executables"
     )
     compare_calls: int = setting(
-        3, "with compare, how many calls of each program are compared", accepted="a number of calls, 1 or more"
+        3, "with `compare`, how many calls of a program are compared", accepted="a number of calls, 1 or more"
     )
     share_binary: bool = setting(
         False,
@@ -301,7 +301,7 @@ class Settings:
     )
     share_binary_timeout_ms: int = setting(
         20 * 60 * 1000,
-        "with share_binary, how many milliseconds the other processes wait before they compile the program",
+        "with `share_binary`, how many milliseconds other processes wait before they compile the program themselves",
         flag="jax_share_binary_between_hosts_timeout_ms",
         accepted="a number of milliseconds",
     )
@@ -310,12 +310,12 @@ class Settings:
     )
     local_dir: str | None = setting(
         None,
-        "where this host keeps copies of a remote cache's entries (unset: in the user's cache directory)",
+        "where this host keeps copies of the entries of a shared cache (unset: in the user's cache directory)",
         accepted="a directory on a local disk",
     )
     local_max_size: int = setting(
         10 << 30,
-        "largest total size of this host's copies of each remote cache",
+        "largest total size of the copies that this host keeps of one shared cache",
         kind="limit",
         accepted=f"{ACCEPTED_SIZE}, 0 for none, or -1 for no limit",
     )
@@ -330,8 +330,8 @@ class Settings:
     )
     preload: bool = setting(
         True,
-        "load the compiled programs of the last runs in the background, before the script needs them (unset: only if"
-        " the process may use two cores or more)",
+        "load the compiled programs of the last runs in the background, before the script needs them (unset: true if"
+        " the process may use two cores or more, and else false)",
     )
     report: str | None = setting(None, "print or write a report when the process exits", kind="report")
     autotune_dir: str | None = setting(
@@ -342,15 +342,17 @@ class Settings:
     )
     autotune_policy: Literal["autotune", "heuristics", "error"] | None = setting(
         None,
-        "what to do for a tunable kernel that has no tuned configuration (unset: what its author chose)",
+        "what a tunable kernel does if it has no tuned configuration for a call: measure (autotune), run without"
+        " measuring (heuristics), or raise an exception (error) (unset: autotune, unless the author of the kernel chose"
+        " another one)",
         kind="autotune_policy",
         accepted="autotune, heuristics or error",
         others=("EJKERNEL_AUTOTUNE_POLICY",),
     )
     autotune_record: bool | str = setting(
         False,
-        "record the shapes and types of calls of tunable kernels, for `ejcache tuned tune` to measure later (a "
-        "directory or URL: record them there)",
+        "record the shapes and types of calls of tunable kernels, for `ejcache tuned tune` to measure later; a"
+        " directory or URL says where",
         kind="switch_or_location",
         accepted="true or false, or a directory or URL",
         others=("EJKERNEL_OPS_RECORD",),
