@@ -13,6 +13,10 @@ from ejcache.history.causes import CAUSES, OUTCOMES, table
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "causes.md"
 _TABLES: Final = {"CAUSES": CAUSES, "OUTCOMES": OUTCOMES}
+_BECAUSE: Final = {
+    "CAUSES": "the program was compiled because",
+    "OUTCOMES": "the program was compiled, or was not stored, because",
+}
 _PART: Final = re.compile(r"(<!-- made of [^\n]*: (CAUSES|OUTCOMES) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -22,8 +26,8 @@ def with_table(page: str) -> str:
 
 
 def _table(name: str) -> str:
-    rows = [f"| {name.lower().rstrip('s')} | what it is | what to do |", "|---|---|---|"]
-    rows += [f"| `{kind}` | {what} | {what_to_do or 'nothing'} |" for kind, what, what_to_do in table(_TABLES[name])]
+    rows = [f"| {name.lower().rstrip('s')} | {_BECAUSE[name]} | what to do |", "|---|---|---|"]
+    rows += [f"| `{kind}` | {what} | {what_to_do} |" for kind, what, what_to_do in table(_TABLES[name])]
     return "\n".join(rows)
 
 

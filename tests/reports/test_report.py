@@ -17,6 +17,7 @@ from capabilities import needs
 from cli_helpers import Terminal, ejcache
 from helpers import ROOT, line_of, run_program
 
+from ejcache.history.causes import OUTCOMES
 from ejcache.history.findings import Advice, Saving, SmallerFindings
 from ejcache.history.host_log import remember_program
 from ejcache.history.nearest_program import Earlier
@@ -201,7 +202,7 @@ def test_ranks_that_differ():
     assert [len(each.processes) for each in report.starts] == [1, 4]
     assert sorted(report.starts[1].warnings) == [
         "rank 1 on host1 has other versions than rank 0 on host0: jax 0.11.0 (not 0.12.0)",
-        "rank 2 on host2 compiled jit_step, which others loaded: the hit was recompiled to check it",
+        "rank 2 on host2 compiled jit_step, which others loaded: " + OUTCOMES["checked"].reason,
         "rank 2 on host2 has other settings than rank 0 on host0: x 1 (not unset)",
         "rank 3 on host3 compiled jit_eval, which rank 0 on host0 has otherwise: the keys differ in a",
     ]

@@ -61,79 +61,174 @@ class CauseKind(NamedTuple):
     Attributes:
         title: a heading for several of them.
         what_to_do: `{name}` is what changed; empty if there is nothing that helps every time.
-        reason: the sentence, of a kind that has one.
+        reason: "The program was compiled because", as a person would go on.
     """
 
     title: str
-    what_to_do: str = ""
-    reason: str = ""
+    what_to_do: str
+    reason: str
 
 
-_OF_THE_OTHER: Final = "nothing: what the other one compiled could give other results here"
 _SAME: Final = "nothing: it is stored once"
 
 CAUSES: Final[Mapping[str, CauseKind]] = {
     NEW: CauseKind(
         "new here",
-        "`ejcache warm` compiles ahead, and a shared cache brings what another host compiled",
+        "`ejcache warm` compiles it ahead; with a shared cache, this host loads what another host compiled",
         "it is new here: no other program of this function is known",
     ),
-    RENAMED: CauseKind("a function was renamed", "a function's name is part of its executable: keep it"),
-    GONE: CauseKind("its entry is gone", "raise max_size if the limit is too small; `ejcache stats` shows it"),
+    RENAMED: CauseKind(
+        "a function was renamed",
+        "keep the name of a function: the name is part of the executable",
+        "its function has another name, and is otherwise the same",
+    ),
+    GONE: CauseKind(
+        "its entry is gone",
+        "raise max_size if the limit is too small: `ejcache stats` shows the limit",
+        "its entry was evicted or removed",
+    ),
     OTHER_CACHE: CauseKind(
-        "another cache", "use one cache for all programs; `ejcache push` and `ejcache pull` copy entries"
+        "another cache",
+        "use one cache for all programs; `ejcache push` and `ejcache pull` copy entries",
+        "it was compiled before for another cache",
     ),
     differ.SHAPE: CauseKind(
-        "a shape varies", "if {name} has another size in every call, pad it to a few sizes, and mask what was added"
+        "a shape varies",
+        "if {name} has another size in every call, pad it to a few sizes, and mask the padding",
+        "an argument has another shape",
     ),
     differ.TYPE: CauseKind(
         "a type varies",
         "give {name} one dtype in every call: a Python number is weakly typed, jnp.asarray(value, dtype) is not",
+        "an argument has another dtype, or has changed between weakly and strongly typed",
     ),
     differ.NUMBER: CauseKind(
-        "a number is part of the program", "pass {name} as an argument: a Python value is compiled into the program"
+        "a number is part of the program",
+        "pass {name} as an argument: a Python value is compiled into the program",
+        "a Python number that is compiled into it has another value",
     ),
     differ.CAPTURED: CauseKind(
-        "a captured array is part of the program", "pass the array as an argument: what a function captures is compiled"
+        "a captured array is part of the program",
+        "pass the array as an argument: what a function captures is compiled into the program",
+        "an array that its function captures has other elements",
     ),
     differ.PLACEMENT: CauseKind(
         "arguments are placed in another way",
         "place and donate them alike in every call: jax.device_put(value, sharding), in_shardings, donate_argnums",
+        "its arguments have another sharding or layout, or are donated or committed otherwise",
     ),
-    differ.MESH: CauseKind("another mesh", "keep one mesh, and one set of names for its axes"),
+    differ.MESH: CauseKind(
+        "another mesh", "keep one mesh, and one set of names for its axes", "its mesh has other axes"
+    ),
     differ.ARGUMENTS: CauseKind(
-        "other arguments or results", "nothing: another model or another call is another program"
+        "other arguments or results",
+        "nothing: another model or another call is another program",
+        "it has other arguments or results",
     ),
     differ.ORDER: CauseKind(
         "the order of a set or dict",
         "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set",
+        "it has the same operations in another order, most likely that of a set or dict",
     ),
     differ.PRECISION: CauseKind(
-        "another precision", "jax_default_matmul_precision and precision= decide it: keep them"
+        "another precision",
+        "keep jax_default_matmul_precision and precision=, which decide the precision",
+        "one of its operations has another precision",
     ),
-    differ.CODE: CauseKind("its code changed", "nothing, if the code was changed on purpose"),
+    differ.CODE: CauseKind(
+        "its code changed", "nothing, if the code was changed on purpose", "the code of its function changed"
+    ),
     "jaxlib": CauseKind(
         "another version of JAX",
         "nothing: entries of another version are not used; `ejcache prune --old-versions` removes them",
+        "JAX or jaxlib has another version",
     ),
-    "native_libraries": CauseKind("other native libraries", _OF_THE_OTHER),
-    "format": CauseKind("another format of keys", "nothing: this version of ejcache makes other keys"),
-    "platform_version": CauseKind("another version of the platform", _OF_THE_OTHER),
-    "devices": CauseKind("other devices", "nothing: `ejcache warm --target` compiles ahead for other devices"),
-    "machine": CauseKind("another machine", _OF_THE_OTHER),
-    "cpu": CauseKind("another kind of CPU", "nothing: compiled code for one kind of CPU may crash on another"),
-    "threads": CauseKind("another number of threads", "give each process the same number of cores"),
-    "variables": CauseKind("environment variables", "set {name} to the same value everywhere"),
-    "arguments": CauseKind("flags on the command line", "pass the same flags everywhere"),
-    "settings": CauseKind("settings of JAX", "set {name} to the same value everywhere"),
-    "options": CauseKind("compile options", "set {name} to the same value everywhere"),
-    "overrides": CauseKind("compiler_options", "pass the same compiler_options everywhere"),
-    "compile_options": CauseKind("compile options", "compile with the same options everywhere"),
-    "namespace": CauseKind("EJCACHE_NAMESPACE", "set EJCACHE_NAMESPACE to the same text everywhere"),
-    "custom_hook": CauseKind("the custom key hook", "register the same hook in every process"),
-    "partitioned_calls": CauseKind("batch partitionable custom calls", "register the same calls in every process"),
-    "variant": CauseKind("PGLE", "nothing: the program is profiled once, and compiled with its profile once"),
-    "profile": CauseKind("another profile of PGLE", "nothing: the program is compiled with the new profile once"),
+    "native_libraries": CauseKind(
+        "other native libraries",
+        "nothing: an executable of other libraries could give other results",
+        "the native libraries that compile it changed, and the version of jaxlib did not",
+    ),
+    "format": CauseKind(
+        "another format of keys",
+        "nothing: this version of ejcache makes other keys",
+        "another version of ejcache made keys in another format",
+    ),
+    "platform_version": CauseKind(
+        "another version of the platform",
+        "nothing: an executable of another version could give other results",
+        "the XLA platform, such as that of CUDA, has another version",
+    ),
+    "devices": CauseKind(
+        "other devices",
+        "nothing: `ejcache warm --target` compiles ahead for other devices",
+        "it is for other devices",
+    ),
+    "machine": CauseKind(
+        "another machine",
+        "nothing: an executable for another machine could give other results",
+        "XLA describes the machine otherwise",
+    ),
+    "cpu": CauseKind(
+        "another kind of CPU",
+        "nothing: code that was compiled for one kind of CPU may crash on another",
+        "this host has another kind of CPU",
+    ),
+    "threads": CauseKind(
+        "another number of threads",
+        "give each process the same number of cores",
+        "XLA has another number of threads on this CPU",
+    ),
+    "variables": CauseKind(
+        "environment variables",
+        "set {name} to the same value everywhere",
+        "an environment variable that changes compiled code has another value",
+    ),
+    "arguments": CauseKind(
+        "flags on the command line",
+        "pass the same flags everywhere",
+        "the command line of the process has other flags of XLA",
+    ),
+    "settings": CauseKind(
+        "settings of JAX", "set {name} to the same value everywhere", "a setting of JAX has another value"
+    ),
+    "options": CauseKind(
+        "compile options", "set {name} to the same value everywhere", "a compile option of XLA has another value"
+    ),
+    "overrides": CauseKind(
+        "compiler_options",
+        "pass the same compiler_options everywhere",
+        "the argument compiler_options of jax.jit has other values",
+    ),
+    "compile_options": CauseKind(
+        "compile options",
+        "compile with the same options everywhere",
+        "a compile option of XLA changed whose name ejcache does not know",
+    ),
+    "namespace": CauseKind(
+        "EJCACHE_NAMESPACE",
+        "set EJCACHE_NAMESPACE to the same text everywhere",
+        "EJCACHE_NAMESPACE has another value",
+    ),
+    "custom_hook": CauseKind(
+        "the custom key hook",
+        "register the same hook in every process",
+        "JAX's custom hook for cache keys returned another text",
+    ),
+    "partitioned_calls": CauseKind(
+        "batch partitionable custom calls",
+        "register the same calls in every process",
+        "other custom calls are registered as batch partitionable",
+    ),
+    "variant": CauseKind(
+        "PGLE",
+        "nothing: the program is profiled once, and compiled with its profile once",
+        "PGLE needs it compiled to be profiled, or compiled with its profile",
+    ),
+    "profile": CauseKind(
+        "another profile",
+        "nothing: the program is compiled with the new profile once",
+        "it is compiled with another profile, which XLA uses to optimise it",
+    ),
 }
 """What has changed, so that a program is another one: kinds of causes, by the names that JSON, the comment
 `# ejcache: ignore[…]` and this host's records have for them."""
@@ -142,27 +237,27 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
     Miss.CORRUPT: CauseKind(
         "its entry was damaged",
         "`ejcache verify` checks all entries; if it happens again, check the disk",
-        "its entry was damaged; it was quarantined, and this compilation replaces it",
+        "its entry was damaged; ejcache quarantined the entry, and this compilation replaces it",
     ),
     Miss.FOREIGN: CauseKind(
         "another program's entry",
         "`ejcache verify` checks all entries",
-        "the store returned another program's entry, which was quarantined",
+        "the cache returned another program's entry, which ejcache quarantined",
     ),
     Miss.VERSION: CauseKind(
         "another format of entries",
         "use one version of ejcache",
-        "its entry is of a format that this version of ejcache does not read",
+        "its entry has a format that this version of ejcache does not read",
     ),
     Miss.SUSPECTED: CauseKind(
         "two starts ended while they loaded it",
-        "nothing: it was replaced",
-        "its entry is intact, but two starts in a row ended while they loaded it; it was replaced",
+        "nothing: this compilation replaces the entry",
+        "its entry is intact, but two starts in a row ended while they loaded the entry",
     ),
     Miss.REJECTED: CauseKind(
         "XLA cannot load it on this host",
-        "nothing: this host has its own entry now",
-        "its entry is intact, but XLA cannot load it on this host; this host stored another one beside it",
+        "nothing: this host stores another entry beside it",
+        "its entry is intact, but XLA cannot load the entry on this host",
     ),
     Miss.FORCED: CauseKind(
         "a fresh compilation is asked for",
@@ -172,32 +267,34 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
     Miss.DISAGREED: CauseKind(
         "not on every rank",
         "nothing: the next start finds it on every rank",
-        "it could be loaded here, but not on every rank of its program, and all ranks must do the same",
+        "it could be loaded on this rank, but not on every rank, and all ranks must do the same",
     ),
     Miss.CHECKED: CauseKind(
         "a hit was checked",
         "unset jax_compilation_cache_check_contents when the check is done",
-        "the hit was recompiled to check it",
+        "check_contents is set, so its entry was compared with a new executable",
     ),
-    Miss.ERROR: CauseKind("the storage failed", "`ejcache doctor` checks the storage", "the storage could not be read"),
+    Miss.ERROR: CauseKind(
+        "the storage failed", "`ejcache doctor` checks the storage", "the storage could not be read or written"
+    ),
     Miss.DISABLED: CauseKind(
         "the cache is off", "`ejcache config` says which setting switches it off", "the cache is switched off"
     ),
     Miss.RECALLED: CauseKind(
         "its entry was recalled",
-        "nothing: this compilation replaces it",
-        "its entry was recalled by an operator (`ejcache recall`); this compilation replaces it",
+        "nothing: this compilation replaces the entry",
+        "its entry was recalled by an operator (`ejcache recall`)",
     ),
     Miss.NO_DEVICES: CauseKind(
         "for devices that are not here",
         "nothing: it is stored for its devices",
-        "its entry is for devices that this process does not have, so its caller compiled it again",
+        "its entry is for devices that this process does not have, and cannot be loaded here",
     ),
     Skip.QUICK: CauseKind(
         "it compiles quickly",
         "nothing, if `ejcache config` shows the default of min_compile_seconds; otherwise unset min_compile_seconds",
-        "it compiled in less than the minimum compile time (min_compile_seconds; 0.01 s for this host and 0.1 s for "
-        "shared storage unless it is set)",
+        "it compiled in less than the minimum compile time (0.01 s for this host and 0.1 s for other hosts, unless "
+        "min_compile_seconds is set)",
     ),
     Skip.DUPLICATE: CauseKind(
         "compiled at the same time",
@@ -209,17 +306,17 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
     ),
     Skip.SMALL: CauseKind(
         "its entry is small",
-        "lower min_entry_size to store it",
+        "lower min_entry_size, so that it is stored",
         "its entry is below the minimum entry size (min_entry_size)",
     ),
     Skip.LARGE: CauseKind(
         "its entry is large",
         "raise max_size, so that its entry fits",
-        "its entry is larger than the whole limit (max_size)",
+        "its entry is larger than the whole limit of the cache (max_size)",
     ),
     Skip.READ_ONLY: CauseKind(
         "the cache is read-only",
-        "to let the program store, unset EJCACHE_READ_ONLY; `ejcache doctor` says whether it has the permission",
+        "unset EJCACHE_READ_ONLY if the program may store; `ejcache doctor` says whether it has the permission",
         "the cache is read-only",
     ),
     Skip.CALLBACK: CauseKind(
@@ -230,7 +327,7 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
     Skip.PARTITIONING: CauseKind(
         "custom_partitioning",
         "set jax_remove_custom_partitioning_ptr_from_cache_key if the function is the same in every process",
-        "it uses custom_partitioning, whose Python function has no identity outside the process",
+        "it uses custom_partitioning, whose Python function no key can describe",
     ),
     Skip.INSPECTION: CauseKind(
         "it shows a sharding while it compiles",
@@ -238,25 +335,26 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
         "it shows a sharding to a Python function while it compiles (jax.debug.inspect_array_sharding)",
     ),
     Skip.PLATFORM: CauseKind("the platform", "nothing", "this platform cannot serialise executables"),
-    Skip.NO_KEY: CauseKind("no key", "the log says why", "no key could be made"),
+    Skip.NO_KEY: CauseKind("no key", "the log says why", "ejcache could not make a key for it"),
     Skip.FORBIDDEN: CauseKind(
         "compilations are forbidden",
         "compile it before the block",
-        "it was not compiled, because the program forbids compilations (ejcache.forbid_compile)",
+        "ejcache.forbid_compile forbade the compilation",
     ),
     Skip.RANKS_DIFFER: CauseKind(
         "ranks compile different programs",
-        "the log of each rank names the component of the key, and the first line, that differs",
-        "another rank compiles another program under its name, as the log of that run says",
+        "the log of each rank names the part of the key that differs, and the first line of the programs that differs",
+        "another rank compiles another program of the same name",
     ),
     Skip.HLO_PASS: CauseKind(
         "an HLO pass",
-        "nothing: while the program uses one, it compiles",
-        "the program has registered a pass over the HLO (jax.extend.xla), which no key can describe",
+        "nothing: while the pass is registered, the process compiles",
+        "the process has registered a pass over the HLO (jax.extend.xla), which no key can describe",
     ),
 }
 """What became of a look-up or of storing, so that a program was compiled that has not changed (`Miss`, `Skip`)."""
 _KNOWN_QUICK: Final = "it is known to compile too quickly to be published, so shared storage was not read"
+_NOT_READ: Final = "the storage could not be read"
 _NOT_WRITTEN: Final = "the storage could not be written"
 
 
@@ -352,6 +450,8 @@ def title_of(kind: str) -> str:
 
 def why_not_found(reason: str) -> str:
     """Return the `Miss` of this name in words; an unknown name is returned as it is."""
+    if reason == Miss.ERROR:
+        return _NOT_READ
     return _KNOWN_QUICK if reason == Miss.QUICK else _reason(reason)
 
 
@@ -608,6 +708,15 @@ def _without_locations(text: str) -> list[str]:
 
 def table(kinds: Mapping[str, CauseKind]) -> list[tuple[str, str, str]]:
     """Return the rows of a table in the documentation: kind, what it is, and what to do."""
-    return [
-        (str(name), kind.reason or kind.title, what_to_do(name, name="what changed")) for name, kind in kinds.items()
-    ]
+    return [(str(name), kind.reason, what_to_do(name, name=_CHANGED.get(name, ""))) for name, kind in kinds.items()]
+
+
+_CHANGED: Final = {
+    differ.SHAPE: "the argument",
+    differ.TYPE: "the argument",
+    differ.NUMBER: "the number",
+    "variables": "the variable",
+    "settings": "the setting",
+    "options": "the option",
+}
+"""What changed, of the kinds whose advice names it."""
