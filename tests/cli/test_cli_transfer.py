@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from archives import flipped
+from archives import archive, flipped, of_a_later_version
 from autotune_helpers import record
 from capabilities import require
 from cli_helpers import ejcache, fill, key_text, put
@@ -214,6 +214,25 @@ def test_only_if_changed(cache, tmp_path):
     assert [ejcache("push", file, *options).status for _ in range(2)] == [0, 3]
     file.write_bytes(file.read_bytes()[:-2000])
     assert [ejcache("push", file, *options).status for _ in range(2)] == [0, 3]
+
+
+@pytest.mark.parametrize("damaged", [b"EJC1", b"sha256:"])
+def test_a_damaged_file_is_replaced_if_changed(cache, tmp_path, damaged):
+    """One damaged entry or record makes a new file, or each run would compile and report it again."""
+    AutotuneStore(str(cache), seeds=()).publish(record())
+    file, options = tmp_path / "ci.tar", ("--dir", cache, "--if-changed", "--json")
+    assert ejcache("push", file, *options).status == 0
+    whole = file.read_bytes()
+    file.write_bytes(flipped(whole, 8 * (whole.index(damaged) + (200 if damaged == b"EJC1" else 10))))
+    assert [ejcache("push", file, *options).status for _ in range(2)] == [0, 3]
+    assert ejcache("pull", file, "--dir", tmp_path / "other").status == 0
+
+
+def test_an_entry_of_a_later_version_is_no_damage(cache, tmp_path):
+    """Nothing says that it is not as another version has stored it: the file stays."""
+    file = tmp_path / "ci.tar"
+    file.write_bytes(archive(*((key, of_a_later_version(data)) for key, data in held(cache).items())))
+    assert ejcache("push", file, "--dir", cache, "--if-changed").status == 3
 
 
 def test_a_cache_that_no_program_has_used(monkeypatch, tmp_path):

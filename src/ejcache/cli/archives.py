@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -12,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ejcache import entry
 from ejcache.autotune.records.record import decode_record, encode_record
 from ejcache.bucket.object_names import ENTRIES, entry_name, key_of_name
 from ejcache.cli import output
@@ -19,7 +21,7 @@ from ejcache.cli.chosen_cache import command_settings, open_cache
 from ejcache.cli.copying import open_for_writing, planned, recalled_at, report, store_of
 from ejcache.cli.tuned.records import named_layer, open_autotune, strongest
 from ejcache.cli.tuned.transfer import merge_records, sure_records
-from ejcache.errors import EntryError, NotFoundError, StoreUnavailableError, UsageError
+from ejcache.errors import EntryError, EntryVersionError, NotFoundError, StoreUnavailableError, UsageError
 from ejcache.keys.key import is_side_key, parse_any_key
 from ejcache.maintenance.archive import ArchiveWriter, read_archive
 from ejcache.maintenance.eviction_plan import EvictionPlan, EvictionPolicy
@@ -230,7 +232,7 @@ def _entries_in(keys: frozenset[str]) -> int:
 
 
 def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], documents: dict[str, bytes]) -> bool:
-    """True if there is an entry, a record or a rule that the file does not have, or if the file cannot be read.
+    """True if there is an entry or a record that the file does not have, or if anything in the file is damaged.
 
     Texts and profiles alone do not count: they change with each run.
     """
@@ -238,6 +240,7 @@ def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], docume
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             for name, data in read_archive(file):
+                _check(name, data)
                 held[name] = "" if name.startswith(ENTRIES) else hashlib.sha256(data).hexdigest()
     except (OSError, EntryError):
         return True
@@ -245,6 +248,15 @@ def _is_news(path: Path, plan: CopyPlan | None, left_out: frozenset[str], docume
         return True
     keys = (info.key for info in plan or () if info.key not in left_out and not is_side_key(info.key))
     return any(entry_name(key) not in held for key in keys)
+
+
+def _check(name: str, data: bytes) -> None:
+    """Raise EntryError for an entry or a record that is damaged; one of a later version is not known to be."""
+    with contextlib.suppress(EntryVersionError):
+        if name.startswith(ENTRIES):
+            entry.verify(data, key=key_of_name(name))
+        else:
+            decode_record(data, path=name)
 
 
 def _carry(
