@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
     from ejcache.cache.compilation_cache import CompilationCache
 
@@ -191,10 +191,8 @@ class _CachedRun:
         from ejcache.cache.stats import Stats
 
         terminalreporter.write_line(report_line(Stats.of(self._totals), sorted(self._urls), processes=self._processes))
-        ordered = sorted(((seconds, test) for test, (seconds, _) in self._tests.items() if seconds > 0), reverse=True)
-        long = [pair for pair in ordered if pair[0] >= _LONG_SECONDS]
-        if slowest := ", ".join(f"{seconds:.2f} s {test}" for seconds, test in long or ordered[:_SHOWN]):
-            terminalreporter.write_line(f"ejcache: slowest compilations: {slowest}")
+        if named := slowest({test: seconds for test, (seconds, _) in self._tests.items()}):
+            terminalreporter.write_line(f"ejcache: slowest compilations: {named}")
         for line in [*self._warnings.said][:_SHOWN]:
             terminalreporter.write_line(line)
         for line in sorted(self._advice, key=lambda line: -self._advice[line])[:_SHOWN]:
@@ -236,6 +234,13 @@ def _advice() -> dict[str, float]:
 
     found = of_this_process(least=_SAVES)[:_SHOWN]
     return {f"{each.place}: {each.title}: {each.message}": each.saved for each in found}
+
+
+def slowest(seconds: Mapping[str, float]) -> str:
+    """Name the tests that compiled longest: each that compiled for a second or longer, and at least three."""
+    ordered = sorted(((took, test) for test, took in seconds.items() if took > 0), reverse=True)
+    shown = max(_SHOWN, sum(took >= _LONG_SECONDS for took, _ in ordered))
+    return ", ".join(f"{took:.2f} s {test}" for took, test in ordered[:shown])
 
 
 @contextlib.contextmanager

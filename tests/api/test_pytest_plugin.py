@@ -11,6 +11,8 @@ from buckets import GcsServer
 from forking import Forked, ForkedWithChildren
 from helpers import run_program
 
+from ejcache_pytest import slowest
+
 SUITE = """
 import os, sys
 import pytest
@@ -119,6 +121,13 @@ def test_cold_and_warm(suite, tmp_path):
     hits, misses = re.search(line.format("(?: in 2 processes)?"), warm.stdout).groups()
     assert (int(hits) > 1, int(misses)) == (True, 0)
     assert "slowest" not in warm.stdout
+
+
+def test_the_slowest_tests():
+    """At least three that compiled at all, and each that compiled for a second."""
+    assert slowest({"a": 0.5, "b": 1.5, "c": 0.0, "d": 0.2}) == "1.50 s b, 0.50 s a, 0.20 s d"
+    assert slowest({"a": 0.5, "b": 1.5, "c": 2.0, "d": 1.0, "e": 1.25}) == "2.00 s c, 1.50 s b, 1.25 s e, 1.00 s d"
+    assert slowest({}) == ""
 
 
 @pytest.mark.parametrize("query", ["", "?anonymous"], ids=["refused", "anonymous"])
