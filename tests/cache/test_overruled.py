@@ -48,6 +48,15 @@ def test_a_library_that_sets_flags_of_jax_is_named(tmp_path):
     )
 
 
+def test_the_program_itself_is_named(tmp_path):
+    """A script that sets the flag is named by its line, although Python has forgotten its file when it has ended."""
+    call = f"jax.config.update('jax_compilation_cache_dir', {str(tmp_path / 'theirs')!r})"
+    (tmp_path / "own.py").write_text(f"import jax, numpy as np\n{call}\njax.jit(lambda x: x + 1)(np.float32(1))\n")
+    command = [sys.executable, "-m", "ejcache", "run", "--dir", str(tmp_path / "ours"), "own.py"]
+    done = run_program(command, cwd=tmp_path)
+    assert f"had no effect: {tmp_path / 'own.py'}:2 sets jax_compilation_cache_dir to" in done.stderr
+
+
 def test_the_fields_of_a_report_have_it(tmp_path):
     """JSON has the sentence; a line that only reads the flag is not named, and one in a table of flags is."""
     library = """

@@ -86,7 +86,8 @@ def _sources() -> Iterator[str]:
     """Yield the files of Python source of the modules of the program and of its libraries, the latest import first."""
     for name, module in reversed(list(sys.modules.items())):
         if name.partition(".")[0] not in _NOT_LOOKED_AT and isinstance(module, types.ModuleType):
-            file = vars(module).get("__file__")  # what a module answers by itself may be an import
+            # What a module answers by itself may be an import. From a script that has ended, Python takes `__file__`.
+            file = vars(module).get("__file__") or getattr(vars(module).get("__loader__"), "path", None)
             if isinstance(file, str) and file.endswith(".py"):
                 yield file
 
