@@ -6,9 +6,9 @@ For each version, in an environment of its own that is kept in `.venv-jax/`: six
 no floor, twice; then with ejcache, twice, with a damaged entry, with a cache that is too small, and twice with a bucket
 on loopback. The values must be equal, the hits at least JAX's own, and nothing may be warned of that the programs
 without ejcache are not warned of. Then come the cases of `tests/programs/every_jax.py`: callbacks, forbidden
-compilations, `warm`, a tuned operation, serialised executables, events, errors, `why`, processes that start together,
-and two ranks, which also share what the first one compiles. Last come the pairs of `tests/keys/key_pairs.toml`: one
-program must have one key, and two programs must have two.
+compilations, `warm`, a tuned operation, `--compare`, serialised executables, events, errors, `why`, processes that
+start together, and two ranks, which also share what the first one compiles. Last come the pairs of
+`tests/keys/key_pairs.toml`: one program must have one key, and two programs must have two.
 
 What does not fit into the time is left out. The versions take turns by the date, and the last lines say which ran.
 Exits with 1 if a version fails, and with 0 where no environment can be made.
@@ -328,6 +328,9 @@ def check_cases(python: Path, scratch: str) -> int:
     equal("warm, and then", one("warmed", "after")["misses"], 0)
     before, after = one("tuned"), one("tuned")
     equal("a tuned operation", (before["values"], before["measured"], after["measured"]), (after["values"], 2, 1))
+    before, after = one("compared", "before"), one("compared", "after")
+    programs, calls, wrong = (after["compared"][name] for name in ("programs", "calls", "cache"))
+    equal("--compare", (after["value"], calls >= programs == after["hits"], wrong), (before["value"], True, 0))
     before, after, last = one("serialised", "before"), one("serialised", "after"), one("serialised", "last")
     equal("serialize_executable", (after["value"], last["value"], after["hits"]), (before["value"], before["value"], 1))
     for start_of in ("a miss", "a hit"):
@@ -363,8 +366,8 @@ def check_cases(python: Path, scratch: str) -> int:
             equal(f"{how}: values of the {start_of} start", [each["value"] for each in ranks], [18.0, 18.0])
             if start_of == "second":
                 equal(f"{how}: both ranks hit", [each["misses"] for each in ranks], [0, 0])
-    wrong = [f"{what}: {found} is not {wanted}" for what, found, wanted in cases if found != wanted]
-    require(not wrong, "; ".join(wrong))
+    failed = [f"{what}: {found} is not {wanted}" for what, found, wanted in cases if found != wanted]
+    require(not failed, "; ".join(failed))
     return len(cases)
 
 

@@ -36,7 +36,16 @@ if what == "loader":
 
     patch.load_executable = load
 """
-PROGRAM = f"""{HEAD}{LOADER}
+UNCOPIED = """
+if what == "uncopied":
+    from ejcache.jax_integration.seam import comparing
+
+    def fail(self):  # memory ends, or this JAX has no size of an argument
+        raise NotImplementedError
+
+    comparing.ProgramRun.copy_inputs = fail
+"""
+PROGRAM = f"""{HEAD}{LOADER}{UNCOPIED}
 def times(factor):
     def function(x):
         return jnp.tanh(x @ x).at[0, 0].multiply(factor)  # one number of another program is another one
@@ -185,6 +194,13 @@ def test_a_loader_that_is_wrong(filled):
     found = run(filled, PROGRAM, "--compare", check=False, WHAT="loader", EJCACHE_PRELOAD="0")
     assert "THE CACHE" in found.stderr
     assert "jit_times_5 differs" in found.stderr
+
+
+def test_inputs_that_cannot_be_copied(filled, cold):
+    """What fails before the call is no error of the program either, and is said at the end."""
+    found = run(filled, PROGRAM, "--compare", WHAT="uncopied")
+    assert found.stdout.splitlines()[:2] == cold[1].splitlines()[:2]
+    assert "2 because the comparison failed (NotImplementedError)" in found.stderr
 
 
 def test_without_compare_nothing_of_it_is_imported(filled):

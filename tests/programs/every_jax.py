@@ -111,6 +111,19 @@ def tuned():
     return {"values": [value, mapped], "measured": len(set(measured)), **counted(cache)}
 
 
+def compared():
+    """The results of what was loaded are those of fresh compilations, also where random keys are among the inputs."""
+    from ejcache.journal.comparison_results import COMPARED
+
+    cache = enable(compare=words == ["after"])
+    draw = jax.jit(lambda key, x: (jax.random.normal(key, (3,)) + x, jax.random.split(key)))
+    drawn, _ = draw(jax.random.key(7), np.ones((3,), np.float32))
+    value = float(drawn.sum())
+    amounts = cache.stats().amounts
+    found = {name: int(amounts.get(f"{COMPARED}{name}", 0)) for name in ("programs", "calls", "cache")}
+    return {"value": value, "compared": found, **counted(cache)}
+
+
 def serialised():
     """What came from a hit is serialised to bytes that run."""
     from jax.experimental import serialize_executable

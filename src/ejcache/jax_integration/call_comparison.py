@@ -119,24 +119,25 @@ class Comparisons:
             return run.run()
         try:
             inputs = self._inputs(program, run)
-        except NotComparedError as exc:
-            self._end(program)
-            leave_out(program.cache, exc.reason)
+        except Exception as exc:
+            self._leave_out(program, exc)
             return run.run()
         results = run.run()
         self._here.busy = True
         try:
             self._compare(program, run, inputs, results)
-        except NotComparedError as exc:
-            self._end(program)
-            leave_out(program.cache, exc.reason)
         except Exception as exc:
             # The program has its results; that the comparison failed, as for want of memory, is said and left.
-            self._end(program)
-            leave_out(program.cache, f"the comparison failed ({type(exc).__name__})")
+            self._leave_out(program, exc)
         finally:
             self._here.busy = False
         return results
+
+    def _leave_out(self, program: _Compared, why: Exception) -> None:
+        """Compare a program no longer, and count why."""
+        self._end(program)
+        failed = f"the comparison failed ({type(why).__name__})"
+        leave_out(program.cache, why.reason if isinstance(why, NotComparedError) else failed)
 
     def _inputs(self, program: _Compared, run: ProgramRun) -> list[Any]:
         reason = run.why_not()

@@ -5,7 +5,7 @@ of its results. Of later calls, JAX's C++ code takes over with the data that `pj
 program is watched, it is given none. `mismatches` says whether this JAX has what is used here. If not, nobody may call
 the rest.
 
-Read for this: jax 0.10.2 and 0.12.0.1, `interpreters/pxla.py`, `pjit.py`, `random/prng.py`.
+Read for this: jax 0.4.38, 0.6.2, 0.8.3, 0.10.2 and 0.12.0.1, `interpreters/pxla.py`, `pjit.py`, `random/prng.py`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ProgramRun:
 
     def bytes_of_inputs(self) -> int:
         """Return how many bytes the arrays among the arguments have."""
-        return sum(int(getattr(each, "nbytes", 0)) for each in self._kept())
+        return bytes_of(self._kept())
 
     def _kept(self) -> list[Any]:
         return [each for number, each in enumerate(self._arguments) if number in self._execution.kept_var_idx]
@@ -145,9 +145,14 @@ def results_on_host(results: Any) -> list[np.ndarray[Any, Any]]:
     return [each.value for each in arrays if isinstance(each, _Array)]
 
 
-def bytes_of(results: Any) -> int:
-    """Return how many bytes results have."""
-    return sum(int(getattr(each, "nbytes", 0)) for each in results)
+def bytes_of(values: Sequence[Any]) -> int:
+    """Return how many bytes the arrays among the arguments or results of a call have."""
+    return sum(int(getattr(_base(each), "nbytes", 0)) for each in values)
+
+
+def _base(value: Any) -> Any:
+    """Return the numbers of an array of random keys, which itself has no size before JAX 0.6; of others themselves."""
+    return value._base_array if isinstance(value, jax_prng.PRNGKeyArray) else value
 
 
 def _to_host(value: Any) -> Any:
