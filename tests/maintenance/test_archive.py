@@ -13,6 +13,7 @@ from archives import archive, flipped, member
 from cli_helpers import files
 from helpers import traced_memory
 
+from ejcache.autotune.records.record import MAX_RECORD_BYTES
 from ejcache.bucket.object_names import entry_name
 from ejcache.errors import EntryCorruptError, EntryError, StoreUnavailableError
 from ejcache.maintenance.archive import ArchiveWriter, encode_member, read_archive
@@ -55,6 +56,14 @@ def test_what_other_programs_wrote(tmp_path):
         (tmp_path / "cache" / name).write_bytes(data)
     subprocess.run(["tar", "cf", tmp_path / "all.tar", "-C", tmp_path / "cache", "."], check=True)
     assert sorted(read((tmp_path / "all.tar").read_bytes())) == sorted([*named(*PAIRS), RECORD])
+
+
+def test_a_tuned_record_may_be_as_large_as_a_store_reads_it():
+    """One byte more is damage."""
+    largest = bytes(MAX_RECORD_BYTES)
+    assert read(encode_member(RECORD[0], largest) + bytes(1024)) == [(RECORD[0], largest)]
+    with pytest.raises(EntryCorruptError, match="cannot have"):
+        read(encode_member(RECORD[0], largest + b"!") + bytes(1024))
 
 
 def test_every_cut_is_noticed():

@@ -34,7 +34,7 @@ _MAX_SIZES: Final = {
     "v1/policy.json": 128 << 10,
     "v1/journal/": 512 << 20,
     "v1/": _MAX_ENTRY,
-    "autotune": 16 << 20,
+    "autotune": 32 << 20,
 }
 """Bytes of the largest object whose name begins so. Names that are not here are documents, or plain JAX's entries."""
 _OF_MAINTENANCE: Final = ("v1/journal/", QUARANTINE, TEMPORARY)
