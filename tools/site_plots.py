@@ -71,7 +71,7 @@ def real_programs(results: Mapping[str, Any]) -> str:
     shown = {
         "no cache": "no cache",
         "JAX, defaults": "JAX, defaults",
-        "JAX": "JAX, floor 0",
+        "JAX": "JAX, minimum 0",
         "ejcache, defaults": "ejcache",
     }
     groups = {}
