@@ -60,6 +60,21 @@ def test_other_caches_are_those_of_the_user(bench):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_configuration_file_of_the_user_does_not_count(bench, tmp_path):
+    """It may name caches, or turn them off; the files of other programs beside it are there."""
+    files = tmp_path / "configuration"
+    for name, text in (("ejcache/config.toml", 'autotune_dir = "/elsewhere"\n'), ("other/file", "theirs")):
+        (files / name).parent.mkdir(parents=True)
+        (files / name).write_text(text)
+    done, _ = bench(
+        "import os, pathlib, ejcache\n"
+        "assert ejcache.current_settings().autotune_dir is None\n"
+        "assert pathlib.Path(os.environ['XDG_CONFIG_HOME'], 'other', 'file').read_text() == 'theirs'",
+        XDG_CONFIG_HOME=str(files),
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(("program", "words"), [("raise SystemExit(3)", "ended with 3"), ("1/0", "ZeroDivisionError")])
 def test_a_program_that_fails(bench, program, words):
     """Its exit status, its contestant and the last line of its errors are shown."""

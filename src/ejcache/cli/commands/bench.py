@@ -21,7 +21,7 @@ from ejcache.cli.options import Json, argument, option, positive
 from ejcache.cli.starting import command_of
 from ejcache.errors import EjcacheError
 from ejcache.settings.described import SETTINGS
-from ejcache.settings.directories import default_directory
+from ejcache.settings.directories import default_directory, user_file
 from ejcache.settings.environment import all_variables
 from ejcache.util.units import plural
 
@@ -61,9 +61,9 @@ def bench(
 ) -> int:
     """Time the starts of a program without a cache, with JAX's own cache, and with this one, cold and warm.
 
-    Nothing is read from or written to your caches, unless the program itself names one. The program should end by
-    itself, and do what it does each time that it starts: a few training steps, not all of them. Exits with 1 if a start
-    failed, or if its output is another one than without a cache.
+    Nothing is read from or written to your caches, unless the program itself or the configuration file of the host
+    names one. The program should end by itself, and do what it does each time that it starts: a few training steps, not
+    all of them. Exits with 1 if a start failed, or if its output is another one than without a cache.
     """
     number = positive(rounds, option="--rounds")
     command = command_of(program or [])
@@ -94,12 +94,16 @@ def bench(
 def _starter(
     command: list[str], scratch: Path, advance: Callable[[], None]
 ) -> Callable[[str, int], tuple[float, bytes]]:
-    caches = _empty_home(scratch)
+    env = all_variables()
+    homes = {
+        "XDG_CACHE_HOME": _without_ours(default_directory(env).parent, scratch / "home"),
+        "XDG_CONFIG_HOME": _without_ours(user_file(env).parent.parent, scratch / "configuration"),
+    }
     ours = {variable for setting in SETTINGS for variable in setting.variables} | _OTHERS
     rest = {
         name: value
-        for name, value in all_variables().items()
-        if name not in ours and not name.startswith("EJCACHE") and name != "XDG_CACHE_HOME"
+        for name, value in env.items()
+        if name not in ours and not name.startswith("EJCACHE") and name not in homes
     }
 
     def start(name: str, turn: int) -> tuple[float, bytes]:
@@ -108,22 +112,21 @@ def _starter(
             variable: f"{scratch / value}{turn if value == 'cold' else ''}/" if value in _DIRECTORIES else value
             for variable, value in _CONTESTANTS[name].items()
         }
-        result = _start(command, {**rest, "XDG_CACHE_HOME": str(caches), **own}, name)
+        result = _start(command, {**rest, **homes, **own}, name)
         advance()
         return result
 
     return start
 
 
-def _empty_home(scratch: Path) -> Path:
-    """Make a user's cache directory in which ejcache has nothing yet, and other libraries have what they had."""
-    caches = scratch / "home"
+def _without_ours(of_user: Path, copy: Path) -> str:
+    """Make a copy of a user's directory in which ejcache has nothing, and other programs have what they had."""
     with contextlib.suppress(OSError):
-        caches.mkdir()
-        for path in default_directory(all_variables()).parent.iterdir():
+        copy.mkdir()
+        for path in of_user.iterdir():
             if path.name != "ejcache":
-                (caches / path.name).symlink_to(path)
-    return caches
+                (copy / path.name).symlink_to(path)
+    return str(copy)
 
 
 def _start(command: list[str], env: Mapping[str, str], name: str) -> tuple[float, bytes]:
