@@ -19,51 +19,57 @@ HEAD = """\
 # The command line
 
 `ejcache` works on a cache of compiled programs, and `ejcache tuned` on stored configurations of kernels (*tuned
-records*). Most commands of the two have the same names:
+records*). An *entry* is one compiled program in the cache. Most commands of the two have the same names:
 
-| | entries: `ejcache …` | tuned records: `ejcache tuned …` |
+| command | entries: `ejcache …` | tuned records: `ejcache tuned …` |
 |---|---|---|
-| `ls`, `stats` | look at entries; `ls KEY` at one | look at records; `show KEY` at one |
-| `why` | why a program was compiled | why a call runs with its configuration |
-| `prune` | remove entries by rules, or all of them | remove records by rules; `rm` removes all, or named ones |
-| `verify` | check every entry | check every record |
-| `push`, `pull` | copy entries to or from another cache | copy records; `--format ejkernel`: ejkernel's files |
-| `push FILE.tar`, `pull FILE.tar` | entries and records in one file | the records alone |
-| `pin`, `unpin`, `tune` | | keep a configuration from being changed; measure |
+| `ls`, `stats` | List and count entries. `ls KEY` shows one entry. | List and count records. `show KEY` shows one. |
+| `why` | Prints why a program was compiled. | Prints why a call runs with its configuration. |
+| `prune` | Removes entries by rules, or all entries. | Removes records by rules. `rm` removes named records, or all. |
+| `verify` | Checks the entries. | Checks the records. |
+| `push`, `pull` | Copy entries to or from another cache. | Copy records to or from another place, also to or from \
+ejkernel's files (`--format ejkernel`). |
+| `push FILE.tar`, `pull FILE.tar` | Copy entries and records to or from one file. | Copy only the records. |
+| `pin`, `unpin` | There is no such command. | Fix the configuration of a call, and undo this. |
+| `tune` | There is no such command. | Measures calls. |
 
-An *entry* is one compiled program in the cache. Nearly all commands have `--dir URL` and `--json`. Without `--dir`,
-commands use the cache that `ejcache config` shows as `dir`. Tuned records are in `autotune_dir`, or else in the cache.
-Commands print results to stdout, and messages and progress bars to stderr. If stdout is a file or a pipe, commands
-print a tab between the cells of a table. The environment variables `NO_COLOR` and `FORCE_COLOR` turn colours off and
-on. `ejcache help COMMAND` prints the help of a command.
+Nearly all commands have `--dir URL` and `--json`. Without `--dir`, most commands use the cache that `ejcache config`
+shows as `dir`. Tuned records are in the place that the setting `autotune_dir` names, or else in the cache. Commands
+print results to stdout, and messages and progress bars to stderr. If stdout is a file or a pipe, commands print a tab
+between the cells of a table. The environment variable `NO_COLOR` turns colours off, and `FORCE_COLOR` turns them on.
+`ejcache help COMMAND` prints the help of a command.
 
 KEY is a cache key, the beginning of one, or the name of a function. KEY can also be the text in the column `key` of
 `ejcache ls`, or at least its first six characters. The function `train` is found by the names `train` and `jit_train`.
 
 | exit status | meaning |
 |---|---|
-| 0 | fine |
-| 1 | something was found (`verify`), failed or does not exist: no cache, no such entry, KEY matches several |
-| 3 | `push --if-changed` has written nothing, because the file has everything |
-| 2 | bad usage: an unknown option, a value that an option or setting cannot have, a URL that cannot name a cache |
+| 0 | The command succeeded. |
+| 1 | The command failed, the cache or the entry does not exist, KEY could mean several entries, or a check found \
+something, for example damage (`verify`) or a finding (`advise`). |
+| 2 | The command line or a setting is wrong: an unknown option, a value that an option or setting cannot have, or a \
+URL that cannot name a cache. |
+| 3 | `push --if-changed` wrote nothing, because the file has everything already. |
+| 130 | Ctrl-C interrupted the command. |
 
 `ejcache run` exits with the status of the program. With `--compare`, it exits with 1 if the program succeeded and the
 comparison found a fault of the cache. If a signal killed the program, `ejcache run` dies of the same signal. To print a
-report at the end, `ejcache run` starts the program as a child process, and sends the signals that it gets to the
-program. On Linux, the program is killed if `ejcache run` is killed. With `--quiet`, `ejcache run` prints no report, and
-its process becomes the program.
+report at the end, `ejcache run` starts the program as a child process, and passes on the signals that other processes
+send to it. On Linux, the program is killed if `ejcache run` is killed. With `--quiet` and without `--compare`,
+`ejcache run` prints no report, and its process becomes the program.
 
-Sizes are `500000`, `10GB` (decimal) or `10GiB` (binary); ages are `90s`, `15m`, `36h` or `14d`.
+Examples of sizes are `500000`, `10GB` (decimal) and `10GiB` (binary). Examples of ages are `90s`, `15m`, `36h` and
+`14d`.
 
 `stats` without `--reset`, `verify` without `--fix`, `ls`, `why`, and commands with `--dry-run` do not change a cache.
 They do not change the time at which an entry was last used, either.
 
 ## Entries and sizes
 
-The number of entries that a command prints is the number of compiled programs. A cache also contains the StableHLO
-texts of programs (for `ejcache why`) and PGLE profiles. These texts and profiles do not count as entries, but they are
-part of the size of the cache, because the size limit applies to them, too. With `--name`, commands count only entries
-whose names match. Entries of JAX's own cache in the same directory or bucket do not count.
+The number of entries that a command prints is the number of compiled programs. A cache also contains other objects: the
+StableHLO texts of programs (for `ejcache why`), PGLE profiles, and records that make the next start faster. These
+objects do not count as entries, but they are part of the size of the cache, because the size limit applies to them,
+too. Entries of JAX's own cache in the same directory or bucket do not count.
 
 ## What `prune` removes
 
@@ -72,11 +78,11 @@ whose names match. Entries of JAX's own cache in the same directory or bucket do
 2. `--old-versions`, `--older-than` and `--unused-for` each select entries. `prune` removes an entry that at least one
    of these options selects.
 3. `--max-entries` and `--max-size` limit the entries that are left after steps 1 and 2. `prune` removes the least
-   recently used entries first. With `EJCACHE_EVICT=cost`, `prune` removes first the entries that save the fewest
-   seconds for their bytes and uses. If a program has an entry that was compiled with a PGLE profile and an entry that
-   was compiled without one, `prune` removes the entry without the profile first. `--dry-run` also prints for
-   `evict=lru` and for `evict=cost` how many entries would be removed, their size, and how long they would take to
-   compile again.
+   recently used entries first. If the setting `evict` is `cost`, `prune` first removes the entries that save the fewest
+   seconds of compiling for their size and number of uses. If a program has an entry that was compiled with a PGLE
+   profile and an entry that was compiled without one, `prune` removes the entry without the profile first. With one of
+   these two limits, `--dry-run` also prints for `evict=lru` and for `evict=cost` how many entries would be removed,
+   their size, and how long they would take to compile again.
 
 `--old-versions` compares the versions, the native libraries and the namespace in an entry's key with those of the
 newest entry of the same platform. An entry with other ones counts as old. If hosts with different versions share a
@@ -92,7 +98,7 @@ does not remove entries of JAX's own cache in the same directory.
 
 ## Exit status of `verify`
 
-`ejcache verify` exits with 0 if no entry is damaged, or if `--fix` has repaired all damage. Otherwise it exits with 1.
+`ejcache verify` exits with 0 if it finds no damage, or if `--fix` has repaired all damage. Otherwise it exits with 1.
 If another version of ejcache wrote an entry in a format that this version cannot read, `verify` counts the entry and
 does not change it.
 """

@@ -54,7 +54,7 @@ def test_no_text_of_a_table_is_lost():
     said = ejcache("config", columns=120)
     assert said.lines[0].split() == ["setting", "value", "source", "meaning"]
     words = " ".join(" ".join(line[said.lines[0].index("meaning") :] for line in said.lines).split())
-    assert "entries are deleted in the order of evict" in words
+    assert "ejcache deletes entries in the order that `evict` sets" in words
     assert too_long(said.lines, 120) == []
 
 

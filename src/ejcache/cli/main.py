@@ -64,7 +64,7 @@ COMMANDS: Final = {
     ),
     "target": Command(
         "ejcache.cli.commands.target:app",
-        "Save and compare devices to compile for elsewhere.",
+        "Save and compare devices, to compile for them on other hosts.",
         ("target save v5p-128", "target diff v5p-128", "warm train.py:steps --target v5p-128"),
     ),
     "stats": Command(
@@ -138,7 +138,7 @@ COMMANDS: Final = {
     ),
     "key": Command(
         "ejcache.cli.commands.key:key",
-        "Print a name for what this host can load, for archives in CI.",
+        "Print a text for the name of an archive in CI.",
         ("key", "key --lock requirements.lock"),
     ),
     "doctor": Command(
@@ -148,12 +148,12 @@ COMMANDS: Final = {
     ),
     "bench": Command(
         "ejcache.cli.commands.bench:bench",
-        "Time a program's starts beside JAX's own cache.",
+        "Time the starts of a program, also with JAX's own cache.",
         ("bench train.py --steps 2", "bench --rounds 9 -m my_project.train"),
     ),
     "report": Command(
         "ejcache.reports.command:report",
-        "Show where the time of the starts went, what still compiles, and why.",
+        "Show where the time of starts went, what still compiles, and why.",
         (
             "report --since 7d",
             "report --html report.html --open",
@@ -228,12 +228,8 @@ def _root(
         bool, flag("--version", "-V", "Print the version.", callback=_print_version, is_eager=True)
     ] = False,
     directory: Annotated[str | None, option("--dir", "URL", "The same as --dir of COMMAND.")] = None,
-    verbose: Annotated[
-        bool, flag("--verbose", "-v", "Also print what is logged, on stderr; before or after COMMAND.")
-    ] = False,
-    quiet: Annotated[
-        bool, flag("--quiet", "-q", "Print no progress and no warnings; before or after COMMAND.")
-    ] = False,
+    verbose: Annotated[bool, flag("--verbose", "-v", "Also print log messages on stderr.")] = False,
+    quiet: Annotated[bool, flag("--quiet", "-q", "Print no progress and no warnings.")] = False,
 ) -> None:
     """Keep the programs that JAX compiles, so that the next start loads them."""
 

@@ -40,40 +40,49 @@ Dir = Annotated[
 ]
 TunedDir = Annotated[
     str | None,
-    option("--dir", "URL", "The autotune store: a directory or a URL. Default: EJCACHE_AUTOTUNE_DIR, else the cache."),
+    option(
+        "--dir", "URL", "Where the records are: a directory or URL. Default: the setting autotune_dir, else the cache."
+    ),
 ]
-Device = Annotated[str | None, option("--device", "GLOB", "Only devices whose kind matches the pattern.")]
+Device = Annotated[str | None, option("--device", "GLOB", "Take only records of devices whose kind matches.")]
 Json = Annotated[bool, flag("--json", "Print JSON with stable field names.")]
-Yes = Annotated[bool, flag("--yes", "-y", "Do not ask.")]
-REPLACE: Final = "Write a new policy in the place of a damaged one; a shared cache begins anew then."
+Yes = Annotated[bool, flag("--yes", "-y", "Do not ask before something is removed.")]
+REPLACE: Final = "Write a new policy if the stored one is damaged; a shared cache then begins without entries."
 Replace = Annotated[bool, flag("--replace", REPLACE)]
-DryRun = Annotated[bool, flag("--dry-run", "-n", "Say what would be done, and do nothing.")]
-Name = Annotated[str | None, option("--name", "GLOB", "Only names that match the pattern, such as 'jit_train*'.")]
-Limit = Annotated[str | None, option("--limit", "N", "At most this many.")]
-OlderThan = Annotated[str | None, option("--older-than", "AGE", "Remove what was created longer ago, such as 14d.")]
-NewerThan = Annotated[str | None, option("--newer-than", "AGE", "Only what was created within this time, such as 14d.")]
-UsedWithin = Annotated[str | None, option("--used-within", "AGE", "Only what was used within this time, such as 14d.")]
+DryRun = Annotated[bool, flag("--dry-run", "-n", "Print what would be done, and do nothing.")]
+Name = Annotated[str | None, option("--name", "GLOB", "Take only entries whose name matches, such as 'jit_train*'.")]
+Kernel = Annotated[str | None, option("--name", "GLOB", "Take only kernels whose name matches, such as 'block*'.")]
+Limit = Annotated[str | None, option("--limit", "N", "Show at most N.")]
+OlderThan = Annotated[
+    str | None, option("--older-than", "AGE", "Remove what was created longer ago than this, such as 14d.")
+]
+NewerThan = Annotated[
+    str | None, option("--newer-than", "AGE", "Copy only what was created within this time, such as 14d.")
+]
+UsedWithin = Annotated[
+    str | None, option("--used-within", "AGE", "Copy only what was used within this time, such as 14d.")
+]
 Key = Annotated[
     str,
     argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=keys_beginning),
 ]
 Keys = Annotated[
     list[str] | None,
-    argument("[KEY]...", "Only these: keys, beginnings of keys, or names.", autocompletion=keys_beginning),
+    argument("[KEY]...", "Keys, beginnings of keys, or names of functions.", autocompletion=keys_beginning),
 ]
 RecordKeys = Annotated[
     list[str] | None,
-    argument("[KEY]...", "Only these: keys, beginnings of keys, or operations.", autocompletion=records_beginning),
+    argument("[KEY]...", "Keys, beginnings of keys, or names of kernels.", autocompletion=records_beginning),
 ]
 RecordKey = Annotated[
-    str, argument("KEY", "A key, the beginning of one as `ls` shows it, or a name.", autocompletion=records_beginning)
+    str, argument("KEY", "A key, the beginning of one, or the name of a kernel.", autocompletion=records_beginning)
 ]
 Readable = Annotated[
-    bool, flag("--readable", "Let every user of a host that has the directory read it, such as the users of an image.")
+    bool, flag("--readable", "Let every user of the host read the cache, for example every user of an image.")
 ]
 MinCompileSeconds = Annotated[
     str | None,
-    option("--min-compile-seconds", "SECONDS", "Store only programs that took this long to compile."),
+    option("--min-compile-seconds", "SECONDS", "Store only programs that took this long or longer to compile."),
 ]
 Url = Annotated[str, argument("URL", "The other place: a directory, a URL, or a file FILE.tar.")]
 

@@ -48,11 +48,13 @@ _MOST_STARTS: Final = 500
 
 def report(
     directory: Dir = None,
-    since: Annotated[str | None, option("--since", "AGE", "Only starts of this long ago or less, such as 7d.")] = None,
+    since: Annotated[
+        str | None, option("--since", "AGE", "Show only starts of this long ago or less, such as 7d.")
+    ] = None,
     html: Annotated[str | None, option("--html", "FILE", "Write the page as one HTML file.")] = None,
     show: Annotated[bool, flag("--open", "Open the HTML file in a browser.")] = False,
     trace_file: Annotated[
-        str | None, option("--trace", "FILE", "Write a trace for https://ui.perfetto.dev: all starts, as time lines.")
+        str | None, option("--trace", "FILE", "Write a trace of all starts, for https://ui.perfetto.dev.")
     ] = None,
     compare: Annotated[
         tuple[str, str] | None,
@@ -60,12 +62,12 @@ def report(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Show where the time of the starts went, what still compiles and why, and what to do about it.
+    """Show where the time of starts went, what still compiles and why, and what to do about it.
 
-    The page is made of the records that each process leaves on its host, and of those that other hosts have left with
-    a shared cache. With --dir, only programs of that cache count.
+    The report comes from the records that each process leaves on its host, and from those that other hosts have left
+    with a shared cache. With --dir, only programs of that cache count.
 
-    --compare compares the average start of each set. It exits with 1 if B compiles over a tenth and over 0.1 s longer
+    --compare compares the average start of two sets. It exits with 1 if B compiles over a tenth and over 0.1 s longer
     than A, or over a tenth more programs.
     """
     rows, others, limit = _cache(directory)

@@ -45,7 +45,7 @@ def advise(
     ] = None,
     fresh: Annotated[bool, flag("--fresh", "Run PROGRAM with an empty cache, which is removed afterwards.")] = False,
     ignore: Annotated[
-        list[str] | None, option("--ignore", "KIND", "Leave out findings of this kind; may be given again.")
+        list[str] | None, option("--ignore", "KIND", "Leave out findings of this kind; may be repeated.")
     ] = None,
     show_all: Annotated[bool, flag("--all", f"Also show findings that save less than {LEAST_SAVED} s.")] = False,
     github: Annotated[bool, flag("--github", "Print annotations for a workflow of GitHub.")] = False,
@@ -53,12 +53,12 @@ def advise(
 ) -> int:
     """Say what to change in a program, and where, so that its starts compile and trace less.
 
-    The findings are made of the records that each start leaves on this host, and of the texts of its programs. Without
-    PROGRAM, the last start of each program is looked at; with it, that start alone. Each finding names the line to
-    change, what it costs a start, what the change saves as far as that is known, and what to do; `ejcache help KIND`
-    has an example. The comment `# ejcache: ignore[KIND]` on a line silences it there.
+    The findings come from the records that each start leaves on this host. Without PROGRAM, `advise` looks at the last
+    start of each program; with PROGRAM, only at the start of PROGRAM. Each finding names the line to change, what this
+    line costs a start, and what to do. `ejcache help KIND` prints an example. The comment `# ejcache: ignore[KIND]` on
+    a line hides the findings of this kind about the line.
 
-    The exit status is 1 if something is shown.
+    The exit status is 1 if a finding is shown.
     """
     unknown = check_kinds(ignore or ())
     if unknown:

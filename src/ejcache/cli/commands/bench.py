@@ -56,14 +56,14 @@ def bench(
         list[str] | None,
         argument("PROGRAM ARGS", "A script, -m MODULE or -c CODE, as after `python`; or a command."),
     ] = None,
-    rounds: Annotated[str, option("--rounds", "N", "How often each contestant starts.")] = "5",
+    rounds: Annotated[str, option("--rounds", "N", "How often the program starts with each cache.")] = "5",
     as_json: Json = False,
 ) -> int:
-    """Time the starts of a program without a cache, with JAX's own cache, and with this one, cold and warm.
+    """Time the starts of a program without a cache, with JAX's own cache, and with ejcache, cold and warm.
 
     Nothing is read from or written to your caches, unless the program itself or the configuration file of the host
-    names one. The program should end by itself, and do what it does each time that it starts: a few training steps, not
-    all of them. Exits with 1 if a start failed, or if its output is another one than without a cache.
+    names one. The program should end by itself, and do the same at each start, for example a few training steps. Exits
+    with 1 if a start failed, or if its output differs from the output without a cache.
     """
     number = positive(rounds, option="--rounds")
     command = command_of(program or [])

@@ -59,8 +59,9 @@ app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 def config(context: typer.Context, directory: Dir = None, as_json: Json = False) -> int:
     """Show every setting, its value and its source, and the limits that are stored with a shared cache.
 
-    Exits with 2 if a setting has a value that it cannot have, and with 1 if something else in the environment cannot be
-    used. Programs use the value of the next source instead, unless JAX itself cannot be imported with the value.
+    Exits with 2 if a setting has a value that it cannot have. Exits with 1 if something else cannot be used, such as a
+    variable with a mistyped name. Instead of a wrong value, programs use the value of the next source, unless JAX
+    itself cannot be imported with the wrong value.
     """
     if context.invoked_subcommand is not None:
         return 0
@@ -153,8 +154,8 @@ _To = Annotated[
     option(
         "--to",
         "user|host|cache",
-        "The user's file, the host's file, or the shared cache. Default: the shared cache for its limits, "
-        "else the user's file.",
+        "What to change: the user's file, the host's file, or the cache. Default: a shared cache for limits, "
+        "the cache of --dir for enabled, else the user's file.",
     ),
 ]
 
@@ -170,7 +171,7 @@ def set_values(
         list[str],
         argument(
             "NAME=VALUE",
-            "Such as max_size=100GB; of a shared cache also max_entries=N, …",
+            "A setting or a limit, such as max_size=100GB.",
             autocompletion=settings_beginning,
         ),
     ],
@@ -179,19 +180,22 @@ def set_values(
     replace: Replace = False,
     as_json: Json = False,
 ) -> None:
-    """Write settings into the user's configuration file. The environment and programs overrule it.
+    """Write settings into the user's configuration file. The environment and programs overrule this file.
 
-    Limits of a bucket, or of another cache that hosts share, are stored with it: max_size=100GB, max_entries=N,
-    older_than=90d, unused_for=30d, and evict=cost for the order in which entries go. Jobs use them instead of their
-    own, and `ejcache prune` without rules applies them, too. NAME=none removes such a limit.
+    Limits of a cache that hosts share, such as a bucket, are stored with the cache: max_size=100GB, max_entries=N,
+    older_than=90d, unused_for=30d, and evict=cost for the order in which entries are removed. Jobs use these limits
+    instead of their own, and `ejcache prune` without rules applies them, too. NAME=none removes a limit.
 
-    enabled=false, with --dir, turns a cache off for every program that uses it: within a minute nothing is read from
-    it or stored there, and the programs go on. enabled=true turns it on again. A policy that is damaged may have turned
-    the cache off or recalled entries, so it is not changed, unless --replace is given.
+    With --dir, enabled=false turns a cache off for every program that uses it. Within a minute, the programs no longer
+    read or store entries, and go on without the cache. enabled=true turns the cache on again.
 
-    shared=readers lets every user of the host read a cache in a directory, shared=group lets its group write to it,
-    shared=everybody everybody, and shared=none takes that back. Who writes to a cache decides what runs in the programs
-    that read it; so a user who reads what others write also sets EJCACHE_TRUST_DIR=1.
+    The policy is the file of a cache that contains its limits, whether it is turned off, and what is recalled. A
+    damaged policy is not changed, unless --replace is given.
+
+    For a cache in a directory, shared=readers lets every user of the host read the cache. shared=group lets the group
+    of the directory write to it, shared=everybody lets every user write to it, and shared=none takes this back. A user
+    who can write to a cache can run code in the programs that read it. So a user who reads what others write must also
+    set EJCACHE_TRUST_DIR=1.
     """
     changes = {}
     for assignment in assignments:
@@ -226,7 +230,7 @@ def get_value(
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Print the value that a setting has; with --json also where it comes from."""
+    """Print the value of a setting; with --json also where the value comes from."""
     directory, as_json = _given_options(context, directory, as_json=as_json)
     setting = setting_named(name)
     value = command_settings(directory)[setting.name]

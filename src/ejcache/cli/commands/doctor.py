@@ -33,16 +33,18 @@ _VERDICT_WIDTH: Final = 7
 
 
 def doctor(
-    url: Annotated[str | None, argument("[URL]", "A directory or a URL. Default: the cache.")] = None,
+    url: Annotated[
+        str | None, argument("[URL]", "A directory or a URL. Default: the cache of --dir or of the settings.")
+    ] = None,
     directory: Dir = None,
     as_json: Json = False,
 ) -> int:
-    """Try what a cache needs of its storage and of JAX, and advise on what does not work.
+    """Check what a cache needs of its storage and of JAX, and advise on what does not work.
 
-    Of a bucket: reading, creating an object on a condition, the clock, latency and deleting. Of a directory:
-    permissions, who else could have put code there, and an entry that is created, read and deleted. Of JAX: that it can
-    be imported, and is built as expected. It answers within ten seconds, and leaves nothing behind. Exits with 1 if a
-    check failed. `ejcache help messages` has more about each.
+    In a bucket, `doctor` checks reading, atomic creation, deleting, the clock and the latency. In a directory, it
+    checks the permissions and who else could have put code there, and creates, reads and deletes an entry. Of JAX, it
+    checks that JAX can be imported, and that ejcache fits this version. It ends within ten seconds, and leaves nothing
+    behind. Exits with 1 if a check failed. `ejcache help messages` explains messages.
     """
     if url is not None and directory is not None:
         raise UsageError("give the URL once: as an argument or as --dir")

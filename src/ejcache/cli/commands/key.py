@@ -18,16 +18,18 @@ _DIGITS = 16
 
 def key(
     lock: Annotated[
-        list[str] | None, option("--lock", "FILE", "A file whose content counts, such as a lock file; may be repeated.")
+        list[str] | None,
+        option("--lock", "FILE", "A file whose content changes the text, such as a lock file; may be repeated."),
     ] = None,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Print a text that changes with what decides whether this host can load what another one has stored.
+    """Print a text for the name of an archive in CI, such as `ejcache-linux-$(ejcache key)`.
 
-    That is JAX, jaxlib, the plug-in and native libraries, flags and variables, the devices if they are no CPUs, the
-    features of the CPU, and the content of --lock. It is meant for the name of an archive in CI:
-    `ejcache-linux-$(ejcache key)`.
+    The text changes with what decides whether this host can load the programs of another host: the versions of JAX and
+    jaxlib, the plug-in and native libraries, the flags and environment variables that change compiled code, and the
+    accelerators, or without accelerators the kind of CPU. It also changes with the setting namespace and the content of
+    --lock.
     """
     settings = command_settings(directory)
     files = {path: _digest(path) for path in lock or ()}

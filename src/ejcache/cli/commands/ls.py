@@ -48,7 +48,7 @@ _LEAST: Final = ("platform", "last used", "compile s")
 def ls(
     key: Annotated[
         str | None,
-        argument("[KEY]", "Show this one: a key, the beginning of one, or a name.", autocompletion=keys_beginning),
+        argument("[KEY]", "A key, the beginning of one, or the name of a function.", autocompletion=keys_beginning),
     ] = None,
     directory: Dir = None,
     name: Name = None,
@@ -59,16 +59,18 @@ def ls(
     limit: Limit = None,
     as_json: Json = False,
 ) -> int:
-    """List the entries: name, platform, variant, size, compile time in seconds, last use, and a key.
+    """List the entries: name, platform, variant, profile, size, compile time in seconds, last use, and a short key.
 
-    Variants of one program are listed together, the one compiled with a PGLE profile first.
+    One program can have several entries, its variants: one that was compiled with a PGLE profile, and others that were
+    not. They are listed together, the one with the profile first.
 
-    For a remote cache with more than 2,000 entries, compile times are shown only with --limit or --name.
+    The compile times of a cache that hosts share are shown only if at most 2,000 entries are listed: use --limit or
+    --name.
 
-    With KEY, one entry is shown: its header, the components of its key, and whether it is intact. Of a program with
-    several variants, the one compiled with a PGLE profile is shown and the others are listed. Of a name that several
-    programs have, each is listed with its arguments. Exits with 1 if the entry is damaged, if none is there, or if KEY
-    is the beginning of the keys of several programs.
+    With KEY, one entry is shown: its header, the components of its key, and whether it is intact. If the program has
+    several variants, the one with the PGLE profile is shown, and the others are listed. If KEY is a name that several
+    programs have, each of them is listed with its arguments. Exits with 1 if the entry is damaged, if there is none, or
+    if KEY is the beginning of the keys of several programs.
     """
     if key is not None:
         if name is not None or limit is not None:

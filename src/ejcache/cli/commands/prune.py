@@ -36,10 +36,11 @@ _SHOWN: Final = 200
 """Rows of a table in a terminal or in the log of a cron job."""
 
 OldVersions = Annotated[
-    bool, flag("--old-versions", "Remove what has other versions than the newest entry of its platform.")
+    bool, flag("--old-versions", "Remove entries of other versions than the newest entry of their platform.")
 ]
 Keep = Annotated[
-    list[str] | None, option("--keep", "GLOB", "Keep what has such a name, such as 'jit_train*'; may be repeated.")
+    list[str] | None,
+    option("--keep", "GLOB", "Keep entries whose name matches, such as 'jit_train*'; may be repeated."),
 ]
 
 
@@ -51,10 +52,14 @@ def prune(
     keys: Keys = None,
     everything: Everything = False,
     directory: Dir = None,
-    max_size: Annotated[str | None, option("--max-size", "SIZE", "Bytes that may stay, such as 10GB or 10GiB.")] = None,
-    max_entries: Annotated[str | None, option("--max-entries", "N", "Number of entries that may stay.")] = None,
+    max_size: Annotated[
+        str | None, option("--max-size", "SIZE", "How many bytes may stay, such as 10GB or 10GiB.")
+    ] = None,
+    max_entries: Annotated[str | None, option("--max-entries", "N", "How many entries may stay.")] = None,
     older_than: OlderThan = None,
-    unused_for: Annotated[str | None, option("--unused-for", "AGE", "Remove what was last used longer ago.")] = None,
+    unused_for: Annotated[
+        str | None, option("--unused-for", "AGE", "Remove what was last used longer ago than this.")
+    ] = None,
     name: Name = None,
     old_versions: OldVersions = False,
     keep: Keep = None,
@@ -63,19 +68,19 @@ def prune(
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Remove the entries that a rule names, and the least recently used ones beyond a limit.
+    """Remove the entries that a rule selects, and then the least recently used ones until the limits hold.
 
-    Each rule removes entries independently of the others. --name restricts all rules to matching entries; alone, it
-    removes the matching entries. A plain entry is removed before the one of its program that was compiled with a PGLE
-    profile. Files of JAX's own cache stay.
+    --name restricts all rules and limits to matching entries; alone, it removes the matching entries. If a program has
+    an entry that was compiled with a PGLE profile and one that was not, a limit removes the one without the profile
+    first. Files of JAX's own cache stay.
 
-    Jobs may use a bucket while it is pruned: entries created or used in the last five minutes stay. Without rules, the
-    limits that `config set` stored with the cache are applied. On a terminal, it asks before it removes more than half
-    of the entries or of the bytes, unless --yes is given.
+    Jobs may use a shared cache while it is pruned: without --all, entries stay that were created or used in the last
+    five minutes. Without rules and limits, `prune` applies the limits that `config set` stored with the cache. On a
+    terminal, `prune` asks before it removes more than half of the entries or of the bytes, unless --yes is given.
 
-    With --all, every entry is removed, or with KEY those that are named. It asks before it removes all, and on a
-    terminal before it removes what is named, unless --yes is given. If several hosts share the cache, each of them goes
-    on using its own copies, which `recall` takes back, too.
+    With --all, every entry is removed, or with KEY those that KEY names. `prune --all` asks before it removes
+    everything, unless --yes is given. With KEY, it asks only on a terminal. If several hosts share the cache, each of
+    them goes on using its own copies; `recall` takes the copies back, too.
     """
     for wanted in keys or ():
         check_wanted(wanted)

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ejcache.settings.table import Settings
 
 
-MaxSize = Annotated[str | None, option("--max-size", "SIZE", "Of FILE.tar: the bytes that it may have, such as 1GB.")]
-IfChanged = Annotated[bool, flag("--if-changed", "Write FILE.tar only if there is something that it does not have.")]
+MaxSize = Annotated[str | None, option("--max-size", "SIZE", "The largest size of FILE.tar, such as 1GB.")]
+IfChanged = Annotated[bool, flag("--if-changed", "Write FILE.tar only if it lacks an entry or a tuned record.")]
 
 
 def push(
@@ -54,14 +54,14 @@ def push(
     readable: Readable = False,
     as_json: Json = False,
 ) -> int:
-    """Copy entries of the cache to another one, which is created if it does not exist.
+    """Copy entries of the cache to another cache, which is created if it does not exist.
 
-    Only intact entries are copied, and only those that the other cache does not have. So an interrupted copy is
-    continued by the same command. Exits with 1 if any entry could not be copied.
+    `push` copies the intact entries that the other cache does not have. So the same command continues after an
+    interruption. Exits with 1 if an entry could not be copied.
 
-    FILE.tar gets the entries and the tuned records, and is replaced when it is complete. --max-size leaves
-    out what the cache would evict first. With --if-changed, an existing file that has all of it stays, and the exit
-    status is 3.
+    FILE.tar gets the entries and the tuned records. An existing FILE.tar is replaced when the new one is complete.
+    --max-size leaves out the entries that the cache would evict first. With --if-changed, FILE.tar stays if it has all
+    entries and tuned records, and the exit status is 3.
     """
     if is_archive(url):
         selection, limit = _selection(name, newer_than, used_within), size(max_size, option="--max-size")
@@ -91,10 +91,11 @@ def pull(
 ) -> int:
     """Copy entries of another cache into the cache, which is created if it does not exist.
 
-    Works as `push` does, in the other direction. The entries that were used last are copied last, so that they stay
-    where the cache has a size limit.
+    Works as `push` does, in the other direction. The entries that were used last are copied last, so that they stay if
+    the cache has a size limit.
 
-    From FILE.tar come its entries and tuned records; what is damaged is reported, and the rest is copied.
+    FILE.tar contains entries and tuned records. Damaged ones are reported, and the others are copied. If FILE.tar is
+    cut off, what stands before the end is copied.
     """
     if is_archive(url):
         if newer_than is not None or used_within is not None or dry_run:

@@ -34,10 +34,10 @@ _ACCEPTED_TIME: Final = "a time such as 2026-11-27T18:30, in UTC, or an age such
 _MOST_TEXT: Final = 160
 
 _BEFORE: Final = option(
-    "--before", "TIME", "What was stored before, by the clock of its writer: 2026-11-27T18:30 or 2h."
+    "--before", "TIME", "Recall what was stored before this time, as 2026-11-27T18:30 (UTC) or as an age, such as 2h."
 )
 _BY: Final = option(
-    "--by", "WRITER", "What a writer has stored: HOST, USER@, USER@HOST, or a whole one as `ls KEY` shows it."
+    "--by", "WRITER", "Recall what a writer has stored: HOST, USER@, USER@HOST, or the writer that `ls KEY` shows."
 )
 
 
@@ -45,27 +45,30 @@ def recall(
     keys: Keys = None,
     before: Annotated[str | None, _BEFORE] = None,
     by: Annotated[str | None, _BY] = None,
-    everything: Annotated[bool, flag("--all", "Everything that is stored now.")] = False,
+    everything: Annotated[bool, flag("--all", "Recall everything that is stored now.")] = False,
     directory: Dir = None,
     replace: Replace = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Take entries back: they are removed, and no process loads them any more, on any host.
+    """Take entries back: they are removed, and no process on any host loads them any more.
 
-    Processes that can read the cache know of it within a minute. A process that has loaded an entry logs one line, and
-    keeps the program until it ends. A program that is compiled later is stored again.
+    A process that can read the cache knows of the recall within a minute. If it has loaded a recalled entry, it logs
+    one line, and keeps the program until it ends. A program that is compiled later is stored again.
 
-    --all of a cache that hosts share begins a new place with a random name, and every host that knows of the recall
-    uses this place alone. So nothing comes back that somebody has written to the old place, or writes there later. Only
-    --all helps against a writer who puts a false name or time into an entry. --all of a cache of one host empties it.
+    In a cache that hosts share, --all begins a new place for entries, with a random name. A host that knows of the
+    recall uses only this place. So nothing comes back that somebody has written to the old place, or writes there
+    later. Only --all helps against a writer who puts a false name or time into an entry. --all empties a cache of one
+    host.
 
-    Each entry names its writer and the time at which it was stored. --by recalls by the writer, and --before by the
-    time, and also by the time that the storage itself has noted. Both delete the entries that the cache has now, and
-    every process refuses later ones that they describe. An entry of a KEY is recalled by the digest of its bytes.
+    Each entry contains the name of its writer and the time at which it was stored. --by recalls by the name. --before
+    recalls by this time, and also by the time that the storage itself has noted. Both remove the entries that the cache
+    has now. If a host uploads such an entry later, no process loads it. With KEY, an entry is recalled by the digest of
+    its bytes.
 
-    A recall that was interrupted is in force; the same command removes the rest. --all asks, unless --yes is given.
-    A policy that is damaged is not changed, unless --replace is given. Tuned records stay.
+    If a recall was interrupted, it is in force, and the same command removes the rest. --all asks before it removes,
+    unless --yes is given. The policy is the file of a cache that says what is recalled. A damaged policy is not
+    changed, unless --replace is given. Tuned records stay.
     """
     _check(keys, before, by, everything=everything)
     for wanted in keys or ():
@@ -95,7 +98,7 @@ def _check(keys: list[str] | None, before: str | None, by: str | None, *, everyt
     if sum((bool(keys), before is not None, by is not None, everything)) != 1:
         raise UsageError("recall needs to know what: give keys, --before, --by or --all, and only one of them")
     if by is not None and not (by.strip() and len(by) <= _MOST_TEXT):
-        raise SettingError("--by", by, "HOST, USER@, USER@HOST, or what `show` says")
+        raise SettingError("--by", by, "HOST, USER@, USER@HOST, or the writer that `ls KEY` shows")
 
 
 def _rule(before: str | None, by: str | None) -> Rule:

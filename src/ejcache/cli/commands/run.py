@@ -67,14 +67,17 @@ def run(
     read_only: Annotated[bool, flag("--read-only", "Read entries, but write none.")] = False,
     compare: Annotated[
         bool,
-        flag("--compare", "Compile each hit, too, and compare the results of its first calls: is it the cache or XLA?"),
+        flag(
+            "--compare",
+            "Also compile what the cache has, and compare the results of the first calls: is the cache wrong?",
+        ),
     ] = False,
     report: Annotated[
         str | None,
         option(
             "--report",
             "off|line|json|PATH",
-            "The report at the end: a line or JSON on stderr, or a JSON file. Default: EJCACHE_REPORT, or line.",
+            "The report at the end: a line or JSON on stderr, or a JSON file. Default: the setting report, or line.",
         ),
     ] = None,
     as_json: Annotated[bool, flag("--json", "The same as --report json.")] = False,
@@ -83,9 +86,9 @@ def run(
     """Run a program with the cache enabled in each of its processes that uses JAX, and report on all of them together.
 
     The options become environment variables (EJCACHE and those that `ejcache config` shows), so that every process that
-    the program starts has them. What a process sets itself, with jax.config.update or ejcache.enable, counts before
-    them. Arguments, input, output, signals and exit status are those of the program. With --compare, a program that has
-    succeeded exits with 1 if what was loaded from the cache gave a wrong result.
+    the program starts has them. What a process sets itself, with jax.config.update or ejcache.enable, overrules them.
+    Arguments, input, output, signals and exit status are those of the program. With --compare, `ejcache run` exits with
+    1 if the program succeeded, but a program that was loaded from the cache gave a wrong result.
     """
     command_of(program or [])
     warn_of_bytes("--max-size", max_size)

@@ -94,9 +94,9 @@ COUNTED: Final = (
 def stats(
     directory: Dir = None,
     as_json: Json = False,
-    reset: Annotated[bool, flag("--reset", "Set the counters to zero. Entries stay.")] = False,
+    reset: Annotated[bool, flag("--reset", "Set the counters to zero; entries stay.")] = False,
 ) -> int:
-    """Show what the cache holds, its hits and misses with their reasons, and the time that it saved.
+    """Show what the cache contains, the hits, the misses with their reasons, and the time that the cache saved.
 
     The counters are kept with the cache. They cover all processes since the cache was created, or since the last
     --reset.

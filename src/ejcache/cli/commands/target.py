@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Save and compare devices to compile for elsewhere.", no_args_is_help=True, rich_markup_mode=None
+    help="Save and compare devices, to compile for them on other hosts.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
@@ -27,15 +27,16 @@ Named = Annotated[str, argument("NAME", "A saved target, or a slice of TPUs such
 
 @app.command(short_help="Save the devices of this host, or of its job.", epilog=examples("target save v5p-128"))
 def save(
-    name: Annotated[str, argument("NAME", "What to call them.")],
+    name: Annotated[str, argument("NAME", "The name of the target.")],
     distributed: Annotated[bool, flag("--distributed", "Join the job first, by jax.distributed.initialize().")] = False,
     directory: Dir = None,
     as_json: Json = False,
 ) -> None:
-    """Write to the cache what a compiler must know of these devices: topology, versions, flags and CPU.
+    """Write to the cache what a compiler must know of the devices of this host: topology, versions, flags and CPU.
 
-    Run it where the program will run, with its flags: once for a program of one process, and with --distributed on
-    every rank of a job. The lowest rank writes. It needs JAX 0.11 or later.
+    Run this command where the program will run, with the flags of the program. For a program of one process, run it
+    once. For a job of several processes, run it with --distributed on every rank: the lowest rank writes. It needs JAX
+    0.11 or later.
     """
     settings = command_settings(directory)
     from ejcache.jax_integration.devices.targets import save_target  # JAX itself
@@ -73,7 +74,7 @@ def list_targets(directory: Dir = None, as_json: Json = False) -> None:
 
 @app.command(short_help="Show a target.", epilog=examples("target show v5p-128"))
 def show(name: Named, directory: Dir = None, as_json: Json = False) -> None:
-    """Show what is known of a target."""
+    """Show the devices, versions and flags of a target."""
     found = find_devices(name, directory)
     if as_json:
         output.print_json(_fields(found))
@@ -87,16 +88,14 @@ def show(name: Named, directory: Dir = None, as_json: Json = False) -> None:
 @app.command(short_help="Compare a target with this host.", epilog=examples("target diff v5p-128"))
 def diff(
     name: Named,
-    devices: Annotated[
-        bool, flag("--devices", "Compare the devices of this host, too, rather than only its compiler.")
-    ] = False,
+    devices: Annotated[bool, flag("--devices", "Also compare the devices of this host.")] = False,
     directory: Dir = None,
     as_json: Json = False,
 ) -> int:
-    """Say whether keys made for a target are those that this host makes, and which components differ.
+    """Compare the keys of a target with those that this host makes, and print which parts of the keys differ.
 
-    A host that compiles for the target must agree with it in versions, native libraries and flags. The host that runs
-    the programs must agree in everything: compare it with --devices. Exits with 1 if something differs.
+    A host that compiles for the target must have the target's versions, native libraries and flags. On a host that runs
+    the programs, the devices must be the same, too: use --devices there. Exits with 1 if something differs.
     """
     found = find_devices(name, directory)
     from ejcache.jax_integration.devices.targets import components_here, components_of, devices_of  # JAX itself

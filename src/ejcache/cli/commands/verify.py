@@ -26,11 +26,11 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Read and decode every entry, and check the store's own files.
+    """Read and decode every entry, and check the cache's own files.
 
-    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. With --fix, a local cache
-    takes back the intact copies from its quarantine directory, and the entries of another cache that somebody has
-    copied into its directory.
+    Exits with 1 if anything is damaged; with --fix, only if something could not be repaired. In quarantine, a cache
+    keeps copies of entries that no program loads. With --fix, a cache in a local directory takes intact entries back
+    from quarantine.
     """
     with open_cache(directory, write=fix) as cache, output.progress("verifying", None, quiet=as_json) as advance:
         restored = _take_back(cache) if fix else 0

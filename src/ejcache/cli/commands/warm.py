@@ -38,8 +38,8 @@ Devices = Annotated[
     option(
         "--target",
         "NAME",
-        "Compile for these devices, which this host need not have: saved by `ejcache target save`, or "
-        "a slice of TPUs such as tpu:v5e:4x4.",
+        "Compile for devices that this host need not have: those that `ejcache target save` saved, or a "
+        "slice of TPUs such as tpu:v5e:4x4.",
     ),
 ]
 Shapes = Annotated[
@@ -47,13 +47,13 @@ Shapes = Annotated[
     option(
         "--shapes",
         "SHAPES",
-        "The arguments of one call, such as 'f32[32,128] i32[8] lr=f32[] mode:=\"fast\"'; or @FILE with one "
-        "call in each line. May be given several times.",
+        "The arguments of one call, such as 'f32[32,128] i32[8] lr=f32[] mode:=\"fast\"'; or @FILE, a file "
+        "with one call in each line. May be repeated.",
     ),
 ]
 Jobs = Annotated[
     str | None,
-    option("--jobs", "-j", "N", "Processes that compile at once. Default: one for each core on CPU, otherwise 1."),
+    option("--jobs", "-j", "N", "How many processes compile at once. Default: on CPU one for each core, otherwise 1."),
 ]
 _OUTCOMES: Final = ("hit", "compiled", "not_stored", "failed")
 _COUNT_OF: Final = {"hit": "hits", "failed": "failures"}
@@ -82,7 +82,7 @@ def warm(
         str,
         argument("TARGET", "MODULE:FUNCTION, FILE.py:FUNCTION or FILE.bin; or a script, which is run."),
     ],
-    arguments: Annotated[list[str] | None, argument("[ARGS]...", "Of the script.")] = None,
+    arguments: Annotated[list[str] | None, argument("[ARGS]...", "Arguments of the script.")] = None,
     shapes: Shapes = None,
     jobs: Jobs = None,
     devices: Devices = None,
@@ -93,27 +93,30 @@ def warm(
 ) -> int:
     """Compile programs and store them, so that an image or a pod that runs them later loads them.
 
-    FUNCTION is a jitted function, or one that jax.jit can take. It is compiled for each of --shapes, and not run.
-    f32[8] stands for an array that is on no device in particular, f32[8]@0 for one that was put on device 0, and
-    name:=JSON or :=JSON for a value that is passed as it is: a static argument, or a Python number, whose type is weak.
+    FUNCTION is a jitted function, or one that jax.jit can take. It is compiled for each of --shapes, and does not run.
+    In --shapes, f32[8] stands for an array that is not committed to a device, and f32[8]@0 for an array that was put
+    on device 0. name:=JSON or :=JSON stands for a value that is passed as it is: a static argument, or a Python number,
+    which is weakly typed.
 
-    Without --shapes, FUNCTION is called without arguments, and is to call ejcache.warm(function, *arguments) for what
-    these texts cannot say: PyTrees, shardings over several devices, meshes, keys of jax.random. What it compiles
-    belongs to one process: warm a program that spans processes by a short run of the job itself.
+    Without --shapes, FUNCTION is called without arguments. It then calls ejcache.warm(function, *arguments) for
+    arguments that --shapes cannot describe: PyTrees, shardings over several devices, meshes, keys of jax.random. To
+    warm a program that spans processes, run the job itself for a few steps.
 
-    FILE.bin holds what Exported.serialize() of jax.export returned, in any version that this JAX reads. It is compiled
-    for the shapes that it was exported for, or for --shapes if these are symbols, and a run that calls it by
+    FILE.bin contains what Exported.serialize() of jax.export returned, in any version that this JAX reads. It is
+    compiled for the shapes for which it was exported, or for --shapes if these shapes are symbolic. A run that calls
     jax.jit(jax.export.deserialize(data).call) loads it.
 
-    A script runs to its end, as with `ejcache run`: pass it arguments with which it takes a single step.
+    A script runs to its end, as with `ejcache run`: pass arguments with which the script takes a single step.
 
-    With --target, FUNCTION is given the devices of the target if it has a parameter. It can use them in meshes and
-    shardings, and cannot put arrays on them: use shapes, which jax.eval_shape gives for a whole training state.
-    Programs are compiled with the flags of the target, and a program that does not fit into a device's memory fails.
+    With --target, FUNCTION gets the devices of the target if it has a parameter. FUNCTION can use these devices in
+    meshes and shardings, but cannot put arrays on them: it passes shapes instead of arrays, which jax.eval_shape gives
+    for a whole training state. Programs are compiled with the flags of the target. A program that does not fit into the
+    memory of a device fails.
 
-    Otherwise, run it where the program will run: on the same kind and number of devices, with the same versions and
-    flags. What the cache holds is not compiled again, so the same command continues after an interruption. A program
-    that fails does not stop the others. Exits with 1 if one failed, or if an entry is not uploaded yet.
+    Without --target, run `ejcache warm` where the program will run: on the same kind and number of devices, with the
+    same versions and flags. Programs that the cache has are not compiled again, so the same command continues after an
+    interruption. A program that fails does not stop the others. `ejcache warm` exits with 1 if a program failed, or if
+    an entry is not uploaded yet.
     """
     given = {"dir": absolute_url(directory), "min_compile_seconds": min_compile_seconds}
     wanted = {name: value for name, value in given.items() if value is not None}

@@ -41,15 +41,15 @@ def why(
         str | None,
         argument(
             "[KEY]",
-            "A function's name, a key, or the beginning of one as `ls` shows it.",
+            "The name of a function, a key, or the beginning of one.",
             autocompletion=keys_beginning,
         ),
     ] = None,
     directory: Dir = None,
-    last: Annotated[int | None, option("--last", "N", "The last N misses of this user on this host.")] = None,
+    last: Annotated[int | None, option("--last", "N", "Explain the last N misses of this user on this host.")] = None,
     since: Annotated[
         str | None,
-        option("--since", "AGE", "The misses of this long ago or less, such as 2h or 7d."),
+        option("--since", "AGE", "Explain the misses of this long ago or less, such as 2h or 7d."),
     ] = None,
     full: Annotated[
         bool,
@@ -59,14 +59,14 @@ def why(
 ) -> int:
     """Say why programs were compiled and not loaded: what has changed since the last starts of the same script.
 
-    Without KEY, `why` explains the last miss of any cache; with --dir, the last miss of that cache. It compares a miss
-    with what the last five starts of the script compiled or loaded. If KEY was not missed on this host, it compares
-    the entry of that name with the one of the same function that was stored before it. If the cache cannot be reached,
-    it compares with what this host has compiled. Of a function with more than 2,000 entries, it compares the newest
-    2,000.
+    Without KEY, `why` explains the last miss of any cache; with --dir, the last miss of that cache. A miss is compared
+    with what the last five starts of the script compiled or loaded. If this host has compiled no program that KEY
+    names, the newest entry that KEY names is compared with earlier programs of the same function. If the cache cannot
+    be reached, `why` knows only the programs in the records of this host. Of a function with more than 2,000 entries,
+    only the newest 2,000 are compared.
 
-    `why` also shows what reuse_lowering did with a function: reused, recorded, proven, compared, traced or plain, and
-    why. There KEY may also be a qualified name, such as train.step.
+    `why` also shows what the option reuse_lowering of @ejit did with a function, and why. For that, KEY may also be a
+    qualified name, such as train.step.
     """
     if last is not None and last < 1:
         raise UsageError(f"--last cannot be {last}: accepted is a number of misses, 1 or more")

@@ -16,8 +16,7 @@ from ejcache.cli.options import (
     Device,
     DryRun,
     Json,
-    Limit,
-    Name,
+    Kernel,
     TunedDir,
     Url,
     argument,
@@ -46,12 +45,10 @@ class Format(StrEnum):
     ejkernel = "ejkernel"
 
 
-Kind = Annotated[
-    Format | None, typer.Option("--format", help="Records in the files of this library.", show_default=False)
-]
+Kind = Annotated[Format | None, typer.Option("--format", help="Use the files of this library.", show_default=False)]
 app.command("ls", short_help="List the records.", epilog=examples("tuned ls", "tuned ls --name 'block*'"))(ls)
 app.command(short_help="Show one record.", epilog=examples("tuned show block_matmul", "tuned show 13fa43 --json"))(show)
-app.command(short_help="Say why a call runs as it does.", epilog=examples("tuned why block_matmul"))(why)
+app.command(short_help="Print why a call runs with its configuration.", epilog=examples("tuned why block_matmul"))(why)
 app.command(short_help="Count the records.", epilog=examples("tuned stats", "tuned stats --json"))(stats)
 app.command(
     short_help="Fix the configuration of a call.",
@@ -69,7 +66,7 @@ app.command(short_help="Check every record.", epilog=examples("tuned verify", "t
 
 
 @app.command(
-    short_help="Measure the calls that a program makes, or recorded.",
+    short_help="Measure the calls that a program makes, or has recorded.",
     epilog=examples(
         "tuned tune train.py --steps 1",
         "tuned tune --module train.py",
@@ -84,29 +81,30 @@ def tune(
         argument("[PROGRAM ARGS]", "A script, -m MODULE or -c CODE, as after `python`; or a command."),
     ] = None,
     recorded: Annotated[
-        str | None, option("--calls", "URL", "Where the calls were recorded. Default: the store itself.")
+        str | None, option("--calls", "URL", "Where the calls were recorded. Default: where the records are.")
     ] = None,
     directory: TunedDir = None,
-    name: Name = None,
+    name: Kernel = None,
     force: Annotated[bool, flag("--force", "Measure again what was measured before.")] = False,
     unsure: Annotated[bool, flag("--unsure", "Measure again the calls whose configuration is unsure.")] = False,
-    limit: Limit = None,
+    limit: Annotated[str | None, option("--limit", "N", "Measure at most N calls.")] = None,
     module: Annotated[
-        list[str] | None, option("--module", "NAME", "A module or .py file that has operations and that you trust.")
+        list[str] | None, option("--module", "NAME", "A module or .py file that you trust, with kernels; repeatable.")
     ] = None,
-    seconds: Annotated[str | None, option("--seconds", "N", "End PROGRAM after so many seconds.")] = None,
+    seconds: Annotated[str | None, option("--seconds", "N", "End PROGRAM after N seconds.")] = None,
     as_json: Json = False,
 ) -> int:
-    """Measure the calls that a program makes, or that it recorded, and keep the fastest configurations.
+    """Measure calls of kernels that a program makes, or has recorded, and store the fastest configurations.
 
-    PROGRAM runs first, without measuring. Operations that a script itself defines need its part for
-    `if __name__ == "__main__"`, because the script is imported for them.
+    PROGRAM first runs without measuring. If a script itself defines kernels, the script is then imported, so that they
+    can be called. What the import must not run belongs under `if __name__ == "__main__"`.
 
-    Without PROGRAM, calls are measured that were recorded with EJCACHE_AUTOTUNE_RECORD=1 or ejcache.autotune.record().
-    Only operations are called, and only those in modules that --module names or that such a module imports. Calls that
-    were measured before are skipped: the same command continues an interrupted one. A configuration is unsure if the
-    budget or the rounds of its measurement were too few; with PROGRAM, those are measured again. Exits with 1 if a call
-    or the program failed.
+    Without PROGRAM, the command measures calls that were recorded with EJCACHE_AUTOTUNE_RECORD=1 or
+    ejcache.autotune.record(). It calls only kernels in modules that --module names or that such a module imports.
+
+    Calls that were measured before are skipped, so the same command continues after an interruption. A configuration is
+    unsure if its measurement was too short to be certain. With PROGRAM or --unsure, calls with an unsure configuration
+    are measured again. Exits with 1 if a call or the program failed.
     """
     from ejcache.cli.tuned.tune import tune_calls  # JAX itself
 
@@ -125,21 +123,22 @@ def tune(
 def push(
     url: Url,
     directory: TunedDir = None,
-    name: Name = None,
+    name: Kernel = None,
     device: Device = None,
-    unsure: Annotated[bool, flag("--unsure", "Also the records whose configuration is unsure.")] = False,
+    unsure: Annotated[bool, flag("--unsure", "Also copy records whose configuration is unsure.")] = False,
     kind: Kind = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
-    """Copy records to another store, which is created if it does not exist.
+    """Copy records to another place, which is created if it does not exist.
 
-    Each is merged with one that is there: the choice of the stronger source counts, and the measurements of both are
-    kept. Records that are unsure are left out, unless --unsure asks for them: who gets them never measures again. A
-    package can ship the directory of such a store. FILE.tar gets the records alone.
+    If the other place has a record of the same call, the two records are merged: the configuration of the stronger
+    source counts, and the measurements of both are kept. Records with an unsure configuration are not copied without
+    --unsure, because the programs that get a record do not measure the call again. A package can ship a directory with
+    such records. FILE.tar gets only the records.
 
-    With --format ejkernel, they are written into ejkernel's files in the directory URL, and those without a key of
-    ejkernel's are left out.
+    With --format ejkernel, the records are written into ejkernel's files in the directory URL. Records without a key of
+    ejkernel are left out.
     """
     if kind is not None:
         if dry_run:
@@ -163,16 +162,16 @@ def push(
 def pull(
     url: Url,
     directory: TunedDir = None,
-    name: Name = None,
+    name: Kernel = None,
     device: Device = None,
     kind: Kind = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
-    """Copy the records of another store, or those of FILE.tar, into this one, as `push` does in the other direction.
+    """Copy the records of another place, or those of FILE.tar, and merge them as `push` does.
 
-    With --format ejkernel, URL is a file of ejkernel's or a directory of them; its entries rank below configurations
-    that were measured here, because it is not known how they were found.
+    With --format ejkernel, URL is a file of ejkernel or a directory of such files. Their configurations count less than
+    configurations that were measured here, because ejkernel does not say how they were found.
     """
     if kind is not None:
         if dry_run or name or device:

@@ -10,7 +10,7 @@ from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record_key import differences
 from ejcache.cli import output
 from ejcache.cli.fields import TableField, any_text, field_lines, print_rows
-from ejcache.cli.options import Device, Json, Limit, Name, RecordKey, TunedDir, count
+from ejcache.cli.options import Device, Json, Kernel, Limit, RecordKey, TunedDir, count
 from ejcache.cli.selection import check_wanted
 from ejcache.cli.tuned.records import choose_records, named_layer, open_autotune, record_fields, recorded_key, strongest
 from ejcache.errors import EjcacheError, NotFoundError
@@ -81,14 +81,15 @@ _LARGEST_GAIN: Final = 1e6
 
 def ls(
     directory: TunedDir = None,
-    name: Name = None,
+    name: Kernel = None,
     device: Device = None,
     limit: Limit = None,
     as_json: Json = False,
 ) -> int:
-    """List the records: the call, its configuration, how that was found, and how fast it is.
+    """List the records: the kernel, the call, its configuration, how this was found, and how fast it is.
 
-    A source with a question mark is unsure, and `tuned tune PROGRAM` measures the call again.
+    A question mark behind the source says that the configuration is unsure, because its measurement was too short.
+    `tuned tune PROGRAM` measures the call again.
     """
     with open_autotune(directory) as store:
         found = strongest(store.records(), name=name, device=device)
@@ -117,9 +118,9 @@ def report_rows(directory: str | None) -> list[Sequence[str]]:
 
 
 def show(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> int:
-    """Show one record, or those of an operation: configuration, candidates with their timings, where it was measured.
+    """Show one record, or those of a kernel: the configuration, the candidates with their times, where it was measured.
 
-    The configuration that programs use is marked with *, the default one with =.
+    The configuration that programs use is marked with *, and the default configuration with =.
     """
     with open_autotune(directory) as store:
         items = choose_records(store, key, all_of_a_name=True)
@@ -144,7 +145,7 @@ def _print_record(item: Found) -> None:
 
 
 def stats(directory: TunedDir = None, as_json: Json = False) -> int:
-    """Count the records by layer, operation, device and source, and the documents that could not be read."""
+    """Count the records by place, kernel, device and source, and the files that could not be read."""
     counted: dict[str, Counter[str]] = {name: Counter() for name in ("layers", "operations", "devices", "sources")}
     with open_autotune(directory) as store:
         for item in store.records():
@@ -169,10 +170,10 @@ def stats(directory: TunedDir = None, as_json: Json = False) -> int:
 
 
 def why(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> int:
-    """Print which record a call uses, and why not the others.
+    """Print which record a call uses, and why it does not use the others.
 
-    KEY names a record, an operation, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. Of a call without a
-    record, the records of the most similar calls are shown, and the exit status is 1.
+    KEY names a record, a kernel, or a call that was recorded with EJCACHE_AUTOTUNE_RECORD=1. If a call has no record,
+    the records of the most similar calls are shown, and the exit status is 1.
     """
     check_wanted(key)
 

@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 def pin(
     key: RecordKey,
     configuration: Annotated[
-        str | None, argument("[JSON]", "The configuration. Default: the one that the record has.")
+        str | None, argument("[JSON]", "The configuration, as JSON. Default: the one that the record has.")
     ] = None,
     directory: TunedDir = None,
     as_json: Json = False,
 ) -> None:
-    """Fix the configuration of a tuned call: measurements no longer change it.
+    """Fix the configuration of a tuned call, so that measurements no longer change it.
 
-    It is fixed in the store that --dir or the settings name. A configuration needs the names of those that the record
-    knows, and values of their types; one that was not measured is fixed with a warning.
+    A configuration must have the same parameters as those in the record, with values of the same types. If it was not
+    measured, it is fixed all the same, and a warning says so.
     """
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
@@ -62,7 +62,7 @@ def pin(
 
 
 def unpin(key: RecordKey, directory: TunedDir = None, as_json: Json = False) -> None:
-    """Let measurements decide again: the call has the configuration again that it had before the pin."""
+    """Undo `pin`: the call has its earlier configuration again, and measurements can change it."""
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record
         _report_pin(store, _unpin_record(store, record) or record, as_json=as_json)

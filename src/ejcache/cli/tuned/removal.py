@@ -13,7 +13,7 @@ from ejcache.cli.fields import print_rows
 from ejcache.cli.options import (
     DryRun,
     Json,
-    Name,
+    Kernel,
     OlderThan,
     RecordKeys,
     TunedDir,
@@ -46,9 +46,11 @@ if TYPE_CHECKING:
 OldVersions = Annotated[
     bool, flag("--old-versions", "Of records that differ only in versions, remove all but the latest.")
 ]
-Keep = Annotated[list[str] | None, option("--keep", "GLOB", "Keep operations of such a name; may be repeated.")]
+Keep = Annotated[
+    list[str] | None, option("--keep", "GLOB", "Keep records of kernels whose name matches; may be repeated.")
+]
 Recorded = Annotated[bool, flag("--recorded", "Remove recorded calls, which `tuned tune` would measure.")]
-Quarantined = Annotated[bool, flag("--quarantine", "Delete quarantined documents.")]
+Quarantined = Annotated[bool, flag("--quarantine", "Delete what was quarantined.")]
 _PLANNED: Final = ("key", "operation", "device", "configuration", "source", "call")
 """Columns of the records that are pruned."""
 
@@ -56,7 +58,7 @@ _PLANNED: Final = ("key", "operation", "device", "configuration", "source", "cal
 def prune(
     directory: TunedDir = None,
     older_than: OlderThan = None,
-    name: Name = None,
+    name: Kernel = None,
     old_versions: OldVersions = False,
     keep: Keep = None,
     recorded: Recorded = False,
@@ -66,9 +68,8 @@ def prune(
 ) -> int:
     """Remove the records that a rule names, and files that interrupted writers left. Pinned records stay.
 
-    Each rule removes records independently of the others. --name restricts --older-than and --old-versions to matching
-    operations; alone, it removes the matching records. If the settings name a bucket, the user's own directory is
-    pruned as well.
+    --name restricts --older-than and --old-versions to kernels whose name matches; alone, it removes their records. If
+    the settings name a bucket, the user's own directory of records is pruned as well.
     """
     seconds = age(older_than, option="--older-than")
     if not (seconds is not None or old_versions or name is not None or recorded or quarantine):
@@ -113,9 +114,10 @@ def rm(
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Remove the records that are named, or with --all every one, pinned ones too; their calls are measured again.
+    """Remove the records that KEY names, or all records with --all; their calls are measured again.
 
-    Asks before it removes all, unless --yes is given. Exits with 1 if a record stays.
+    Pinned records are removed, too. `rm --all` asks before it removes the records, unless --yes is given. Exits with 1
+    if a record stays.
     """
     if bool(keys) is everything:
         raise UsageError("rm removes what is named: give the KEY of each record, or --all")

@@ -21,7 +21,7 @@ def verify(
     fix: Annotated[bool, flag("--fix", "Quarantine damaged records.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Read and decode every record of the layers that can be written. Exits with 1 if one is damaged and stays."""
+    """Read and decode every record, but not those of installed packages. Exits with 1 if a damaged record stays."""
     findings: list[dict[str, Any]] = []
     total = unknown = 0
     with open_autotune(directory, write=fix, must_exist=True) as store:
