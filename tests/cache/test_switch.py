@@ -479,6 +479,25 @@ def test_what_was_compiled_before_the_policy_was_known_is_shared_then(tmp_path, 
         each.close()
 
 
+def test_what_a_living_process_kept_goes_to_the_place_that_the_policy_names(tmp_path, bucket, monkeypatch):
+    """Also after everything was recalled: it has compiled that itself."""
+    made = Processes("bucket", tmp_path, monkeypatch)
+    with open_bucket(made.url) as objects:
+        objects.write("v1/policy.json", b"{")
+    policy, settings = process = made.start("one")
+    assert EntryWriter(policy).write(HEADER, b"x", settings).skip is None
+    epochs = Epochs("ab" * 8, (FormerEpoch("", 1e9),))
+    with open_bucket(made.url) as objects:
+        objects.write("v1/policy.json", encode_policy({"enabled": True} | encode_epochs(epochs)))
+    made.minute_passes()
+    assert found(process)[0] is not None
+    assert policy.flush(60)
+    (stored,) = (name for name in bucket.objects() if "/entries/" in name)
+    assert f"/v1/in-{epochs.present}/" in stored
+    for each in made.opened:
+        each.close()
+
+
 def test_what_a_process_kept_that_never_could_read_the_policy_is_sent_by_a_later_one(tmp_path, bucket, monkeypatch):
     """The first process of the host that reads it uploads what the others have left, of which they say how much."""
     made = Processes("bucket", tmp_path, monkeypatch)
