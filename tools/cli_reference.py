@@ -85,9 +85,9 @@ too. Entries of JAX's own cache in the same directory or bucket do not count.
    their size, and how long they would take to compile again.
 
 `--old-versions` compares the versions, the native libraries and the namespace in an entry's key with those of the
-newest entry of the same platform. An entry with other ones counts as old. If hosts with different versions share a
-cache, `--old-versions` therefore removes, for each platform, the entries of all versions except those of the newest
-entry.
+newest entry of the same platform. An entry that differs in one of them counts as old. If hosts with different
+versions share a cache, `--old-versions` therefore removes, for each platform, the entries of all versions except those
+of the newest entry.
 
 `--all` removes every entry. With KEY, it removes the entries that KEY names. `--all` cannot be combined with another
 option that selects entries.

@@ -99,7 +99,7 @@ COMMANDS: Final = {
     ),
     "verify": Command(
         "ejcache.cli.commands.verify:verify",
-        "Check every entry, and repair.",
+        "Check every entry, and repair the cache.",
         ("verify", "verify --fix"),
     ),
     "recall": Command(

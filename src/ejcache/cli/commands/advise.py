@@ -47,7 +47,9 @@ def advise(
     ignore: Annotated[
         list[str] | None, option("--ignore", "KIND", "Leave out findings of this kind; may be repeated.")
     ] = None,
-    show_all: Annotated[bool, flag("--all", f"Also show findings that save less than {LEAST_SAVED} s.")] = False,
+    show_all: Annotated[
+        bool, flag("--all", f"Also show findings that save from {SMALLEST} s to {LEAST_SAVED} s.")
+    ] = False,
     github: Annotated[bool, flag("--github", "Print annotations for a workflow of GitHub.")] = False,
     as_json: Json = False,
 ) -> int:

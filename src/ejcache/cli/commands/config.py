@@ -50,7 +50,7 @@ LIMITS_SECONDS: Final = 3.0
 """How long the limits that are stored with a shared cache are waited for."""
 """Seconds to wait for the limits of a shared cache; the settings are shown without them."""
 
-_SETTING: Final = argument("NAME", "Such as max_size.", autocompletion=settings_beginning)
+_SETTING: Final = argument("NAME", "The name of a setting, such as dir.", autocompletion=settings_beginning)
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -213,7 +213,9 @@ def set_values(
 )
 def unset_values(
     context: typer.Context,
-    names: Annotated[list[str], argument("NAME", "Such as max_size.", autocompletion=settings_beginning)],
+    names: Annotated[
+        list[str], argument("NAME", "Names of settings or limits, such as max_size.", autocompletion=settings_beginning)
+    ],
     to: _To = None,
     directory: Dir = None,
     replace: Replace = False,

@@ -54,7 +54,7 @@ def ls(
     name: Name = None,
     sort: Annotated[
         Order,
-        flag("--sort", "By size (largest first), age (oldest first), used (latest first) or name."),
+        flag("--sort", "Sort by size (largest first), age (oldest first), used (latest first) or name."),
     ] = Order.used,
     limit: Limit = None,
     as_json: Json = False,

@@ -60,8 +60,8 @@ def push(
     interruption. Exits with 1 if an entry could not be copied.
 
     FILE.tar gets the entries and the tuned records. An existing FILE.tar is replaced when the new one is complete.
-    --max-size leaves out the entries that the cache would evict first. With --if-changed, FILE.tar stays if it has all
-    entries and tuned records, and the exit status is 3.
+    --max-size leaves out the entries that the cache would evict first. With --if-changed, FILE.tar stays as it is if it
+    has all entries and tuned records, and the exit status is 3.
     """
     if is_archive(url):
         selection, limit = _selection(name, newer_than, used_within), size(max_size, option="--max-size")

@@ -51,7 +51,7 @@ def recall(
     yes: Yes = False,
     as_json: Json = False,
 ) -> int:
-    """Take entries back: they are removed, and no process on any host loads them any more.
+    """Take entries back: remove them from the cache, and tell every host not to load them.
 
     A process that can read the cache knows of the recall within a minute. If it has loaded a recalled entry, it logs
     one line, and keeps the program until it ends. A program that is compiled later is stored again.
@@ -63,8 +63,8 @@ def recall(
 
     Each entry contains the name of its writer and the time at which it was stored. --by recalls by the name. --before
     recalls by this time, and also by the time that the storage itself has noted. Both remove the entries that the cache
-    has now. If a host uploads such an entry later, no process loads it. With KEY, an entry is recalled by the digest of
-    its bytes.
+    has now. If a host uploads such an entry later, no process that knows of the recall loads it. With KEY, an entry is
+    recalled by the digest of its bytes.
 
     If a recall was interrupted, it is in force, and the same command removes the rest. --all asks before it removes,
     unless --yes is given. The policy is the file of a cache that says what is recalled. A damaged policy is not

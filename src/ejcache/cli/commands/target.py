@@ -35,8 +35,8 @@ def save(
     """Write to the cache what a compiler must know of the devices of this host: topology, versions, flags and CPU.
 
     Run this command where the program will run, with the flags of the program. For a program of one process, run it
-    once. For a job of several processes, run it with --distributed on every rank: the lowest rank writes. It needs JAX
-    0.11 or later.
+    once. For a job of several processes, run it with --distributed on every rank: the lowest rank writes. This command
+    needs JAX 0.11 or later.
     """
     settings = command_settings(directory)
     from ejcache.jax_integration.devices.targets import save_target  # JAX itself

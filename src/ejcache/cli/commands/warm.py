@@ -91,16 +91,16 @@ def warm(
     min_compile_seconds: MinCompileSeconds = None,
     as_json: Json = False,
 ) -> int:
-    """Compile programs and store them, so that an image or a pod that runs them later loads them.
+    """Compile programs and store them, so that a later run loads them, for example in an image or a pod.
 
-    FUNCTION is a jitted function, or one that jax.jit can take. It is compiled for each of --shapes, and does not run.
-    In --shapes, f32[8] stands for an array that is not committed to a device, and f32[8]@0 for an array that was put
-    on device 0. name:=JSON or :=JSON stands for a value that is passed as it is: a static argument, or a Python number,
-    which is weakly typed.
+    With --shapes, FUNCTION is a jitted function, or one that jax.jit can take. It is compiled for each of --shapes, and
+    does not run. In --shapes, f32[8] stands for an array that is not committed to a device, and f32[8]@0 for an array
+    that was put on device 0. name:=JSON or :=JSON stands for a value that is passed as it is: a static argument, or a
+    Python number, which is weakly typed.
 
-    Without --shapes, FUNCTION is called without arguments. It then calls ejcache.warm(function, *arguments) for
-    arguments that --shapes cannot describe: PyTrees, shardings over several devices, meshes, keys of jax.random. To
-    warm a program that spans processes, run the job itself for a few steps.
+    Without --shapes, FUNCTION is called without arguments, and must itself call ejcache.warm(function, *arguments).
+    This is for arguments that --shapes cannot describe: PyTrees, shardings over several devices, meshes, keys of
+    jax.random. To warm a program that spans processes, run the job itself for a few steps.
 
     FILE.bin contains what Exported.serialize() of jax.export returned, in any version that this JAX reads. It is
     compiled for the shapes for which it was exported, or for --shapes if these shapes are symbolic. A run that calls
@@ -109,8 +109,8 @@ def warm(
     A script runs to its end, as with `ejcache run`: pass arguments with which the script takes a single step.
 
     With --target, FUNCTION gets the devices of the target if it has a parameter. FUNCTION can use these devices in
-    meshes and shardings, but cannot put arrays on them: it passes shapes instead of arrays, which jax.eval_shape gives
-    for a whole training state. Programs are compiled with the flags of the target. A program that does not fit into the
+    meshes and shardings, but cannot put arrays on them, and passes shapes instead. jax.eval_shape gives the shapes of a
+    whole training state. Programs are compiled with the flags of the target. A program that does not fit into the
     memory of a device fails.
 
     Without --target, run `ejcache warm` where the program will run: on the same kind and number of devices, with the

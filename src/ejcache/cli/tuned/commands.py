@@ -96,8 +96,9 @@ def tune(
 ) -> int:
     """Measure calls of kernels that a program makes, or has recorded, and store the fastest configurations.
 
-    PROGRAM first runs without measuring. If a script itself defines kernels, the script is then imported, so that they
-    can be called. What the import must not run belongs under `if __name__ == "__main__"`.
+    PROGRAM first runs without measuring. Then the command measures the calls that PROGRAM made. If a script itself
+    defines kernels, the script is imported, so that they can be called. What the import must not run belongs under
+    `if __name__ == "__main__"`.
 
     Without PROGRAM, the command measures calls that were recorded with EJCACHE_AUTOTUNE_RECORD=1 or
     ejcache.autotune.record(). It calls only kernels in modules that --module names or that such a module imports.
@@ -115,7 +116,7 @@ def tune(
 
 
 @app.command(
-    short_help="Copy records to another store, or a file.",
+    short_help="Copy records to another place, or into a file.",
     epilog=examples(
         "tuned push gs://my-bucket/tuned", "tuned push my_kernels/tuned", "tuned push --format ejkernel ejkernel_files"
     ),
@@ -132,10 +133,10 @@ def push(
 ) -> int:
     """Copy records to another place, which is created if it does not exist.
 
-    If the other place has a record of the same call, the two records are merged: the configuration of the stronger
-    source counts, and the measurements of both are kept. Records with an unsure configuration are not copied without
-    --unsure, because the programs that get a record do not measure the call again. A package can ship a directory with
-    such records. FILE.tar gets only the records.
+    If the other place has a record of the same call, the two records are merged. A pinned configuration counts before a
+    measured one, and a measured one before an imported one. The measurements of both are kept. Records with an unsure
+    configuration are not copied without --unsure, because the programs that get a record do not measure the call again.
+    A package can ship a directory with such records. FILE.tar gets only the records.
 
     With --format ejkernel, the records are written into ejkernel's files in the directory URL. Records without a key of
     ejkernel are left out.
@@ -156,7 +157,7 @@ def push(
 
 
 @app.command(
-    short_help="Copy records from another store, or a file.",
+    short_help="Copy records from another place, or from a file.",
     epilog=examples("tuned pull gs://my-bucket/tuned", "tuned pull --format ejkernel ejkernel_files"),
 )
 def pull(

@@ -86,9 +86,9 @@ def ls(
     limit: Limit = None,
     as_json: Json = False,
 ) -> int:
-    """List the records: the kernel, the call, its configuration, how this was found, and how fast it is.
+    """List the records: the kernel, the call, the configuration, its source (how it was found), and its time.
 
-    A question mark behind the source says that the configuration is unsure, because its measurement was too short.
+    A question mark behind the source means that the configuration is unsure, because its measurement was too short.
     `tuned tune PROGRAM` measures the call again.
     """
     with open_autotune(directory) as store:

@@ -49,8 +49,8 @@ def pin(
 ) -> None:
     """Fix the configuration of a tuned call, so that measurements no longer change it.
 
-    A configuration must have the same parameters as those in the record, with values of the same types. If it was not
-    measured, it is fixed all the same, and a warning says so.
+    A configuration must have the same parameters as those in the record, with values of the same types. It may be one
+    that was not measured.
     """
     with open_autotune(directory, write=True, must_exist=True) as store:
         record = find_record(store, key).record

@@ -66,7 +66,7 @@ def prune(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
-    """Remove the records that a rule names, and files that interrupted writers left. Pinned records stay.
+    """Remove the records that a rule selects, and files that interrupted writers left. Pinned records stay.
 
     --name restricts --older-than and --old-versions to kernels whose name matches; alone, it removes their records. If
     the settings name a bucket, the user's own directory of records is pruned as well.
