@@ -17,6 +17,7 @@ from ejcache.cache.exit_report import report_line
 from ejcache.jax_integration import misses
 from ejcache.jax_integration.activate import current_settings
 from ejcache.jax_integration.publishing import Publisher
+from ejcache.keys import variants
 from ejcache.settings.described import SETTINGS
 from ejcache.settings.table import Floors, Origin
 
@@ -196,6 +197,16 @@ def test_a_shared_cache(bucket, start, compile_one):
         compile_one(factor, seconds)
     assert (other.stats().hits, other.stats().misses) == (1, 2)
     assert requests_for(bucket) == ["GET"] * 3
+
+
+def test_on_a_gpu_nobody_is_asked_for_the_untuned_variant_of_a_quick_program(bucket, start, compile_one, monkeypatch):
+    """A program that nobody has noted costs a second request there, and a program that is noted as quick costs none."""
+    monkeypatch.setattr(variants, "AUTOTUNED", frozenset({"cpu"}))
+    for stated in (["GET"] * 2, []):
+        cache = start()
+        compile_one(2, QUICK)
+        assert requests_for(bucket) == stated
+    assert cache.stats().misses_by_reason == {"quick": 1}
 
 
 def test_what_was_ever_stored(bucket, start, compile_one):

@@ -259,11 +259,13 @@ class Compiler:
         began, is_own = time.monotonic(), key == compilation.text
         if is_own:
             compilation.looked = began
+        # If a program is noted as quick, storage is not asked for what stands in for it either. Ranks have other notes.
+        is_quick = not is_own and compilation.miss is Miss.QUICK and not compilation.is_multi_process
         try:
             stored = compilation.cache.read(
                 key,
                 compilation.settings,
-                local_only=compilation.is_local_only,
+                local_only=compilation.is_local_only or is_quick,
                 budget=compilation.budget,
                 beside=compilation.beside if is_own else None,
             )
