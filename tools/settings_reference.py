@@ -81,7 +81,7 @@ _UNSET: Final = re.compile(r" \(unset: (.*)\)$")
 
 def _default(setting: Setting) -> str:
     if setting.name == "dir":
-        return "`~/.cache/ejcache` (`$XDG_CACHE_HOME/ejcache` if that is set)"
+        return "`~/.cache/ejcache` (`$XDG_CACHE_HOME/ejcache` if that is set); on macOS `~/Library/Caches/ejcache`"
     if unset := _UNSET.search(setting.doc):
         more = " ([minimum compile times](shared.md#minimum-compile-times))"
         return unset[1] + more * (setting.name == "min_compile_seconds")

@@ -114,8 +114,8 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
     ),
     differ.PLACEMENT: CauseKind(
         "arguments are placed in another way",
-        "place and donate them alike in every call: jax.device_put(value, sharding), in_shardings, donate_argnums",
-        "its arguments have another sharding or layout, or are donated or committed otherwise",
+        "place and donate arguments alike in every call: jax.device_put(value, sharding), in_shardings, donate_argnums",
+        "its arguments have another sharding or layout, or are donated or committed differently",
     ),
     differ.MESH: CauseKind(
         "another mesh", "keep one mesh, and one set of names for its axes", "its mesh has other axes"
@@ -128,7 +128,7 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
     differ.ORDER: CauseKind(
         "the order of a set or dict",
         "set PYTHONHASHSEED=0 for every process, or sort what is taken from a set",
-        "it has the same operations in another order, most likely that of a set or dict",
+        "it has the same operations in another order, most likely because a set or dict has another order",
     ),
     differ.PRECISION: CauseKind(
         "another precision",
@@ -166,7 +166,7 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
     "machine": CauseKind(
         "another machine",
         "nothing: an executable for another machine could give other results",
-        "XLA describes the machine otherwise",
+        "XLA describes the hardware of the machine differently",
     ),
     "cpu": CauseKind(
         "another kind of CPU",
@@ -176,7 +176,7 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
     "threads": CauseKind(
         "another number of threads",
         "give each process the same number of cores",
-        "XLA has another number of threads on this CPU",
+        "XLA uses another number of threads on this CPU",
     ),
     "variables": CauseKind(
         "environment variables",
@@ -222,7 +222,7 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
     "variant": CauseKind(
         "PGLE",
         "nothing: the program is profiled once, and compiled with its profile once",
-        "PGLE needs it compiled to be profiled, or compiled with its profile",
+        "PGLE needs another variant of it: one to be profiled, or one that is compiled with a profile",
     ),
     "profile": CauseKind(
         "another profile",
@@ -278,7 +278,7 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
         "the storage failed", "`ejcache doctor` checks the storage", "the storage could not be read or written"
     ),
     Miss.DISABLED: CauseKind(
-        "the cache is off", "`ejcache config` says which setting switches it off", "the cache is switched off"
+        "the cache is off", "`ejcache config` says what switches it off", "the cache is switched off"
     ),
     Miss.RECALLED: CauseKind(
         "its entry was recalled",

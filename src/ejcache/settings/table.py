@@ -310,7 +310,8 @@ class Settings:
     )
     local_dir: str | None = setting(
         None,
-        "where this host keeps copies of the entries of a shared cache (unset: in the user's cache directory)",
+        "where this host keeps copies of the entries of a shared cache (unset: in the user's cache directory, or among"
+        " the temporary files if the user's cache directory is on a network file system)",
         accepted="a directory on a local disk",
     )
     local_max_size: int = setting(
