@@ -45,7 +45,9 @@ demo: $(VENV)/.demo
 	XDG_CACHE_HOME=$(CURDIR)/build/demo/home $(BIN)/ejcache run --dir build/demo/cache examples/training_step.py
 	XDG_CACHE_HOME=$(CURDIR)/build/demo/home $(BIN)/ejcache run --dir build/demo/cache examples/training_step.py
 
-test: lint types pytest
+# The types take one processor for ten seconds or more, so the tests begin beside them.
+test: lint
+	$(MAKE) --no-print-directory -j 2 types pytest
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
