@@ -158,6 +158,13 @@ def test_a_target_that_is_not_there_is_named(tmp_path):
     assert (done.status, "ejcache target save NAME" in done.err) == (1, True)
 
 
+def test_a_name_alone_has_no_compiler_to_compare(tmp_path):
+    """A comparison of nothing is no agreement."""
+    done = ejcache("target", "diff", "tpu:v5e:4x4", "--dir", str(tmp_path / "cache"))
+    assert done.status == 2
+    assert "--devices" in done.err
+
+
 def test_documents_of_targets_are_read_back_and_others_refused():
     """What is no target, is damaged, or is of a later version raises an error of ours."""
     target = DeviceTarget("pod", "cpu", topology=b"\x00\xff", variables={"XLA_FLAGS": "--a\n--b"}, devices=4, saved=1.5)

@@ -9,7 +9,7 @@ import typer
 from ejcache.cli import output
 from ejcache.cli.chosen_cache import command_settings
 from ejcache.cli.options import Dir, Json, argument, examples, flag
-from ejcache.errors import EntryError
+from ejcache.errors import EntryError, UsageError
 from ejcache.stores.documents import open_documents
 from ejcache.util.units import format_size
 
@@ -101,6 +101,11 @@ def diff(
     from ejcache.jax_integration.devices.targets import components_here, components_of, devices_of  # JAX itself
 
     there = components_of(found, devices_of(found) if devices else ())
+    if not there:
+        raise UsageError(
+            f"the name {name} says nothing of a compiler: compare the devices with --devices, or compare a target that "
+            "`ejcache target save` has written where the devices are"
+        )
     here = components_here(found.platform, with_devices=devices)
     rows = [{"component": each, "target": there[each], "here": here.get(each, "")} for each in sorted(there)]
     differing = [row for row in rows if row["target"] != row["here"]]
