@@ -45,8 +45,8 @@ KEY is a cache key, the beginning of one, or the name of a function. KEY can als
 | exit status | meaning |
 |---|---|
 | 0 | The command succeeded. |
-| 1 | The command failed, the cache or the entry does not exist, KEY could mean several entries, or a check found \
-something, for example damage (`verify`) or a finding (`advise`). |
+| 1 | The command failed, the cache or the entry does not exist, KEY is the beginning of the keys of several programs, \
+or a check found something, for example damage (`verify`) or a finding (`advise`). |
 | 2 | The command line or a setting is wrong: an unknown option, a value that an option or setting cannot have, or a \
 URL that cannot name a cache. |
 | 3 | `push --if-changed` wrote nothing, because the file has everything already. |

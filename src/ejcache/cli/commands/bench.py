@@ -63,7 +63,7 @@ def bench(
 
     Nothing is read from or written to your caches, unless the program itself or the configuration file of the host
     names one. The program should end by itself, and do the same at each start, for example a few training steps. Exits
-    with 1 if a start failed, or if its output differs from the output without a cache.
+    with 1 if a start failed, or if a cache changes the output of the program.
     """
     number = positive(rounds, option="--rounds")
     command = command_of(program or [])

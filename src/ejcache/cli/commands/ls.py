@@ -59,10 +59,11 @@ def ls(
     limit: Limit = None,
     as_json: Json = False,
 ) -> int:
-    """List the entries: name, platform, variant, profile, size, compile time in seconds, last use, and a short key.
+    """List the entries: name, platform, size, compile time in seconds, last use, and a short key.
 
     One program can have several entries, its variants: one that was compiled with a PGLE profile, and others that were
-    not. They are listed together, the one with the profile first.
+    not. They are listed together, the one with the profile first. The columns variant and profile are left out if all
+    entries are of the variant plain.
 
     The compile times of a cache that hosts share are shown only if at most 2,000 entries are listed: use --limit or
     --name.
