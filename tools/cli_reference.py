@@ -37,7 +37,8 @@ Nearly all commands have `--dir URL` and `--json`. Without `--dir`, most command
 shows as `dir`. Tuned records are in the place that the setting `autotune_dir` names, or else in the cache. Commands
 print results to stdout, and messages and progress bars to stderr. If stdout is a file or a pipe, commands print a tab
 between the cells of a table. The environment variable `NO_COLOR` turns colours off, and `FORCE_COLOR` turns them on.
-`ejcache help COMMAND` prints the help of a command.
+`ejcache help COMMAND` prints the help of a command. `ejcache help TOPIC` prints a page of this documentation, such as
+`shared`, or the part about a kind of finding, such as `shape_varies`.
 
 KEY is a cache key, the beginning of one, or the name of a function. KEY can also be the text in the column `key` of
 `ejcache ls`, or at least its first six characters. The function `train` is found by the names `train` and `jit_train`.
