@@ -23,6 +23,12 @@ def test_help_prints_the_part_about_a_topic(topic):
     assert len(said.out) > 20
 
 
+def test_help_says_of_what_a_row_of_a_table_is():
+    """A row alone does not name the program, as its table does."""
+    assert ejcache("help", "gone").out.startswith("`gone`: the program was compiled because its entry was evicted")
+    assert ejcache("help", "small").out.startswith("`small`: the program was compiled, or was not stored, because its")
+
+
 def test_every_kind_that_a_message_names_has_its_help():
     for kind in (*CAUSES, *OUTCOMES, *FINDINGS):
         assert ejcache("help", str(kind)).status == 0, kind

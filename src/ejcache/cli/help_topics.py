@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import ejcache
 from ejcache.cli import output
 from ejcache.errors import UsageError
-from ejcache.history.causes import kind_of
+from ejcache.history.causes import CAUSES, kind_of
 from ejcache.history.findings import KINDS as FINDINGS
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ def _found(topic: str) -> str | None:
                 if _slug(wanted) == _slug(heading):
                     return part
     row = next((line for line in pages["causes"].read_text().splitlines() if line.startswith(f"| `{topic}` |")), None)
-    return row.strip("| ").replace(" | ", ": ", 1).replace(" | ", ". What to do: ") if kind_of(topic) and row else None
+    if row is None or kind_of(topic) is None:
+        return None
+    name, reason, what_to_do = row.strip("| ").split(" | ")
+    what = "was compiled" if topic in CAUSES else "was compiled, or was not stored,"
+    return f"{name}: the program {what} because {reason}. What to do: {what_to_do}"
 
 
 def _pages() -> dict[str, Path]:
