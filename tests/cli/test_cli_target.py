@@ -11,12 +11,13 @@ from capabilities import needs
 from cli_helpers import ejcache
 from forking import ForkedWithChildren, ForkedWithFrameworks
 from helpers import ROOT
+from jax.experimental import topologies
 from jobs import run_job
 from other_host import pretend_other_host
 from pod import free_port
 
-from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError
-from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode, gathered_topology
+from ejcache.errors import EjcacheError, EntryCorruptError, EntryVersionError, UsageError
+from ejcache.jax_integration.devices.targets import DeviceTarget, decode, encode, gathered_topology, save_target
 from ejcache.keys.xla_messages import edit, join, split
 
 PROGRAMS = ROOT / "tests" / "programs" / "elsewhere.py"
@@ -147,6 +148,15 @@ def test_a_callback_is_refused_in_one_sentence(command, tmp_path):
     done = command("warm", "calls.py:main", "--target", "one", *cache, check=False)
     assert done.returncode == 1
     assert "calls Python functions of its process" in done.stdout
+
+
+@saved
+def test_a_target_that_no_program_could_be_compiled_for_is_not_saved(monkeypatch, tmp_path):
+    """jaxlib 0.9 writes topologies, which its JAX cannot read."""
+    monkeypatch.delattr(topologies.TopologyDescription, "deserialize")
+    with pytest.raises(UsageError, match="this JAX cannot save"):
+        save_target("v5p-128", str(tmp_path / "cache"))
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_target_that_is_not_there_is_named(tmp_path):

@@ -315,7 +315,8 @@ def save_target(name: str, url: str) -> DeviceTarget:
         raise UsageError(f"{name!r} cannot be the name of a target: accepted is a file name without a colon")
     path = check_path(document_path(name))
     devices = jax.devices()
-    own = topology_bytes(devices)
+    # An older jaxlib may write a topology that its JAX cannot read, and so cannot compile for.
+    own = topology_bytes(devices) if topologies.reads_topologies() else None
     if own is None:
         raise UsageError("this JAX cannot save a topology; JAX 0.11 or later can. TPUs can be named: tpu:v5e:2x4")
     client = devices[0].client

@@ -41,6 +41,13 @@ def topology_fingerprint(devices: Sequence[Any]) -> str:
     return hasher.hexdigest()
 
 
+def reads_topologies() -> bool:
+    """True if this JAX can read a saved topology (0.11 and later can)."""
+    from jax.experimental import topologies
+
+    return hasattr(topologies.TopologyDescription, "deserialize")
+
+
 def absent_devices(platform: str, topology: bytes) -> Sequence[Any]:
     """Return the devices of a serialised topology.
 
@@ -49,13 +56,12 @@ def absent_devices(platform: str, topology: bytes) -> Sequence[Any]:
     """
     from jax.experimental import topologies
 
-    read = getattr(topologies.TopologyDescription, "deserialize", None)
-    if read is None:
+    if not reads_topologies():
         raise UsageError("this JAX cannot read a saved topology; JAX 0.11 or later can")
     try:
         if platform not in {"cpu", "tpu"}:
             xla_bridge._discover_and_register_pjrt_plugins()  # the plug-in of a GPU reads the topology
-        return list(read(topology).devices)
+        return list(topologies.TopologyDescription.deserialize(topology).devices)
     except Exception as exc:
         raise UsageError(f"this JAX has no compiler for a topology of {platform}: {exc}") from exc
 
