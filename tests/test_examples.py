@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 
 import pytest
 import yaml
-from forking import Forked, ForkedWithChildren
+from forking import Forked, ForkedWithChildren, ForkedWithFrameworks
 from helpers import ROOT, run_program
 from users import command_of
 
@@ -49,13 +50,17 @@ def test_training_programs_and_the_kernel_that_is_tuned(tmp_path):
 
 
 def test_a_trainer_that_resumes(tmp_path):
-    """Its third start goes on from the checkpoint, traces no step, and compiles nothing. Forks are always traced."""
+    """Its third start goes on from the checkpoint, traces no step, and compiles nothing.
+
+    The second one is an interpreter with addresses and a seed of hashes of its own: it proves what the first recorded.
+    """
     small = "Path(sys.argv[1]), resume_training.Config(width=8, depth=1)"
     program = f"import resume_training, sys; from pathlib import Path; resume_training.main({small})"
     command = [sys.executable, "-c", program, tmp_path / "checkpoint"]
     environment = {"EJCACHE_DIR": str(tmp_path / "cache"), "EJCACHE_REUSE_CHECK_ONE_IN": "0"}
     environment |= {"EJCACHE_MIN_COMPILE_SECONDS": "0", "PYTHONPATH": str(EXAMPLES)}
-    outputs = [run_program(command, env=environment).stdout for _ in range(3)]
+    kinds = ForkedWithFrameworks, subprocess.Popen, ForkedWithFrameworks
+    outputs = [run_program(command, env=environment, start=kind).stdout for kind in kinds]
     assert ["tracing the step" in each for each in outputs] == [True, True, False]
     assert [f"step {count}, loss" in each for count, each in zip((10, 20, 30), outputs, strict=True)] == [True] * 3
     assert " 0 misses" in outputs[2]

@@ -16,19 +16,22 @@ from pathlib import Path
 
 import pytest
 from capabilities import needs
+from forking import Forked
 
 from ejcache.cli.interrupt import GRACE_SECONDS, LIMIT_SECONDS
 
 # What a shell has put in the background ignores Ctrl-C.
 COMMAND = """
-    import signal, sys
+    import os, signal, sys
+    os.getsid(0) == os.getpid() or os.setsid()  # what is forked has the session of its parent
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from ejcache.cli import interrupt
     interrupt.GRACE_SECONDS = {seconds}
     sys.exit(interrupt.main())
 """
 UPLOADING = """
-    import signal, sys, time
+    import os, signal, sys, time
+    os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from ejcache.cli.interrupt import main
     from ejcache.util.lifecycle import ExitPhase, at_exit
@@ -96,6 +99,15 @@ LOSING = """
     del thing  # Python prints the KeyboardInterrupt of such a callback, and goes on
     print("went on", file=sys.stderr)
 """
+LATE = """
+    import time
+    import ejcache.cli.interrupt as watching
+    from ejcache.util.lifecycle import ExitPhase, at_exit
+    start = watching.start_daemon
+    def after_the_commands_end(wait, **named):
+        at_exit(ExitPhase.UPLOAD, lambda: (start(wait, **named), time.sleep(600)))
+    watching.start_daemon = after_the_commands_end
+"""
 MOMENTS = 20
 COMMANDS = {
     "tune": ["tuned", "tune", "--force", "--dir", "tuned", "prog.py"],
@@ -115,13 +127,16 @@ def command_text(grace: float = GRACE_SECONDS) -> str:
 class Command:
     """A command in a session of its own, as in a terminal; Ctrl-C reaches it and its programs, and not its workers."""
 
-    def __init__(self, place: Path, *arguments: str, prefix: tuple[str, ...] = ("-c", command_text())):
+    def __init__(
+        self, place: Path, *arguments: str, prefix: tuple[str, ...] = ("-c", command_text()), start=subprocess.Popen
+    ):
         self.mark = f"EJCACHE_TEST_MARK={uuid.uuid4().hex}"
         name, _, value = self.mark.partition("=")
-        self.process = subprocess.Popen(
+        aborting = {"PYTHONFAULTHANDLER": "1"} if start is subprocess.Popen else {}
+        self.process = start(
             [sys.executable, *prefix, *arguments],
             cwd=place,
-            env={**os.environ, name: value, "JAX_PLATFORMS": "cpu", "PYTHONFAULTHANDLER": "1"},
+            env={**os.environ, name: value, "JAX_PLATFORMS": "cpu", **aborting},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -189,7 +204,8 @@ def project(tmp_path, monkeypatch):
 def test_a_program_that_obeys_no_signal_is_ended(tmp_path, group):
     """`tune` ends a program that ignores Ctrl-C and SIGTERM, and what that has started."""
     (tmp_path / "prog.py").write_text(textwrap.dedent(WAITING))
-    command = Command(tmp_path, "tuned", "tune", "--dir", "tuned", "prog.py", prefix=("-c", command_text(0.1)))
+    tune = ["tuned", "tune", "--dir", "tuned", "prog.py"]
+    command = Command(tmp_path, *tune, prefix=("-c", command_text(0.1)), start=Forked)
     command.wait_for("ready")
     command.interrupt() if group else command.process.send_signal(signal.SIGINT)
 
@@ -202,7 +218,7 @@ def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
     """A call of C++ that goes on for ever, as a compilation of XLA may: the thread that watches ends the process."""
     (tmp_path / "hanging.py").write_text(textwrap.dedent(HANGING))
     tune = ["tuned", "tune", "--dir", "tuned", "--module", "hanging.py"]
-    command = Command(tmp_path, *tune, prefix=("-c", command_text(0.1)))
+    command = Command(tmp_path, *tune, prefix=("-c", command_text(0.1)), start=Forked)
     command.wait_for("ready")
     command.interrupt()
 
@@ -210,17 +226,19 @@ def test_a_main_thread_that_never_returns_to_python_is_ended(tmp_path):
     assert command.left() == []
 
 
-@pytest.mark.parametrize("thread", ["watches", "has not run yet"])
+@pytest.mark.parametrize("thread", ["watches", "runs late"])
 def test_an_interrupt_that_python_loses_counts(tmp_path, thread):
-    """In the callback of a weak reference, as when garbage is collected: the command ends with 130 all the same."""
+    """In the callback of a weak reference, as when garbage is collected: the command ends with 130 all the same.
+
+    A thread that runs only when the main thread has taken the signal, and is in an upload that does not end, ends it.
+    """
     (tmp_path / "losing.py").write_text(textwrap.dedent(LOSING))
-    code = command_text()
+    code = command_text(0.1)
     if thread != "watches":
-        code = f"import ejcache.cli.interrupt as watching\nwatching.start_daemon = lambda *_, **__: True\n{code}"
-    command = Command(
-        tmp_path, "tuned", "tune", "--dir", "tuned", "--module", "losing.py", "--calls", ".", prefix=("-c", code)
-    )
-    said = command.process.communicate()[0]
+        code = textwrap.dedent(LATE) + code
+    tune = ["tuned", "tune", "--dir", "tuned", "--module", "losing.py", "--calls", "."]
+    command = Command(tmp_path, *tune, prefix=("-c", code), start=Forked)
+    said = command.process.communicate(timeout=60)[0]
 
     assert "Exception ignored in" in said
     assert "went on" in said
@@ -229,7 +247,7 @@ def test_an_interrupt_that_python_loses_counts(tmp_path, thread):
 
 def test_an_interrupt_of_an_upload_at_the_end_counts(tmp_path):
     """It ends the upload and the command with 130, and Python prints nothing of it."""
-    command = Command(tmp_path, "--version", prefix=("-c", textwrap.dedent(UPLOADING)))
+    command = Command(tmp_path, "--version", prefix=("-c", textwrap.dedent(UPLOADING)), start=Forked)
     command.wait_for("uploading")
     command.interrupt()
     said = command.process.communicate(timeout=60)[0]
@@ -242,7 +260,7 @@ def test_an_interrupt_of_an_upload_at_the_end_counts(tmp_path):
 def test_a_worker_ends_with_its_parent(tmp_path):
     """Also one of a command that was killed, in the middle of a request."""
     (tmp_path / "hanging.py").write_text(textwrap.dedent(HANGING))
-    command = Command(tmp_path, "warm", "hanging.py:step", "--shapes", "f32[]")
+    command = Command(tmp_path, "warm", "hanging.py:step", "--shapes", "f32[]", start=Forked)
     command.wait_for("ready")
     command.process.kill()
 
