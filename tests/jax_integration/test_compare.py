@@ -8,7 +8,7 @@ import sys
 
 import jax
 import pytest
-from forking import Forked, ForkedWithChildren
+from forking import Forked, ForkedBeforeEjcache, ForkedWithChildren
 from helpers import run_program
 
 from ejcache import entry
@@ -205,7 +205,10 @@ def test_inputs_that_cannot_be_copied(filled, cold):
 
 def test_without_compare_nothing_of_it_is_imported(filled):
     """It costs a start nothing."""
-    assert run(filled, PROGRAM).stdout.splitlines()[-1] == "[]"
+    command = [sys.executable, filled / "train.py"]
+    (filled / "train.py").write_text(PROGRAM)
+    env = {"EJCACHE": str(filled / "cache"), "EJCACHE_MIN_COMPILE_SECONDS": "0"}
+    assert run_program(command, env=env, start=ForkedBeforeEjcache).stdout.splitlines()[-1] == "[]"
 
 
 def test_programs_that_are_equal(tmp_path):

@@ -39,6 +39,15 @@ IMPORTED = (
     "ejcache.jax_integration.pipeline",
     "ejcache.history.host_log",
     "ejcache.stores.local.store",
+    # What the first compilation, the first miss and the first put import.
+    "jaxlib.mlir.dialects.builtin",
+    "jaxlib.mlir.extras.meta",
+    "ejcache.coordination.single_flight",
+    "ejcache.jax_integration.candidates",
+    "ejcache.jax_integration.misses",
+    "ejcache.stores.local.order",
+    "ejcache.stores.local.writing",
+    "ejcache.stores.tiered.store",
     "pytest",
     # Imported late; a program that has become another user may not be able to read them any more.
     "grp",
