@@ -145,6 +145,22 @@ def populated(tmp_path, tmp_path_factory):
     return populated
 
 
+_of_jax = []
+
+
+@pytest.fixture
+def populated_plain(tmp_path_factory):
+    """The same in JAX's own cache, always in one directory: JAX 0.10 has it in the key."""
+    if not _of_jax:
+        place = tmp_path_factory.mktemp("plain")
+        _of_jax.extend([place, populate(PlainJax(place / "cache"))])
+        shutil.copytree(place / "cache", place / "copy")
+    place, optimised = _of_jax
+    shutil.rmtree(place / "cache")
+    shutil.copytree(place / "copy", place / "cache")
+    return PlainJax(place / "cache"), optimised
+
+
 def observe(cache, monkeypatch, *, pgle, expect):
     """What a later start sees with these flags."""
     set_flags(jax_enable_pgle=pgle, jax_compilation_cache_expect_pgle=expect)
@@ -174,11 +190,10 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("case", "expected"), TABLE.items(), ids=lambda case: "-".join(map(str, case))[:24])
-def test_which_variant_is_used(case, expected, populated, tmp_path, monkeypatch):
+def test_which_variant_is_used(case, expected, populated, populated_plain, tmp_path, monkeypatch):
     """As JAX has it and documents it, but no executable is read in order to decide."""
     pgle, expect, there = case
-    plain = PlainJax(tmp_path / "plain")  # JAX 0.10 has the directory in the key, so a copy elsewhere would miss
-    optimised = populate(plain)
+    plain, optimised = populated_plain
     if not there:
         plain.delete(optimised)
     theirs = observe(plain, monkeypatch, pgle=pgle, expect=expect)
@@ -303,8 +318,11 @@ def test_a_profile_that_does_not_match_is_not_used(populated, why, tmp_path, mon
 
 
 def test_a_profile_serves_a_start_that_only_expects_it(populated, monkeypatch):
-    """With PGLE off, and nothing that could be loaded, what must be compiled is compiled with the profile."""
-    cache, _ = populated()
+    """With PGLE off, what must be compiled is compiled with the profile, and nothing is if something can be loaded."""
+    cache, optimised = populated()
+    cache.delete(optimised)
+    seen = observe(cache, monkeypatch, pgle=False, expect=True)
+    assert (seen["compiled"], seen["profiled"], seen["said"]) == ([], 0, [MISS])
     for entry in cache.entries():
         cache.delete(entry)
 
