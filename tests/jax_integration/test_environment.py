@@ -117,7 +117,7 @@ def test_every_process_hits(way, run_way, write_way, ejcache_run, tmp_path):
     """With a directory in EJCACHE a process stores at its first start; under `ejcache run` it hits, and is counted."""
     directory = str(tmp_path / "cache")
     start = Forked if way in SHORT else subprocess.Popen
-    first = run_way(way, env={"EJCACHE": directory}, start=start)
+    first = run_way("the process itself" if way in SHORT else way, env={"EJCACHE": directory}, start=start)
     assert first.startswith(f"('{directory}', 0,"), first
     done, report = ejcache_run(write_way(way), start=ForkedWithChildren if way in SHORT else start)
     url, hits, misses = eval(done.stdout.strip().splitlines()[-1])

@@ -35,7 +35,7 @@ def compile_one(monkeypatch):
     monkeypatch.setattr(misses, "time", SimpleNamespace(monotonic=lambda: next(clock), time=time.time))
     x = np.arange(4, dtype=np.float32)
 
-    def compile_one(factor, seconds, *, operations=30):
+    def compile_one(factor, seconds, *, operations=12):
         nonlocal step
         step = seconds
 

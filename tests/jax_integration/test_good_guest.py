@@ -271,7 +271,8 @@ def test_the_process_is_as_without_ejcache(run_python, tmp_path):
 
 def test_the_page_about_jax_lists_what_is_replaced_and_what_stays(run_python, tmp_path):
     """A maintainer of JAX reads there which functions are not JAX's own, with the cache and after `disable()`."""
-    while_enabled, stays = json.loads(run_python(REPLACED, str(tmp_path / "cache")).stdout)
+    done = run_python(REPLACED, str(tmp_path / "cache"), start=ForkedBeforeEjcache)
+    while_enabled, stays = json.loads(done.stdout)
     page = (ROOT / "docs" / "jax.md").read_text(encoding="utf-8")
     replaced, _, after = page.partition("### What stays after disable")
     staying = after.partition("\n## ")[0]

@@ -19,8 +19,10 @@ PROGRAM = """
         import ejcache
         ejcache.enable(sys.argv[2], min_compile_seconds=0)
 
+    class NotCompiled(Exception):
+        pass
+
     given = []
-    compile_and_load = jax_compiler.backend_compile_and_load
 
     def recording(backend, module, devices, options, host_callbacks):
         bytecode = io.BytesIO()
@@ -30,7 +32,7 @@ PROGRAM = """
         parts = [bytecode.getvalue(), locations.encode(), options.SerializeAsString(), overrides.encode(),
                  repr([device.id for device in devices]).encode()]
         given.append([hashlib.sha256(part).hexdigest() for part in parts])
-        return compile_and_load(backend, module, devices, options, host_callbacks)
+        raise NotCompiled
 
     jax_compiler.backend_compile_and_load = recording
     for name, arguments, options in [
@@ -40,7 +42,10 @@ PROGRAM = """
         ("rematerialised", {}, None), ("aliased", {"donate": (0,)}, None), ("unused", {"keep_unused": True}, None),
     ]:
         function, shapes = getattr(key_programs, name)(**arguments)
-        function.lower(*shapes).compile(options)
+        try:
+            function.lower(*shapes).compile(options)
+        except NotCompiled:
+            pass
     print(json.dumps(given))
 """
 
