@@ -7,6 +7,9 @@ Answers with one line: what went wrong, the memory that it took, and why the hos
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
+import importlib
 import json
 import os
 import resource
@@ -17,7 +20,6 @@ import time
 import traceback
 from pathlib import Path
 
-import rich.table  # noqa: F401  # imported here once, and not in each child
 from autotune_helpers import key as tuned_key
 from cli_helpers import ejcache, key_text
 
@@ -25,6 +27,7 @@ from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.reading import CacheReader
+from ejcache.cli import main as cli
 from ejcache.errors import EjcacheError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
@@ -118,7 +121,7 @@ def use(task: dict, problems: list[str]) -> None:
 def child(task: dict, write: int) -> None:
     os.environ.update({"HOME": task["home"], "XDG_CACHE_HOME": f"{task['home']}/.cache", **task["variables"]})
     Path("/proc/self/clear_refs").write_text("5")
-    before, space = status("VmRSS"), status("VmSize")
+    before, space, imported = status("VmRSS"), status("VmSize"), {*sys.modules}
     resource.setrlimit(resource.RLIMIT_AS, (space + 4 * GIB, space + 4 * GIB))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -126,6 +129,7 @@ def child(task: dict, write: int) -> None:
     except BaseException:
         problems = [traceback.format_exc()]
     answer = {"problems": problems, "grown": status("VmHWM") - before, "miss": task.get("miss", "")}
+    answer["imported"] = [name for name in sys.modules if name not in imported]
     os.write(write, json.dumps(answer).encode()[:60_000])
 
 
@@ -149,8 +153,15 @@ def run(task: dict) -> dict:
 
 
 def main() -> None:
+    cli.load_command = functools.cache(cli.load_command)
+    for name in {command for command, *_ in (*COMMANDS, ["pull"], ["push"], ["tuned"])}:
+        cli.load_command(name)
     for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)
+        gc.freeze()  # no child goes through what is here
+        answer = run(json.loads(line))
+        for name in answer.pop("imported", ()):  # once, and not in each child
+            importlib.import_module(name)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

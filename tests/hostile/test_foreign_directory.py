@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import pytest
-from helpers import ROOT, run_program
+from helpers import run_program
 
 from ejcache.cli.main import COMMANDS
 
@@ -88,9 +87,25 @@ def test_every_command_has_a_line():
 
 
 LONG = {"advise", "bench", "target", "tuned"}
-STARTING = {"doctor", "warm"}
-"""Those that start a process, and take a second."""
+STARTING = {"warm"}
+"""Those whose processes take a second."""
 LOOKING = sorted(set(LINES) - LONG - STARTING - {"run"})
+
+IN_ONE_PROCESS = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        assert not {"", ".", os.getcwd()} & {*sys.path}, f"{name} is looked for in the working directory"
+
+sys.meta_path.insert(0, Watch())
+from ejcache.cli.main import main
+print([main(line) for line in eval(sys.argv[1])])
+"""
+"""Commands one after the other in one process, whose path is that of a command: without the working directory."""
+
+ASKED = "print('0.0', 'ours', 'JAX is as expected', sep=chr(10))\nraise SystemExit\n"
+"""JAX for the process of `doctor`, which needs a second for the real one; what lies beside it comes before it."""
 
 
 @pytest.mark.parametrize(
@@ -104,13 +119,16 @@ def test_a_command_imports_nothing_from_the_working_directory(hostile, script, c
 
 
 def test_commands_that_look_import_nothing_from_the_working_directory(hostile, script):
-    """One after the other in one process, whose path is that of the command: without the working directory."""
-    script.write_text(
-        "import sys\nfrom ejcache.cli.main import main\nprint([main(line) for line in eval(sys.argv[1])])"
-    )
-    done = run_program([sys.executable, script, repr([LINES[each] for each in LOOKING])], cwd=hostile)
+    """Nor does the process that `doctor` asks for JAX."""
+    script.write_text(IN_ONE_PROCESS)
+    asked = script.with_name("asked")
+    asked.mkdir()
+    (asked / "jax.py").write_text(ASKED)
+    lines = repr([LINES[each] for each in LOOKING])
+    done = run_program([sys.executable, script, lines], cwd=hostile, env={"PYTHONPATH": str(asked)})
     assert "Traceback" not in done.stderr
     assert set(json.loads(done.stdout.splitlines()[-1])) <= {0, 1}, done
+    assert "JAX is as expected" in done.stdout
 
 
 def test_a_module_in_the_working_directory_has_to_be_named_by_its_file(hostile, script):
@@ -127,7 +145,7 @@ def test_a_module_in_the_working_directory_has_to_be_named_by_its_file(hostile, 
     assert not (hostile / "__pycache__").exists()
 
 
-def test_a_recorded_type_that_imports_a_module_is_not_made(hostile, script, tmp_path):
+def test_a_recorded_type_that_imports_a_module_is_not_made(hostile, script, tmp_path, run_forked):
     """Only types of modules that --module names, or that the operation annotates, are made from a recording."""
     lazy = script.with_name("lazies.py")
     lazy.write_text(
@@ -155,12 +173,12 @@ def test_a_recorded_type_that_imports_a_module_is_not_made(hostile, script, tmp_
     document.write_text(json.dumps(call))
     for place in (hostile, script.parent):
         (place / "wicked.py").write_text(f"open({str(tmp_path / 'IMPORTED')!r}, 'a').write('wicked ')\n")
-    paths = os.pathsep.join([str(script.parent), str(ROOT / "src")])
-    done = started(
-        ["tuned", "tune", "--dir", ".", "--module", "named", "--json"], hostile, script, env={"PYTHONPATH": paths}
-    )
-    assert json.loads(done.stdout)["failures"] == 1
-    assert "--module" in json.loads(done.stdout)["tuned_calls"][0]["problem"]
+    script.write_text(IN_ONE_PROCESS)
+    line = ["tuned", "tune", "--dir", ".", "--module", "named", "--json"]
+    done = run_forked(script, repr([line]), cwd=hostile, env={"PYTHONPATH": str(script.parent)})
+    said = json.loads(done.stdout.rpartition("[")[0])
+    assert said["failures"] == 1
+    assert "--module" in said["tuned_calls"][0]["problem"]
 
 
 @pytest.mark.soak
