@@ -7,7 +7,6 @@ Answers with one line: what went wrong, the memory that it took, and why the hos
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib
 import json
@@ -21,13 +20,12 @@ import traceback
 from pathlib import Path
 
 from autotune_helpers import key as tuned_key
-from cli_helpers import ejcache, key_text
+from cli_helpers import ejcache, key_text, load_command
 
 from ejcache.autotune.records.store import AutotuneStore
 from ejcache.cache.compilation_cache import CompilationCache
 from ejcache.cache.opening import open_cache_store, open_single_flight
 from ejcache.cache.reading import CacheReader
-from ejcache.cli import main as cli
 from ejcache.errors import EjcacheError
 from ejcache.maintenance.eviction import run_pass
 from ejcache.maintenance.eviction_plan import EvictionPolicy
@@ -153,9 +151,8 @@ def run(task: dict) -> dict:
 
 
 def main() -> None:
-    cli.load_command = functools.cache(cli.load_command)
     for name in {command for command, *_ in (*COMMANDS, ["pull"], ["push"], ["tuned"])}:
-        cli.load_command(name)
+        load_command(name)
     for line in sys.stdin:
         gc.freeze()  # no child goes through what is here
         answer = run(json.loads(line))

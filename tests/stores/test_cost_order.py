@@ -119,6 +119,6 @@ def test_a_suite_after_an_upgrade(tmp_path):
 @pytest.mark.parametrize(("sigma", "least"), some([(0.3, 0.78), (1.1, 0.85)], every=2))
 def test_a_team_with_many_projects(tmp_path, sigma, least):
     """Of forty projects some are started often, and the cache holds 30 % of them."""
-    trace = team(sigma, seed=2, starts=200)
+    trace = team(sigma, seed=2, starts=80)
     by_use = replayed(tmp_path / "lru", trace, by_cost=False)
     assert replayed(tmp_path / "cost", trace, by_cost=True) >= max(least, by_use)

@@ -141,7 +141,7 @@ def exchange():
 
 
 @pytest.mark.parametrize(("kind", "identities"), some([("gs", google), ("s3", amazon), ("az", microsoft)], every=3))
-def test_one_writes_and_the_others_read(kind, identities, run_client, tmp_path):
+def test_one_writes_and_the_others_read(kind, identities, run_client, answering_python, tmp_path):
     """A reader finds what CI stored, notices by itself that it may not write, and says so in one line."""
     with identities(tmp_path) as (ci, reader, close):
 
@@ -162,6 +162,6 @@ def test_one_writes_and_the_others_read(kind, identities, run_client, tmp_path):
         assert (read["found"], read["read_only"], read["uploads"]) == (3, True, 0)
         assert len(said.splitlines()) == 1
         assert "is only read by this process" in said
-        code = "from ejcache.cli.main import main; main(['doctor', *__import__('sys').argv[1:]])"
-        doctor = run_client(code, URLS[kind], env=reader, timeout=200, check=False).stdout
+        code = "import sys; sys.executable = sys.argv.pop(); from ejcache.cli.main import main; main(sys.argv[1:])"
+        doctor = run_client(code, "doctor", URLS[kind], answering_python, env=reader, timeout=200, check=False).stdout
         assert "only reading works" in " ".join(doctor.split())

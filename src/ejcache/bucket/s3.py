@@ -119,7 +119,7 @@ class S3Bucket(LoopBucket):
             from s3fs import S3FileSystem
         except ImportError as exc:
             raise StoreUnavailableError("s3:// needs s3fs: pip install 'ejcache[s3]'") from exc
-        self._session = AioSession()
+        self._session = self._options.get("session") or AioSession()
         # Half a second of reading descriptions, which is not time that a search for credentials takes.
         loader = self._session.get_component("data_loader")
         with contextlib.suppress(Exception):
