@@ -409,7 +409,7 @@ def test_made_on_a_full_disk(tmp_path, others):
 
 
 @needs("root", "mount")
-@pytest.mark.parametrize("options", ["size=1m", "size=8m,nr_inodes=300"])
+@pytest.mark.parametrize("options", ["size=1m", "size=8m,nr_inodes=150"])
 def test_full_file_system(tmp_path, options):
     """On a full disk the oldest entries make room, whether it lacks blocks or files, and the sum is right."""
     disk = tmp_path / "disk"
@@ -418,7 +418,7 @@ def test_full_file_system(tmp_path, options):
     try:
         with LocalStore(disk / "store") as store:
             for size in (100_000, 20_000, 3_000, 10):
-                for n in range(150 if "inodes" in options else 60):
+                for n in range(90 if "inodes" in options else 60):
                     assert store.put(f"{size}-{n}", b"x" * size) is True
                     assert store.get(f"{size}-{n}") == b"x" * size
                 assert store.check() == []

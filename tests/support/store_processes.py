@@ -1,23 +1,26 @@
 """Other processes to test a store with: peers that do one call at a time when told, and forks of this process.
 
-A `Peer` is a fresh interpreter, started once and told step by step what to call, so that "A puts, B gets, A puts" is
-the order of the program and not of the scheduler. Two peers can also be told to begin at one barrier.
+A `Peer` is a process that is started once and told step by step what to call, so that "A puts, B gets, A puts" is the
+order of the program and not of the scheduler. Two peers can also be told to begin at the same moment.
 """
 
 from __future__ import annotations
 
 import importlib
 import multiprocessing
+import socket
+import sys
 import warnings
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
+
+from forking import Forked
 
 from ejcache.stores.base import Store
 from ejcache.util.lifecycle import ExitPhase, at_exit
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from ejcache.stores.base import EntryInfo
@@ -31,24 +34,36 @@ Call = tuple[str, tuple[Any, ...]]
 """A store's method by name, and its positional arguments."""
 
 
-class Peer:
-    """A process that opens stores and calls them when told: a fresh Python, or, for one that soon ends, a fork."""
+_PROGRAM: Final = "import sys; sys.path[:] = eval(sys.argv[1]); import store_processes; store_processes.serve(0, 1)"
 
-    def __init__(self, barrier: threading.Barrier | None = None, *, fork: bool = False) -> None:
-        context = multiprocessing.get_context("fork" if fork else "spawn")
-        self._barrier = barrier
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, barrier), daemon=True)
-        with warnings.catch_warnings():
+
+class Peer:
+    """A process that opens stores and calls them when told.
+
+    Args:
+        other: a socket to the peer that it meets. One that meets nobody, and soon ends, is a fork of this process.
+    """
+
+    def __init__(self, other: socket.socket | None = None) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, warnings.catch_warnings():
             # The tests fork a process with threads on purpose; newer Pythons warn about that.
             warnings.simplefilter("ignore", DeprecationWarning)
-            self._process.start()
-        theirs.close()
+            if other is None:
+                fork = multiprocessing.get_context("fork")
+                self._process: Any = fork.Process(target=serve, args=(theirs.fileno(),), daemon=True)
+                self._process.start()
+                self._wait = self._process.join
+            else:
+                command = [sys.executable, "-c", _PROGRAM, repr(sys.path)]
+                self._process = Forked(command, stdin=theirs, stdout=other)
+                self._wait = self._process.wait
+        self._connection = Connection(ours.detach())
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs and can still meet another one."""
-        return self._process.is_alive() and not (self._barrier is not None and self._barrier.broken)
+        """Whether the process, which can meet another one, still runs."""
+        return self._process.poll() is None
 
     @property
     def has_answered(self) -> bool:
@@ -77,7 +92,7 @@ class Peer:
     def stop(self) -> None:
         """End the process at once."""
         self._process.kill()
-        self._process.join()
+        self._wait()
         self._connection.close()
 
     def _ask(self, *message: Any) -> Any:
@@ -103,7 +118,7 @@ class PeerStore(Store):
         self.url, self.max_size, self.read_only = self._do(("_describe", ()))[0]
 
     def begin(self, *calls: Call, meet: bool = False) -> None:
-        """Start `calls` over there, each waiting at the peers' barrier first if they are to `meet`."""
+        """Start `calls` over there, each together with one of the other peer if they are to `meet`."""
         self._peer.tell("calls", self._handle, calls, meet)
 
     def finish(self) -> list[Any]:
@@ -135,12 +150,13 @@ class PeerStore(Store):
 
 
 def peers() -> tuple[Peer, Peer]:
-    """Two peers that share a barrier, started when first asked for, and anew after one of them failed."""
+    """Two peers that can meet, started when first asked for, and anew after one of them failed."""
     global _pair
     if _pair is None or not all(peer.alive for peer in _pair):
         _stop_peers()
-        barrier = multiprocessing.get_context("spawn").Barrier(2)
-        _pair = (Peer(barrier), Peer(barrier))
+        one, other = socket.socketpair()
+        with one, other:
+            _pair = (Peer(one), Peer(other))
     return _pair
 
 
@@ -193,7 +209,10 @@ def _report(connection: Connection[Any, Any], function: Callable[[], Any]) -> No
         raise
 
 
-def _serve(connection: Connection[Any, Any], barrier: threading.Barrier | None) -> None:
+def serve(connection_to: int, other_at: int | None = None) -> None:
+    """Be a peer, with descriptors of a connection and of a socket to the peer that it meets."""
+    connection, other = Connection(connection_to), None if other_at is None else Connection(other_at)
+    sys.stdout = sys.stderr
     stores: list[Store] = []
     while True:
         try:
@@ -201,14 +220,16 @@ def _serve(connection: Connection[Any, Any], barrier: threading.Barrier | None) 
         except EOFError:
             return
         try:
-            answer = _obey(stores, barrier, *message)
+            answer = _obey(stores, other, *message)
         except Exception as exc:
+            if other is not None:
+                other.close()  # the other one would wait for a meeting that is not going to be
             connection.send((False, exc))
         else:
             connection.send((True, answer))
 
 
-def _obey(stores: list[Store], barrier: threading.Barrier | None, what: str, *message: Any) -> Any:
+def _obey(stores: list[Store], other: Connection[Any, Any] | None, what: str, *message: Any) -> Any:
     if what == "open":
         module, name, path, options = message
         suite: Any = importlib.import_module(module)
@@ -217,19 +238,15 @@ def _obey(stores: list[Store], barrier: threading.Barrier | None, what: str, *me
         stores.append(suite().open(path, **options))
         return len(stores) - 1
     handle, calls, meet = message
-    return [_perform(stores[handle], method, args, barrier if meet else None) for method, args in calls]
+    return [_perform(stores[handle], method, args, other if meet else None) for method, args in calls]
 
 
-def _perform(store: Store, method: str, args: Sequence[Any], barrier: threading.Barrier | None) -> Any:
+def _perform(store: Store, method: str, args: Sequence[Any], other: Connection[Any, Any] | None) -> Any:
     if method == "_describe":
         return store.url, store.max_size, store.read_only
-    if barrier is not None:
-        barrier.wait(DEADLINE / 2)
-    try:
-        result = getattr(store, method)(*args)
-    except BaseException:
-        if barrier is not None:
-            # The other one would wait for a meeting that is not going to be.
-            barrier.abort()
-        raise
+    if other is not None:
+        other.send(method)
+        assert other.poll(DEADLINE / 2), "the other one does not come"
+        other.recv()
+    result = getattr(store, method)(*args)
     return list(result) if method == "entries" else result

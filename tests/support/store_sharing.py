@@ -193,7 +193,7 @@ class ProcessTests(BasicTests):
         self.need_processes()
         path = tmp_path / "store"
         with self.open(path) as here:
-            peer = Peer(fork=True)
+            peer = Peer()
             there = peer.open(type(self), path)
             there.put("k", b"value" * 10_000)
             there.add_counters({"hits": 1})
