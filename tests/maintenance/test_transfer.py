@@ -5,6 +5,7 @@ from __future__ import annotations
 from helpers import traced_memory
 
 from ejcache import entry
+from ejcache.errors import StoreUnavailableError
 from ejcache.maintenance.transfer import CopyPlan, Selection, transfer
 from ejcache.stores.base import EntryInfo
 from ejcache.stores.memory import MemoryStore
@@ -41,3 +42,18 @@ def test_a_key_that_no_store_can_hold():
     done = transfer([source[0], ("evil\x1b", lambda: data["a"]), ("x" * 900, lambda: b""), source[1]], write=target.put)
     assert (done.copied, [key for key, _ in done.damaged]) == (2, ["evil\x1b", "x" * 900])
     assert not done.complete
+
+
+def test_a_target_that_fails_is_not_asked_for_ever():
+    """After five failures in a row the other entries are not tried; one that is copied begins a new row."""
+    asked = []
+
+    def write(key, data):
+        asked.append(key)
+        if key != "k3":
+            raise StoreUnavailableError("the storage is gone")
+        return True
+
+    data = {key: entry.encode(entry.Header(key=key), b"x") for key in map("k{}".format, range(30))}
+    done = transfer([(key, lambda key=key: data[key]) for key in data], write=write, threads=1)
+    assert (len(asked), done.copied, len(done.failed), done.not_tried) == (9, 1, 8, 21)

@@ -133,6 +133,8 @@ def test_local_trouble_is_not_the_callers(store, local, shared):
     local.fail("put", StoreError("disk"), times=None)
     assert store.get("k") == b"k-value"
     assert store.tier_counters()["local_errors"] >= 1
+    local.fail("quarantine", StoreError("disk"))
+    assert store.quarantine("k", b"k-other") is False
 
 
 def test_local_hits_are_noted_for_the_journal(tmp_path):
@@ -552,6 +554,7 @@ def test_uploads_that_wait_for_the_first_are_called_back(failed_lately):
     failed_lately.put("second", b"value")
     failed_lately.when_uploaded("second", called.set)
     assert called.wait(60)
+    assert failed_lately.flush(0) is False
     failed_lately.shared.bucket.gate.set()
 
 
