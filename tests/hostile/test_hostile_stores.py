@@ -304,7 +304,8 @@ def test_shared_directory(name, use, shared, outside):
     if name.endswith("nothing of ours"):
         what = lambda: b"nothing of ours"  # noqa: E731  # the secret itself may stay where somebody has put it
     plant(shared / os.fsdecode(where), what, outside)
-    answer = use(shared, listed="jit_eval" * (name in BYTES or what is PIPE))
+    # A policy that is no JSON may have named another place of the entries, so that none is listed.
+    answer = use(shared, listed="jit_eval" * ((name in BYTES and name != "policy: deep") or what is PIPE))
     if name in BYTES and where == ENTRY:
         assert answer["miss"] in ({""} if name in PLAUSIBLE else {"corrupt", "foreign", "version"})
 
