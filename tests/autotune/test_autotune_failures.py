@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import signal
 import sys
 import time
@@ -266,6 +267,28 @@ def test_the_journal_names_who_was_running(clean_environment):
     assert (set(both.crashed), both.suspicious) == ({"2"}, True)
     for damaged in (b"", b"\0" * 100, b"[]\nrr", json.dumps({"1": 1}).encode(), b'{"1": [1]}\n["ran"]\n'):
         assert found_after(damaged, runs)[0].crashed == {}
+
+
+def test_deaths_are_counted_within_one_day(clean_environment, monkeypatch):
+    """A job that is killed once a night at the same candidate does not blame the candidate, and a bad day does."""
+    began = time.time()
+
+    def dies_at(hours):
+        """A process starts at this hour, and dies with the candidate: what it blames for earlier deaths."""
+        monkeypatch.setattr(time, "time", lambda: began + hours * 3600)
+        journal = CandidateJournal("digest")
+        (path,) = (clean_environment / ".cache/ejcache/state/tuning").iterdir()
+        with journal.running(2):
+            left = path.read_bytes()
+        journal.close()
+        path.write_bytes(left)
+        os.utime(path, (began + hours * 3600,) * 2)
+        return set(journal.crashed)
+
+    for hours in (0, 23, 46, 69, 70, 71):
+        assert dies_at(hours) == set(), hours
+    assert dies_at(72) == {"2"}
+    assert dies_at(120) == set()
 
 
 def test_a_journal_of_another_process_is_not_written(clean_environment, tmp_path):

@@ -2,7 +2,7 @@ r"""Journals which candidates a process compiles or runs now, in case one of the
 
 There is one small file for each key that is being tuned, in the user's state directory on this host:
 
-    journal := JSON of {candidate: [how many deaths, when the last, how sure], …} · "\n"
+    journal := JSON of {candidate: [[when a death was, how sure], …], …} · "\n"
              · JSON of [state, process, candidate, …] · "\n" · the number of the signal that ended the process, if known
 
 A candidate is the canonical JSON of a configuration; the state is `compiled` or `ran`. The process that tunes holds the
@@ -56,7 +56,7 @@ class CandidateJournal:
     def __init__(self, digest: str) -> None:
         self.crashed: dict[str, str] = {}
         self.suspicious = False
-        self._deaths: dict[str, list[float]] = {}
+        self._deaths: dict[str, list[tuple[float, int]]] = {}
         self._active: list[str] = []
         self._header = b""
         self._path: Path | None = None
@@ -93,7 +93,7 @@ class CandidateJournal:
             return
         locked_descriptors.add(fd)
         self._fd = fd
-        self._learn(os.pread(fd, _MAX_BYTES, 0))
+        self._learn(os.pread(fd, _MAX_BYTES, 0), os.fstat(fd).st_mtime)
         self._header = json.dumps(self._deaths).encode() + b"\n"
         self._write("")
         self._path = path
@@ -103,26 +103,31 @@ class CandidateJournal:
         os.ftruncate(self._fd, 0)
         os.write(self._fd, self._header + json.dumps([state, os.getpid(), *self._active]).encode() + b"\n")
 
-    def _learn(self, left: bytes) -> None:
-        """Count the death of the process that left this file."""
+    def _learn(self, left: bytes, written: float) -> None:
+        """Count the death of the process that left this file, which was last written then."""
         header, _, rest = left.partition(b"\n")
         running, _, noted = rest.partition(b"\n")
         now = time.time()
         try:
             deaths = parse_json(header, max_size=_MAX_BYTES).items()
-            self._deaths = {str(text): [int(many), float(last), int(sure)] for text, (many, last, sure) in deaths}
+            held = {str(text): [(float(when), int(sure)) for when, sure in pairs] for text, pairs in deaths}
             state, _, *active = map(str, parse_json(running, max_size=_MAX_BYTES))
         except (AttributeError, TypeError, ValueError):
             return
-        # A death from the future may be of any age.
-        self._deaths = {text: held for text, held in self._deaths.items() if 0 <= now - held[1] <= _DAY}
         self.suspicious = bool(active)
         if len(active) == 1:
-            many, _, sure = self._deaths.get(active[0], (0, now, 0))
-            self._deaths[active[0]] = [many + 1, now, max(sure, int(bool(noted)))]
-        for text, (many, _, sure) in self._deaths.items():
-            if sure or many >= _BLAMED:
-                how = "a signal that code causes" if sure else f"{many:.0f} times within a day"
+            # A signal that code causes says enough whenever it came; of other deaths, those of one day are counted.
+            death = (now, 1) if noted else (min(now, written), 0)
+            held.setdefault(active[0], []).append(death)
+        for text, pairs in held.items():
+            # A death from the future may be of any age.
+            recent = [(when, sure) for when, sure in pairs if 0 <= now - when <= _DAY]
+            if not recent:
+                continue
+            self._deaths[text] = recent
+            known = any(sure for _, sure in recent)
+            if known or len(recent) >= _BLAMED:
+                how = "a signal that code causes" if known else f"{len(recent)} times within a day"
                 self.crashed[text] = f"the process that {state or 'ran'} it ended: {how}"
 
     @contextlib.contextmanager
