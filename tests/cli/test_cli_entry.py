@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from forking import Forked
+from helpers import run_program
 
 from ejcache.cli import starting
 from ejcache.cli.entry import ordinary_arguments
@@ -79,14 +81,17 @@ def test_a_program_runs_without_typer(tmp_path):
 
 def test_an_error_is_that_of_the_command(tmp_path):
     """What cannot be started is explained by the one text that there is for it."""
-    status, _, said, _ = ran("run", tmp_path / "none.py")
-    assert (status, said) == (1, [f"ejcache: there is no script {tmp_path}/none.py"])
-    status, _, said, _ = ran("run", "--report", "/nowhere/r.json", "-c", "pass")
-    assert status == 1
-    assert "could not be written: the directory /nowhere does not exist" in " ".join(said)
-    status, _, said, _ = ran("run", "--dir", "ftps://x/y", "-c", "pass")
-    assert status == 2
-    assert "ejcache: --dir: " in said[0]
+
+    def failed(*arguments):
+        command = [sys.executable, "-m", "ejcache", "run", *map(str, arguments)]
+        done = run_program(command, check=False, start=Forked)
+        return done.returncode, done.stderr
+
+    assert failed(tmp_path / "none.py") == (1, f"ejcache: there is no script {tmp_path}/none.py\n")
+    status, said = failed("--report", "/nowhere/r.json", "-c", "pass")
+    assert (status, "could not be written: the directory /nowhere does not exist" in said) == (1, True)
+    status, said = failed("--dir", "ftps://x/y", "-c", "pass")
+    assert (status, said.startswith("ejcache: --dir: ")) == (2, True)
 
 
 def test_the_counts_have_one_variable():

@@ -9,13 +9,13 @@ from cli_helpers import ejcache
 from ejcache.jax_integration.lowering.plugins import has_cpu_alone
 
 
-def test_one_host_has_one_key(run_python, run_forked, tmp_path):
+def test_one_host_has_one_key(run_forked, tmp_path):
     """Two processes of a host print one text, wherever they are; a lock file, a flag and the JSON's parts count."""
     (tmp_path / "requirements.lock").write_text("jax==0.10")
     command = "import sys; from ejcache.cli.main import main; sys.exit(main(sys.argv[1:]))"
     here = ejcache("key").out
     assert here.startswith("cpu-")
-    assert run_python(command, "key", cwd=tmp_path).stdout == here
+    assert run_forked(command, "key", cwd=tmp_path).stdout == here
     flags = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=true"}
     assert run_forked(command, "key", env=flags).stdout != here
     assert run_forked(command, "key", env={"EJCACHE_NAMESPACE": "two"}).stdout != here
