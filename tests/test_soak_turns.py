@@ -6,7 +6,7 @@ import datetime as dt
 import types
 
 import pytest
-from helpers import ROOT
+from helpers import ROOT, SMALL_SUITE
 from soak_turns import MOVED, TURNS, Part, asked_turn, next_day, rotated, turn_on, turns_of
 
 TODAY = dt.date(2026, 11, 27)
@@ -93,8 +93,8 @@ def test_the_last_lines_say_how_each_part_went(run_forked, tmp_path, body, secon
     (tmp_path / "conftest.py").write_text(
         "import soak_turns\ndef pytest_configure(config): config.pluginmanager.register(soak_turns.SoakTurns())\n"
     )
-    program = "import pytest, sys; sys.exit(pytest.main(['-p', 'no:cacheprovider', '-m', 'soak']))"
-    env = {"PYTHONPATH": str(ROOT / "tests" / "support"), "SOAK_TURN": str(turns[part]), "SOAK_SECONDS": seconds}
+    program = "import pytest, sys; sys.exit(pytest.main(['-m', 'soak']))"
+    env = {"PYTEST_ADDOPTS": SMALL_SUITE, "PYTHONPATH": str(ROOT / "tests" / "support"), "SOAK_TURN": str(turns[part]), "SOAK_SECONDS": seconds}
     lines = run_forked(program, env=env, check=False).stdout.splitlines()
     found = [line.rpartition("next on ")[0] for line in lines if "next on 2" in line]
     assert found == [f"{part}: {says}", f"{other}: "]

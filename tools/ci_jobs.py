@@ -26,6 +26,8 @@ __all__ = ["Job", "Service", "run_buildkite_steps", "run_gitlab_job", "run_job"]
 _MOST_BYTES: Final = 10 << 30
 _UPLOADS_A_MINUTE: Final = 200
 _ARTIFACT: Final = "artifact/"
+_WITHOUT: Final = "-p no:cacheprovider -p no:hypothesispytest -p no:jaxtyping"
+"""What pytest does without: plug-ins that import libraries which the tests of a job do not use, and a directory."""
 _NOTHING_TO_DO: Final = ("actions/checkout", "actions/setup-python")
 
 
@@ -277,7 +279,7 @@ def _run(
     command: str, workspace: Path, variables: Mapping[str, str], done: Job, *, options: str = "", may_fail: str = ""
 ) -> None:
     """Run a command, or several lines of them, and note what came of it."""
-    text = command.replace("pytest -n auto", f"pytest -p no:cacheprovider {options}")
+    text = command.replace("pytest -n auto", f"pytest {_WITHOUT} {options}")
     began = _processor_seconds()
     ended = subprocess.run(
         ["bash", "-e", "-c", text], cwd=workspace, env=variables, capture_output=True, text=True, check=False

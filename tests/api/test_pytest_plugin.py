@@ -9,7 +9,7 @@ import sys
 import pytest
 from buckets import GcsServer
 from forking import Forked, ForkedWithChildren
-from helpers import run_program
+from helpers import SMALL_SUITE, run_program
 
 from ejcache_pytest import slowest
 
@@ -74,20 +74,33 @@ OFTEN = re.compile(r"(?:<lambda>|_lambda_?) was compiled or loaded \d times.*max
 @pytest.fixture
 def suite(tmp_path):
     (tmp_path / "test_small.py").write_text(SUITE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n")
 
     def run(*options, start=subprocess.Popen, **env):
         arguments = [sys.executable, "-m", "pytest", *options]
         # The options of the suite around this one are not meant for it.
-        return run_program(arguments, cwd=tmp_path, env={"PYTEST_ADDOPTS": "", **env}, check=False, start=start)
+        return run_program(arguments, cwd=tmp_path, env={"PYTEST_ADDOPTS": SMALL_SUITE, **env}, check=False, start=start)
 
     return run
 
 
-def test_inert_without_the_option(suite):
-    """Neither JAX nor ejcache is imported for it, and nothing is forbidden or printed."""
-    done = suite("-k", "alone")
-    assert done.returncode == 0, done
+OFF = """
+import os, sys
+import pytest
+ended = [pytest.main(["-k", "alone"])]
+open("pytest.ini", "a").write("ejcache = 1\\n")
+os.environ["EJCACHE"] = "0"
+sys.exit(ended + [pytest.main(["-k", "alone"])] != [0, 0])
+"""
+
+
+def test_inert_without_the_option(tmp_path, suite):
+    """Neither JAX nor ejcache is imported for it, and nothing is forbidden or printed.
+
+    A variable that turns the cache off goes before a line of the configuration.
+    """
+    done = run_program([sys.executable, "-c", OFF], cwd=tmp_path, env={"PYTEST_ADDOPTS": SMALL_SUITE}, check=False)
+    assert (done.returncode, done.stdout.count("1 passed")) == (0, 2), done
     assert "ejcache: " not in done.stdout
 
 
@@ -112,15 +125,22 @@ def test_cold_and_warm(suite, tmp_path):
     assert (int(hits), int(misses) > 1) == (0, True)
     assert re.search(r"slowest compilations: [\d.]+ s test_small.py::test_", cold.stdout)
 
-    # A variable goes before a line that names no cache, and so does one that is off.
+    # A variable goes before a line that names no cache.
     (tmp_path / "pytest.ini").write_text("[pytest]\nejcache = 1\naddopts = -n 2 --dist loadgroup\n")
-    assert "ejcache: " not in suite("-k", "alone", "-n", "0", start=Forked, EJCACHE="0").stdout
     warm = suite("-k", "not alone and not unprepared", start=ForkedWithChildren, EJCACHE=f"{tmp_path}/kept/")
     assert "1 failed, 4 passed" in warm.stdout, warm
     assert OFTEN.search(warm.stdout), warm
     hits, misses = re.search(line.format("(?: in 2 processes)?"), warm.stdout).groups()
     assert (int(hits) > 1, int(misses)) == (True, 0)
     assert "slowest" not in warm.stdout
+
+
+def test_help(pytestconfig):
+    """`pytest --help` says what each option does."""
+    parser = pytestconfig._parser
+    helps = {each.names()[0]: each.attrs().get("help") for each in parser.getgroup("ejcache").options}
+    assert helps
+    assert [name for name, text in helps.items() if not text] == []
 
 
 def test_the_slowest_tests():

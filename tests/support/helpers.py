@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SUPPORT = ROOT / "tests" / "support"
 """Modules that tests share, and that programs of tests import."""
 
+SMALL_SUITE = "-p no:cacheprovider -p no:hypothesispytest -p no:jaxtyping"
+"""Options of a pytest that a test starts: without plug-ins that import libraries which its tests do not use."""
+
 CLEARED = ("EJCACHE_", "EASYDEL_", "EJKERNEL_", "JAX_", "XLA_", "LIBTPU_", "NEURON_")
 """Beginnings of the variables that would change what a test sees."""
 CLEARED_NAMES = (
