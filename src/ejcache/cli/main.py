@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import io
 import logging
 import os
@@ -179,8 +180,9 @@ class _Commands(TyperGroup):
         return name, None if name is None or known is None else load_command(name), rest
 
 
+@functools.cache
 def load_command(name: str) -> Any:
-    """Import the command or the group of this name, and make it as typer calls it."""
+    """Import the command or the group of this name, and make it as typer calls it, once in a process."""
     command = COMMANDS[name]
     module, _, attribute = command.place.partition(":")
     target = getattr(import_module(module), attribute)
@@ -192,6 +194,12 @@ def load_command(name: str) -> Any:
         return typer.main.get_group(app).commands[name]
     app.command(name, **shown, **getattr(sys.modules[target.__module__], "REGISTRATION", {}).get(name, {}))(target)
     return typer.main.get_command(app)
+
+
+@functools.cache
+def _every_command() -> Any:
+    """Make the group of all commands as typer calls it, once in a process."""
+    return typer.main.get_command(build())
 
 
 def build() -> typer.Typer:
@@ -259,8 +267,7 @@ def main(arguments: list[str] | None = None) -> int:
                 from ejcache.cli.help_topics import print_topic  # the door to a command
 
                 return print_topic(arguments[1])
-            command = typer.main.get_command(build())
-            outcome = command.main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
+            outcome = _every_command().main(arguments or ["--help"], prog_name="ejcache", standalone_mode=False)
             sys.stdout.flush()
     except typer.Exit as exc:
         return exc.exit_code
