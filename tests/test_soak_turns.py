@@ -94,7 +94,12 @@ def test_the_last_lines_say_how_each_part_went(run_forked, tmp_path, body, secon
         "import soak_turns\ndef pytest_configure(config): config.pluginmanager.register(soak_turns.SoakTurns())\n"
     )
     program = "import pytest, sys; sys.exit(pytest.main(['-m', 'soak']))"
-    env = {"PYTEST_ADDOPTS": SMALL_SUITE, "PYTHONPATH": str(ROOT / "tests" / "support"), "SOAK_TURN": str(turns[part]), "SOAK_SECONDS": seconds}
+    env = {
+        "PYTEST_ADDOPTS": SMALL_SUITE,
+        "PYTHONPATH": str(ROOT / "tests" / "support"),
+        "SOAK_TURN": str(turns[part]),
+        "SOAK_SECONDS": seconds,
+    }
     lines = run_forked(program, env=env, check=False).stdout.splitlines()
     found = [line.rpartition("next on ")[0] for line in lines if "next on 2" in line]
     assert found == [f"{part}: {says}", f"{other}: "]

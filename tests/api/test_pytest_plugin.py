@@ -79,7 +79,9 @@ def suite(tmp_path):
     def run(*options, start=subprocess.Popen, **env):
         arguments = [sys.executable, "-m", "pytest", *options]
         # The options of the suite around this one are not meant for it.
-        return run_program(arguments, cwd=tmp_path, env={"PYTEST_ADDOPTS": SMALL_SUITE, **env}, check=False, start=start)
+        return run_program(
+            arguments, cwd=tmp_path, env={"PYTEST_ADDOPTS": SMALL_SUITE, **env}, check=False, start=start
+        )
 
     return run
 
