@@ -62,12 +62,6 @@ def test_a_name_is_listed_or_cannot_be_imported():
     assert [name for name in unlisted if hasattr(ejcache, name)] == []
 
 
-def test_no_name_imports_pytest(run_python):
-    """Only the plug-in for pytest needs it."""
-    done = run_python("import sys, ejcache\nejcache.stats()\nprint('pytest' in sys.modules)")
-    assert done.stdout == "False\n"
-
-
 @pytest.mark.parametrize("name", ejcache.errors.__all__)
 def test_errors_are_public(name):
     """Every error is a name of the package, and a traceback shows it as such."""

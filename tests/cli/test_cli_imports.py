@@ -13,41 +13,47 @@ from helpers import run_program
 PROGRAM = """
 import contextlib, io, json, os, sys
 from ejcache.cli.main import main
-with contextlib.redirect_stdout(io.StringIO()):
-    try:
-        main(sys.argv[1:])
-    except SystemExit:
-        pass
-print(json.dumps(sorted(sys.modules)))
+for arguments, variables in json.loads(sys.argv[1]):
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        continue
+    os.environ.update(variables)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main(arguments)
+    print(json.dumps(sorted(sys.modules)), flush=True)
+    os._exit(0)
 """
 NOT_NEEDED = {"jax", "jaxlib", "numpy", "sqlite3", "zstandard", "diskcache", "fsspec"}
 COMPLETING = {"_EJCACHE_COMPLETE": "complete_bash", "COMP_WORDS": "ejcache pr", "COMP_CWORD": "1"}
 
 
-def imported(*arguments, env=None):
-    """The modules that a command imports; those of ours by their whole names."""
-    done = run_program([sys.executable, "-c", PROGRAM, *arguments], env=env)
-    names = json.loads(done.stdout.splitlines()[-1])
-    return {name if name.startswith("ejcache.") else name.partition(".")[0] for name in names}
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """The modules that each command imports; those of ours by their whole names."""
+    cache = tmp_path_factory.mktemp("imports") / "cache"
+    fill(cache, "jit_f")
+    asked = {"help": (["--help"], {}), "a typing error": (["nonsense"], {}), "completion": ([], COMPLETING)}
+    asked["ls"] = (["ls", "--dir", str(cache)], {})
+    done = run_program([sys.executable, "-c", PROGRAM, json.dumps(list(asked.values()))])
+    names = [json.loads(line) for line in done.stdout.splitlines()]
+    return {
+        which: {name if name.startswith("ejcache.") else name.partition(".")[0] for name in each}
+        for which, each in zip(asked, names, strict=True)
+    }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "env"),
-    [(["--help"], {}), (["nonsense"], {}), ([], COMPLETING)],
-    ids=["help", "a typing error", "completion"],
-)
-def test_no_command_is_imported_before_it_is_called(arguments, env):
+@pytest.mark.parametrize("which", ["help", "a typing error", "completion"])
+def test_no_command_is_imported_before_it_is_called(imported, which):
     """Help, a typing error and completion import neither JAX nor any storage."""
-    assert NOT_NEEDED & imported(*arguments, env=env) == set()
+    assert NOT_NEEDED & imported[which] == set()
 
 
-def test_a_command_imports_what_it_needs(tmp_path):
+def test_a_command_imports_what_it_needs(imported):
     """Its own module and the storage in use; neither JAX, nor the modules of other commands."""
-    fill(tmp_path / "cache", "jit_f")
-    names = imported("ls", "--dir", str(tmp_path / "cache"))
-    assert names & {"jax", "jaxlib", "numpy", "fsspec", "gcsfs"} == set()
+    assert imported["ls"] & {"jax", "jaxlib", "numpy", "fsspec", "gcsfs"} == set()
     rooms = ("ejcache.cli.commands.", "ejcache.cli.tuned.", "ejcache.cli.programs.")
-    assert [name for name in names if name.startswith(rooms)] == ["ejcache.cli.commands.ls"]
+    assert [name for name in imported["ls"] if name.startswith(rooms)] == ["ejcache.cli.commands.ls"]
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import json
 import os
@@ -15,8 +14,7 @@ from unittest import mock
 from archives import flipped
 
 from ejcache import entry
-from ejcache.cli import main as command_line
-from ejcache.cli.main import COMMANDS, main
+from ejcache.cli.main import COMMANDS, load_command, main
 from ejcache.keys.key import CacheKey, parse_key
 from ejcache.maintenance import doctor
 from ejcache.settings.resolve import set_command_line
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pytest
-
-
-# A process makes the command that is called, from the annotations of its function; tests call it hundreds of times.
-command_line.load_command = load_command = functools.cache(command_line.load_command)
-command_line.build = functools.cache(command_line.build)
 
 
 @dataclass(frozen=True)
