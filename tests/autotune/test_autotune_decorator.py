@@ -13,8 +13,6 @@ import pytest
 from autotune_calls import other_calls, recordable_calls
 from autotune_helpers import QUICK
 from helpers import ROOT
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 from memory_bucket import MemoryBucket
 
 import ejcache
@@ -131,6 +129,8 @@ class Blocks:
 
 def test_pallas_kernel(store):
     """A kernel for TPUs with block sizes as its configurations: measured in interpret mode, where it is called so."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
 
     @autotuned(configs=[Blocks(8), Blocks(16)], name="double", store=store, tuner=dataclasses.replace(QUICK, rounds=4))
     def double(x, *, config):
@@ -718,6 +718,8 @@ def test_labels_in_profiles(store, monkeypatch, stamp, wanted):
 
 def test_settings_of_jax_that_change_programs_are_in_the_key(store):
     """A call under another precision has another record, also in the quick path; defaults are left out of the key."""
+    from jax.experimental.pallas import tpu as pltpu
+
     walk = slow_or_quick(store)
     plain = walk.key(X)
     walk(X)

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import ejcache
@@ -32,6 +31,8 @@ class Config:
 
 def test_words_are_values():
     """They count whole, whoever made them."""
+    import optax
+
     words = ["a", b"a", 1, 1.0, (1,), [1], {"a": 1}, Config(), Config("gelu"), Config(jax.nn.gelu), ["a", True], Config]
     words += [Config(optax.adam(1e-3)), Config(optax.adam(1e-2)), Config(lambda x: x), Config(lambda x: x + 1)]
     assert len({Word(each).ask() for each in words}) == len(words)

@@ -19,14 +19,11 @@ from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import optax
 import pytest
-from flax import nnx
 from forking import ForkedWithFrameworks, write_as_old
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
@@ -145,19 +142,26 @@ OBJECTS = [
     *(Mapping(), Mapping(k=1), Mapping(k=2), Mapping.make({"k": 1}, more=1), Mapping.make({"k": 1}, more=2)),
     *(Own(1).method, Own(2).method),
 ]
-OF_JAX = [
-    *(jax.random.key(0).dtype, PartitionSpec(), PartitionSpec("x"), PartitionSpec("x", None)),
-    *(NamedSharding(MESH, PartitionSpec("x")), REPLICATED, SingleDeviceSharding(DEVICE)),
-    *(MESH, Mesh(MESH.devices, ("y",)), AbstractMesh((1,), ("x",)), AbstractMesh((2,), ("x",)), DEVICE),
-    *(jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)),
-    *(jax.ShapeDtypeStruct((2,), jnp.float16), jax.ShapeDtypeStruct((2,), jnp.float32, sharding=REPLICATED)),
-    *(jax.tree.structure(each) for each in (0, (0,), [0], {"a": 0}, {"b": 0}, None, Pair(0, 0), ((0,),))),
-    *(jax.nn.relu, jax.nn.gelu, np.sin, np.tanh, jnp.sin, math.sin, len, jax.checkpoint_policies.dots_saveable),
-    *(json, np),
-    *(optax.adam(1e-3), optax.adam(1e-2), optax.sgd(1e-3), optax.adam(1e-3, eps=1e-6)),
-    *(optax.adam(optax.linear_schedule(1, 0, 9)), optax.adam(optax.linear_schedule(1, 0, 8))),
-    *(nn.Dense(2), nn.Dense(3), nn.Dense(3, param_dtype=jnp.float16)),
-]  # fmt: skip
+
+
+def of_jax():
+    """Types of JAX and of libraries above it, which are imported by the process that has these tests alone."""
+    import flax.linen as nn
+    import optax
+
+    return [
+        *(jax.random.key(0).dtype, PartitionSpec(), PartitionSpec("x"), PartitionSpec("x", None)),
+        *(NamedSharding(MESH, PartitionSpec("x")), REPLICATED, SingleDeviceSharding(DEVICE)),
+        *(MESH, Mesh(MESH.devices, ("y",)), AbstractMesh((1,), ("x",)), AbstractMesh((2,), ("x",)), DEVICE),
+        *(jax.ShapeDtypeStruct((2,), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32)),
+        *(jax.ShapeDtypeStruct((2,), jnp.float16), jax.ShapeDtypeStruct((2,), jnp.float32, sharding=REPLICATED)),
+        *(jax.tree.structure(each) for each in (0, (0,), [0], {"a": 0}, {"b": 0}, None, Pair(0, 0), ((0,),))),
+        *(jax.nn.relu, jax.nn.gelu, np.sin, np.tanh, jnp.sin, math.sin, len, jax.checkpoint_policies.dots_saveable),
+        *(json, np),
+        *(optax.adam(1e-3), optax.adam(1e-2), optax.sgd(1e-3), optax.adam(1e-3, eps=1e-6)),
+        *(optax.adam(optax.linear_schedule(1, 0, 9)), optax.adam(optax.linear_schedule(1, 0, 8))),
+        *(nn.Dense(2), nn.Dense(3), nn.Dense(3, param_dtype=jnp.float16)),
+    ]  # fmt: skip
 
 
 def f(x):
@@ -203,6 +207,8 @@ def wraps(inner):
 
 
 def apply_of(k):
+    import flax.linen as nn
+
     return nn.Dense(k).apply
 
 
@@ -210,31 +216,48 @@ def two(x, y):
     return x * y
 
 
-MADE_BY = (
-    *(closure, default, keyword, with_attribute, custom),
-    *(lambda k: functools.partial(f, k), lambda k: functools.partial(f, k=k), lambda k: jax.tree_util.Partial(f, k)),
-    *(lambda k, by=by: by(closure(k)) for by in (jax.vmap, jax.grad, jax.value_and_grad, jax.checkpoint, jax.jit)),
-    *(lambda k, by=by: by(closure(k)) for by in (wraps, nnx.grad, nnx.value_and_grad)),
-    *(lambda k: jax.vmap(two, in_axes=k), lambda k: nnx.grad(two, argnums=k - 1), apply_of),
-    *(lambda k: jax.jit(two, static_argnums=k - 1), lambda k: jax.jit(two, donate_argnums=k - 1)),
-    lambda k: jax.jit(f, inline=k == 1),
+def made_by():
+    """Functions that make functions of a number."""
+    from flax import nnx
+
+    return (
+        *(closure, default, keyword, with_attribute, custom),
+        *(
+            lambda k: functools.partial(f, k),
+            lambda k: functools.partial(f, k=k),
+            lambda k: jax.tree_util.Partial(f, k),
+        ),
+        *(lambda k, by=by: by(closure(k)) for by in (jax.vmap, jax.grad, jax.value_and_grad, jax.checkpoint, jax.jit)),
+        *(lambda k, by=by: by(closure(k)) for by in (wraps, nnx.grad, nnx.value_and_grad)),
+        *(lambda k: jax.vmap(two, in_axes=k), lambda k: nnx.grad(two, argnums=k - 1), apply_of),
+        *(lambda k: jax.jit(two, static_argnums=k - 1), lambda k: jax.jit(two, donate_argnums=k - 1)),
+        lambda k: jax.jit(f, inline=k == 1),
+    )
+
+
+def functions():
+    return [f, g, jax.vmap(f), jax.grad(f), jax.checkpoint(f), *(by(k) for by in made_by() for k in (1, 2))]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [lambda: PLAIN, lambda: OBJECTS, of_jax, functions],
+    ids=["plain", "objects", "jax", "functions"],
 )
-FUNCTIONS = [f, g, jax.vmap(f), jax.grad(f), jax.checkpoint(f), *(by(k) for by in MADE_BY for k in (1, 2))]
-
-
-@pytest.mark.parametrize("values", [PLAIN, OBJECTS, OF_JAX, FUNCTIONS], ids=["plain", "objects", "jax", "functions"])
 def test_values_that_differ(values):
     """A number counts by its bits, an object by all that it holds, a function by code, closure, defaults and more."""
     digests = collections.defaultdict(list)
-    for value in values:
+    for value in values():
         digests[whole_digest(value, "a value")].append(value)
     assert [same for same in digests.values() if len(same) > 1] == []
 
 
 def test_values_that_are_equal():
     """Who made a value does not count, nor the order of a set, nor the line of a function; an identity is a number."""
+    import optax
+
     pairs = [({"a", "b", "c"}, {"c", "b", "a"}), (Own([1]), Own([1])), (closure(Own(1)), closure(Own(1)))]
-    pairs += [(by(2), by(2)) for by in MADE_BY if by is not apply_of]  # Linen numbers its modules
+    pairs += [(by(2), by(2)) for by in made_by() if by is not apply_of]  # Linen numbers its modules
     pairs += [(eval("lambda: {1, 2, 3} & a"), eval("(\n\nlambda: {3, 2, 1} & a)"))]
     pairs += [(MESH, Mesh(MESH.devices, ("x",))), (optax.adam(0.1), optax.adam(0.1))]
     assert [pair for pair in pairs if len({whole_digest(each, "a value") for each in pair}) > 1] == []
@@ -362,18 +385,28 @@ def digests(size=4, activation=jax.nn.relu, rate=1e-3):
     def traced():
         found.extend(whole_digest(each, "a state") for each in states(size, activation, rate))
     jax.eval_shape(traced)
-    print(*found)
+    return found
 
-for given in ({}, {"size": 8}, {"activation": jax.nn.gelu}, {"rate": 1e-2}):
-    digests(**given)
+def lines():
+    for given in ({}, {"size": 8}, {"activation": jax.nn.gelu}, {"rate": 1e-2}):
+        yield " ".join(digests(**given))
 """
 
 
-def test_states_of_training(run_python, tmp_path):
-    """TrainState, NNX and Equinox: the same in every process, another one for each change of model and optimiser."""
-    path = tmp_path / "states.py"
-    write_as_old(path, STATES)
-    first = run_python(path, start=ForkedWithFrameworks).stdout  # whose seed of hashes is random
-    assert run_python(path, env={"PYTHONHASHSEED": "1"}).stdout == first
-    for digests in zip(*(line.split() for line in first.splitlines()), strict=True):
+def test_states_of_training(run_python, tmp_path, monkeypatch):
+    """TrainState, NNX and Equinox: the same in every process, another one for each change of model and optimiser.
+
+    The other process has another seed of hashes than this one, and other addresses.
+    """
+    from flax.ids import UUIDManager
+
+    write_as_old(tmp_path / "states_of_training.py", STATES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("flax.linen.module.uuid", UUIDManager())  # it numbers modules, and other tests have made some
+    import states_of_training
+
+    here = list(states_of_training.lines())
+    program = "import sys; sys.path[:0] = ['.']; from states_of_training import lines; print(*lines(), sep='\\n')"
+    assert run_python(program, start=ForkedWithFrameworks).stdout.splitlines() == here
+    for digests in zip(*(line.split() for line in here), strict=True):
         assert len(set(digests)) == 4
