@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import types
@@ -13,9 +14,12 @@ from ejcache import code_digest
 from ejcache.errors import UsageError
 from ejcache.values.code_files import ChangedCode, read_code_file
 
-DIGEST = "import importlib, sys; from ejcache import code_digest; print(code_digest(*({})))"
-MODULE = "[importlib.import_module('modelled')]"
-PATHS = "sys.argv[1:]"
+DIGESTS = """
+import importlib, json, sys
+from ejcache import code_digest
+for given in json.loads(sys.argv[1]):
+    print(code_digest(*(given if type(given) is list else [importlib.import_module(given)])))
+"""
 
 
 @pytest.fixture
@@ -30,30 +34,35 @@ def package(tmp_path):
 
 
 @pytest.fixture
-def digest(tmp_path):
-    """The digest that a new process has, which began after the last change."""
+def digests(tmp_path):
+    """The digests of modules (names) and of lists of paths, in a new process that began after the last change."""
 
-    def run(*paths, of=PATHS):
-        command = [sys.executable, "-c", DIGEST.format(of), *map(str, paths)]
-        return run_program(command, env={"PYTHONPATH": str(tmp_path)}).stdout.strip()
+    def run(*given):
+        command = [sys.executable, "-c", DIGESTS, json.dumps(given, default=str)]
+        return run_program(command, env={"PYTHONPATH": str(tmp_path)}).stdout.split()
 
     return run
 
 
-def test_every_source_below_a_package_counts(package, digest):
+@pytest.fixture
+def digest(digests):
+    """The digest of one path."""
+    return lambda path: digests([path])[0]
+
+
+def test_every_source_below_a_package_counts(package, digest, digests):
     """By relative path and content; what is no source does not."""
-    before = digest(of=MODULE)
-    assert before == digest(package)
+    before, same = digests("modelled", [package])
+    assert before == same
     (package / "c.yaml").write_text("c: 2\n")
-    assert digest(of=MODULE) == before
+    assert digests("modelled") == [before]
     found = {before}
     (package / "below/deep/b.py").write_text("B = 2\n")
     found.add(digest(package))
     (package / "below/deep/b.py").rename(package / "below/deep/c.py")
     found.add(digest(package))
     (package / "below/new.py").write_text("")
-    found.add(digest(package))
-    found |= {digest(package / "a.py"), digest(package / "a.py", package)}
+    found.update(digests([package], [package / "a.py"], [package / "a.py", package]))
     assert len(found) == 6
 
 
