@@ -1,13 +1,16 @@
-"""The same program has the same key, a different one has a different key: a table of pairs, measured."""
+"""The same program has the same key, also in another version, and a different one has a different key, as measured."""
 
 from __future__ import annotations
 
+import functools
+import json
 import sys
 
 import jax
 import pytest
+from golden_keys import SIDES, golden_path, keys_of
 from helpers import ROOT, run_program
-from key_measuring import measure, read_pairs
+from key_measuring import compare, make_keys, measure, read_pairs, sides
 
 PAIRS = read_pairs()
 PAGE = ROOT / "tests" / "keys" / "key_pairs.md"
@@ -23,10 +26,30 @@ FORKED = [
 FEW = FORKED[::12]
 
 
+@functools.cache
+def keys_in_forks():
+    """The keys of some pairs and of the golden file, for which one process is forked."""
+    return make_keys([*SIDES.values(), *sides(FEW)])
+
+
 @pytest.fixture(scope="module", params=[FEW, pytest.param(PAIRS, marks=pytest.mark.soak)], ids=["few", "all"])
 def measured(request):
     """`make test` measures some pairs, `make soak` all."""
-    return measure(request.param)
+    return compare(FEW, keys_in_forks()) if request.param is FEW else measure(PAIRS)
+
+
+def test_keys_are_those_of_earlier_versions():
+    """No program gets another key, and no component comes or goes, but those that depend on the machine."""
+    path = golden_path(jax.__version__)
+    if not path.is_file():
+        pytest.skip(f"there are no golden keys of JAX {jax.__version__}")
+    golden = json.loads(path.read_text())
+
+    found = keys_of(keys_in_forks())
+
+    assert set(golden) == set(SIDES)
+    assert [title for title in golden if found[title]["components"] != golden[title]["components"]] == []
+    assert [title for title in golden if found[title]["key"] != golden[title]["key"]] == []
 
 
 def titles(found) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from capabilities import needs
@@ -12,6 +13,9 @@ from forking import Forked
 from helpers import python_command, run_program
 
 from ejcache.keys.flags import KINDS, Kind, canonical_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 # Flags are parsed once per process, so every list is parsed in a fork of a process that has only loaded jaxlib.
 PARSER = """
@@ -35,16 +39,23 @@ def parse(flags):
     os.waitpid(child, 0)
     return answer
 
-print(json.dumps([parse(flags) for flags in json.load(sys.stdin)]))
+for line in sys.stdin:
+    print(json.dumps([parse(flags) for flags in json.loads(line)]), flush=True)
 """
 
 
-def parse_in_xla(texts: list[str]) -> list[str]:
-    """Digest of the compile options that XLA makes of each text; empty where it refuses."""
-    done = subprocess.run(
-        [sys.executable, "-c", PARSER], input=json.dumps(texts), capture_output=True, text=True, timeout=240, check=True
-    )
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def parse_in_xla() -> Iterator[Callable[[list[str]], list[str]]]:
+    """Digests of the compile options that XLA makes of some texts; empty where it refuses."""
+    command = [sys.executable, "-c", PARSER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parser:
+
+        def parse(texts: list[str]) -> list[str]:
+            parser.stdin.write(json.dumps(texts) + "\n")
+            parser.stdin.flush()
+            return json.loads(parser.stdout.readline())
+
+        yield parse
 
 
 def flags_of(kind: Kind) -> list[str]:
@@ -53,7 +64,7 @@ def flags_of(kind: Kind) -> list[str]:
 
 @needs("linux")  # it forks a process that has loaded jaxlib
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.soak)])
-def test_booleans_and_scalars_are_fields_of_their_own(every):
+def test_booleans_and_scalars_are_fields_of_their_own(parse_in_xla, every):
     """Each that jaxlib knows, or a part: no order matters, the last of two decides, and a bare boolean is true.
 
     XLA refuses a list with a flag that it does not know, so each is parsed alone, then all at once: the options have
@@ -73,7 +84,7 @@ def test_booleans_and_scalars_are_fields_of_their_own(every):
 
 
 @needs("linux")  # it forks a process that has loaded jaxlib
-def test_lists_and_maps_mean_to_xla_what_their_normal_form_says():
+def test_lists_and_maps_mean_to_xla_what_their_normal_form_says(parse_in_xla):
     """Where a normal form of `MAP` flags changes the text, the compile options stay; `LIST` keeps its order."""
     texts = [
         "--xla_backend_extra_options=b=1,a=1 --xla_backend_extra_options=a=2",
@@ -102,7 +113,7 @@ print("COMPILED", program.lower(jax.ShapeDtypeStruct((32, 32), jnp.float32)).com
 
 
 @needs("linux")  # it forks a process that has loaded jaxlib
-def test_dropped_flags_leave_the_compiled_program_alone(tmp_path):
+def test_dropped_flags_leave_the_compiled_program_alone(parse_in_xla, tmp_path):
     """With every dump and log flag that this jaxlib knows, XLA makes the same code on the CPU."""
     dropped = [name for name in flags_of(Kind.DROPPED) if name not in NOT_COMPILED_WITH]
     candidates = [

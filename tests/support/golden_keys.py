@@ -17,11 +17,11 @@ from typing import Any, Final
 sys.path[:0] = [str(Path(__file__).resolve().parent)]
 
 from helpers import ROOT  # noqa: E402
-from key_measuring import Side, make_keys, side  # noqa: E402
+from key_measuring import Case, Process, Side, make_keys, side  # noqa: E402
 
 from ejcache.keys.key import CacheKey  # noqa: E402
 
-__all__ = ["SIDES", "golden_path", "keys_here"]
+__all__ = ["SIDES", "golden_path", "keys_of"]
 
 _OF_THE_MACHINE: Final = frozenset({"native_libraries", "cpu", "machine", "threads"})
 _X64: Final = {"config": {"jax_enable_x64": True}}
@@ -58,12 +58,11 @@ def golden_path(version: str) -> Path:
     return ROOT / "tests" / "data" / "golden_keys" / f"jax-{version}.json"
 
 
-def keys_here() -> dict[str, dict[str, Any]]:
-    """For each program the text of its key and the digests of its components, as this JAX and this ejcache make them.
+def keys_of(found: dict[tuple[Process, Case], dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """For each program the text of its key and the digests of its components, of what was found for its side.
 
     The components that depend on the machine keep their names, and have an empty digest.
     """
-    found = make_keys(SIDES.values())
     keys = {}
     for title, one in SIDES.items():
         made = found[one.process, one.case]
@@ -84,4 +83,4 @@ if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     path = golden_path(jax.__version__)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(keys_here(), indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(keys_of(make_keys(SIDES.values())), indent=1, sort_keys=True) + "\n")

@@ -186,10 +186,19 @@ def can_be_asked(pair: Pair) -> bool:
     return jax.__version_info__ >= tuple(int(part) for part in pair.since.split(".") if part)
 
 
+def sides(pairs: Iterable[Pair]) -> list[Side]:
+    """List the sides of pairs; those that this JAX cannot be asked for are left out."""
+    return [one for pair in filter(can_be_asked, pairs) for one in (pair.one, pair.other)]
+
+
 def measure(pairs: list[Pair]) -> list[Measured]:
-    """Make the keys of all sides, and compare them; those that this JAX cannot be asked for are left out."""
+    """Make the keys of all sides, and compare them."""
+    return compare(pairs, make_keys(sides(pairs)))
+
+
+def compare(pairs: list[Pair], found: dict[tuple[Process, Case], dict[str, Any]]) -> list[Measured]:
+    """Compare the keys of the sides of pairs."""
     pairs = list(filter(can_be_asked, pairs))
-    found = make_keys(one for pair in pairs for one in (pair.one, pair.other))
     measured = []
     for pair in pairs:
         one, other = (found[one.process, one.case] for one in (pair.one, pair.other))
