@@ -8,22 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from autotune_work import after_work
 from soak_turns import some
 
 from ejcache.autotune import Tuner, autotuned
 from ejcache.autotune.records.record import Status
 
-QUICK = Tuner(rounds=40, min_gain=0.001)
-"""A clear case ends after eight rounds; a busy machine may disturb some."""
+QUICK = Tuner(rounds=8)
 SIZE = 24
 
 
 def right(x, w):
     return jnp.sin(x) @ w
-
-
-slow = after_work(right)
 
 
 def backward(pull):
@@ -97,7 +92,7 @@ def the_default_is_slow(runs_take):
 
 
 def operation(store, candidate, **options):
-    functions = {0: slow, 1: candidate}
+    functions = {0: right, 1: candidate}
     return autotuned(configs=[{"n": 0}, {"n": 1}], name="op", store=store, tuner=QUICK, **options)(
         lambda x, w, *, n: functions[n](x, w)
     )
@@ -172,7 +167,7 @@ def test_what_was_measured_without_its_gradient_is_compared_before_a_gradient_us
     assert op.choose(*arrays()).configuration == {"n": 1}
     expected = jax.grad(loss(right))(*arrays())
     assert jnp.allclose(jax.grad(loss(op))(*arrays()), expected, atol=1e-6)
-    again = operation(store, slow)
+    again = operation(store, right)
     again.forget()
     assert jnp.allclose(jax.grad(loss(again))(*arrays()), expected, atol=1e-6)
     assert chosen(op, store).gradient_agrees is False
@@ -181,7 +176,7 @@ def test_what_was_measured_without_its_gradient_is_compared_before_a_gradient_us
 
 def test_a_default_without_a_gradient_makes_the_record_unsure(store):
     """Nothing says whether the gradient of another one is right."""
-    compiled = jax.jit(slow)
+    compiled = jax.jit(right)
 
     def hidden(x, w):
         return jax.pure_callback(compiled, jax.ShapeDtypeStruct(x.shape, x.dtype), x, w)

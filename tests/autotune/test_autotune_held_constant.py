@@ -13,6 +13,8 @@ from ejcache.autotune import Tuner
 from ejcache.autotune.measure.varied_arrays import Style, VariedArray, perturbed
 from ejcache.autotune.records.record import Status
 
+pytestmark = pytest.mark.usefixtures("runs_take_the_same")
+
 QUICK = Tuner(rounds=4, min_gain=0.5)
 N, D = 32, 16
 # Of NumPy: what JAX makes is compiled, and this is made whenever tests are collected.
@@ -293,13 +295,21 @@ TYPES = [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.complex64, jnp.int32,
 def test_every_array_has_inputs_of_its_kind_in_every_style(dtype):
     """What fails here has the default fail, and then anything wins."""
     infinite = [np.inf, 1e30] if jnp.issubdtype(dtype, jnp.inexact) else []
+    positions = (False, True) if jnp.issubdtype(dtype, jnp.integer) else (False,)
     for shape in ((), (1,), (0, 3), (2, 1), (2, 3, 17)):
         numbers = np.arange(float(np.prod(shape))).reshape(shape)
         for values in (numbers, numbers - 1, *(np.full(shape, value) for value in (0, 1, *infinite))):
             array = jnp.asarray(values.astype(dtype))
             assert perturbed([array], seed=0, exact=True, alike=True)[0].dtype == dtype
-            for position in (False, True):
+            for position in positions:
                 varied = VariedArray(array, frozenset(shape), distinct=position, ordered=position)
                 for way in (way for style in Style for way in varied.ways(style)):
                     made = varied.placed(way(np.random.default_rng(0)))
                     assert (made.shape, made.dtype) == (array.shape, array.dtype)
+
+
+def test_ones_that_sum_up_to_an_extent_are_varied():
+    """They may be indices. As the sizes of groups they could be no others."""
+    ones = VariedArray(jnp.ones(4, jnp.int32), frozenset({4}), distinct=False, ordered=False)
+    made = [way(np.random.default_rng(0)) for way in ones.ways(Style.RANDOM)]
+    assert any((each != 1).any() for each in made)

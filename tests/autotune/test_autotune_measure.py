@@ -226,6 +226,11 @@ def test_integers_are_compared_exactly():
     assert differs(jnp.arange(8) + 1, jnp.arange(8))
 
 
+def test_the_tolerance_of_what_is_nearly_infinite():
+    """It is a number that float16 has not."""
+    assert differs(np.full(4, 4e4, np.float16), np.full(4, 6e4, np.float16))
+
+
 def test_check_changes_the_comparison():
     """`check=` is a tolerance, a function of both results, or False for results that differ by design."""
     ours, theirs = {"y": jnp.ones(8) * 1.2}, {"y": jnp.ones(8)}

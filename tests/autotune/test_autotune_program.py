@@ -16,6 +16,8 @@ from ejcache.autotune import Source, Tuner, TuningPolicy, autotuned
 from ejcache.autotune.records.record import encode_record
 from ejcache.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("runs_take_the_same")
+
 QUICK = Tuner(sample_seconds=0.0005, rounds=8, budget=600.0)
 
 

@@ -22,6 +22,8 @@ from ejcache.autotune.records.json_values import canonical_json
 from ejcache.autotune.records.record import Candidate, CandidateOrigin, Timing, decode_record, encode_record, pinned
 from ejcache.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("runs_take_the_same")
+
 
 def large(values, checked):
     """Nine axes of so many values, and two constraints that count their calls."""
@@ -48,17 +50,16 @@ def searched(space, limit, rows=8):
 
 
 def test_a_search_costs_the_same_in_every_space():
-    """In one of a thousand million points as in one of a hundred million, and in one of more than an integer counts.
+    """In one of more points than an integer counts as in one of a hundred million.
 
     A search holds the coordinates of 540 points at most, beside those that it has measured. A space has to have so many
     neighbours and random points to be compared: one of few values on each axis has less, and takes less memory.
     """
     counts, peaks = [], []
-    for size in (8, 10, 1_000):
+    searched(large(8, Counter()), 8)  # what the first search imports is of none
+    for size in (8, 1_000):
         checked = Counter()
         space = large(size, checked)
-        searched(space, 8, rows=size)
-        checked.clear()
         with traced_memory() as peak:
             search = searched(space, 64, rows=4 * size // 5)
         peaks += peak
@@ -66,7 +67,7 @@ def test_a_search_costs_the_same_in_every_space():
         counts.append(checked["calls"])
         assert min(search.times.values()) < 0.5 * search.times[canonical_json(space.default)]
     assert max(counts) < 5 * 64, counts
-    assert max(peaks[1:]) < 1.1 * peaks[0], peaks
+    assert peaks[1] < 1.1 * peaks[0], peaks
 
 
 def test_constraints_that_refuse_most_of_an_axis_cost_little():
@@ -180,7 +181,7 @@ import jax, numpy as np
 from ejcache.autotune import Space, Tuner, autotuned, implementations, powers_of_two
 
 blocks = Space(
-    {"block": powers_of_two(2, 16), "inner": {"fast": [False, True]}},
+    {"block": powers_of_two(2, 16), "inner": {"fast": [False]}},
     default={"block": 2, "inner": {"fast": False}},
     constraints=[lambda config, x: x.shape[0] % config["block"] == 0],
 )
@@ -227,32 +228,31 @@ def test_spaces_that_cannot_be_are_refused():
             wrong()
 
 
-def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path):
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path, monkeypatch):
     """Ten times: what was measured is not measured again, but for the default and those that race at the end."""
     store = AutotuneStore(str(tmp_path), seeds=(), refresh_seconds=0.0)
-    built, kills = [], []
-    tuner = Tuner(exhaustive=48, sample_seconds=1e-4, rounds=4)
-    axes = {"a": range(1, 12), "b": range(1, 12)}
+    built, kills = Counter(), []
+    space = Space({"a": range(1, 12), "b": range(1, 12)}, default={"a": 1, "b": 1})
+    autotune_simulation.Machine(lambda _: 1e-3).install(monkeypatch)
 
-    class KilledError(BaseException):
-        pass
+    def keep(part):
+        store.publish(part)
+        if len(kills) < 10:
+            raise KilledError
+
+    def build(config):
+        built[canonical_json(config)] += 1
+        return config
 
     while True:
         store.reload()
         known = store.find(key())
-
-        def keep(part):
-            store.publish(part)
-            if len(kills) < 10:
-                raise KilledError
-
-        def build(config):
-            built.append(canonical_json(config))
-            return lambda x: x + 0 * config["a"]
-
-        space = Space(axes, default={"a": 1, "b": 1})
         try:
-            record = tuner.tune(
+            record = Tuner(exhaustive=48, rounds=4).tune(
                 build, (jnp.ones(4),), {}, key=key(), candidates=[space.default], default=space.default,
                 space=space.of_call((), {}), known=None if known is None else known.record, keep=keep,
             )  # fmt: skip
@@ -261,14 +261,10 @@ def test_a_search_that_is_killed_goes_on_where_it_was(tmp_path):
             kills.append(1)
     assert len(kills) == 10
     assert not record.measurement.get("interrupted")
-    again = {text: count for text, count in Counter(built).items() if count > 1}
+    again = {text: count for text, count in built.items() if count > 1}
     assert len(again) <= 1 + 6  # the default, and those that race at the end
     assert len(record.candidates) >= 48
     assert all(count <= 2 for text, count in again.items() if text != canonical_json(space.default))
-
-
-class KilledError(BaseException):
-    """The process ends here."""
 
 
 @pytest.mark.parametrize("killed", some(range(1, 11), every=4))

@@ -11,6 +11,8 @@ from ejcache.autotune import Source, Tuner, TuningPolicy, autotuned, record, req
 from ejcache.autotune.choice import ConfigurationMissingError
 from ejcache.autotune.chooser import chooser_for
 
+pytestmark = pytest.mark.usefixtures("runs_take_the_same")
+
 QUICK = Tuner(rounds=4, sample_seconds=0.0002)
 X, W = jnp.ones((4, 8)), jnp.ones((8, 3))
 
@@ -86,12 +88,17 @@ def test_batch_sizes_are_in_the_key(store):
     rows, matrices = jnp.ones((5, 4, 8)), jnp.ones((7, 8, 3))
     look(X, W)
     jax.vmap(look, in_axes=(0, None))(rows, W)
-    jax.vmap(look, in_axes=(2, None))(jnp.ones((4, 8, 5)), W)
-    jax.vmap(look, in_axes=(0, None))(jnp.ones((6, 4, 8)), W)
-    jax.vmap(look, in_axes=(None, 0))(X, jnp.ones((5, 8, 3)))
-    jax.vmap(lambda x: jax.vmap(look, in_axes=(None, 0))(x, matrices))(rows)
-    jax.vmap(jax.grad(lambda x, w: look(x, w).sum()), in_axes=(0, None))(rows, W)
-    jax.grad(lambda x: jax.vmap(look, in_axes=(0, None), axis_name="batch")(x, W).sum())(rows)
+
+    @jax.make_jaxpr  # which compiles none of them
+    def others(rows, matrices):
+        jax.vmap(look, in_axes=(2, None))(jnp.ones((4, 8, 5)), W)
+        jax.vmap(look, in_axes=(0, None))(jnp.ones((6, 4, 8)), W)
+        jax.vmap(look, in_axes=(None, 0))(X, jnp.ones((5, 8, 3)))
+        jax.vmap(lambda x: jax.vmap(look, in_axes=(None, 0))(x, matrices))(rows)
+        jax.vmap(jax.grad(lambda x, w: look(x, w).sum()), in_axes=(0, None))(rows, W)
+        jax.grad(lambda x: jax.vmap(look, in_axes=(0, None), axis_name="batch")(x, W).sum())(rows)
+
+    others(rows, matrices)
     plain, five, across, six, other, both, inside, around = keys
     assert plain == op.key(X, W)
     assert "vmap" not in plain.call
