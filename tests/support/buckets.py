@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from forking import ForkedWithMoto
 from helpers import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -88,7 +89,7 @@ class S3Server:
         )
         self._directory = tempfile.TemporaryDirectory()
         self._full = Path(self._directory.name) / "full"
-        self._process = subprocess.Popen(
+        self._process = ForkedWithMoto(
             [sys.executable, "-c", script, self._full],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

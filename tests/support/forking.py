@@ -240,6 +240,12 @@ class ForkedWithFrameworks(Forked):
     )
 
 
+class ForkedWithMoto(Forked):
+    """A process with moto alone, for its servers: no JAX, and nothing of ejcache."""
+
+    imported = ("boto3", "moto.s3.responses", "moto.server")
+
+
 def write_as_old(path: Path, text: str) -> None:
     """Write a file of source that counts as older than the process whose modules a forked one has.
 
@@ -333,6 +339,8 @@ def _have(environment: dict[str, str]) -> None:
             sys.path.insert(1, folder)
             if (start := Path(folder, "sitecustomize.py")).exists():
                 runpy.run_path(str(start))
+    if "jax" not in sys.modules:
+        return
     config = sys.modules["jax"].config
     for name, before in list(config.values.items()):
         value = os.environ.get(name.upper())
