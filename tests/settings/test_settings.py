@@ -207,6 +207,7 @@ def test_empty_xla_caches_are_none_as_in_jax():
         ("dir", 7),
         ("xla_caches", "some"),
         ("enabled", "maybe"),
+        ("compare_calls", 0),
     ],
 )
 def test_a_bad_value_in_a_call_names_setting_value_and_what_is_accepted(name, value):

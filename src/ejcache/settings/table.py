@@ -94,6 +94,14 @@ def limit(value: Any) -> int:
     return parse_size(value, unlimited=True)
 
 
+def calls(value: Any) -> int:
+    """Parse a number of calls: 1 or more."""
+    number = integer(value)
+    if number < 1:
+        raise ValueError(value)
+    return number
+
+
 def report(where: str | None) -> str | None:
     """Return `off`, `line` or `json` in any of their spellings, or a path. A word alone would be a misspelt one of
     these.
@@ -116,6 +124,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "limit": limit,
     "eviction_order": eviction_order,
     "xla_caches": xla_caches,
+    "calls": calls,
     "report": report,
     "autotune_policy": autotune_policy,
 }
@@ -292,7 +301,10 @@ class Settings:
         False, "compile hits, too, and compare the results of their first calls with those of the fresh executables"
     )
     compare_calls: int = setting(
-        3, "with `compare`, how many calls of a program are compared", accepted="a number of calls, 1 or more"
+        3,
+        "with `compare`, how many calls of a program are compared",
+        kind="calls",
+        accepted="a number of calls, 1 or more",
     )
     share_binary: bool = setting(
         False,
