@@ -48,9 +48,9 @@ Of all variables, only `EJCACHE` enables the cache. Set it to `1`, or to the dir
 must contain a slash. If `enabled` is false or `max_size` is 0, nothing is cached, whatever the other settings say.
 
 A wrong value in a variable `EJCACHE_…` or in a configuration file does not fail a job. An example is
-`EJCACHE_READ_ONLY=maybe`. The job logs a warning, and uses the next value in the order above. A command that works on a
-cache exits with status 2 instead. With a wrong value in a variable `JAX_…`, `import jax` itself can fail. If the
-program passes a wrong value to `ejcache.enable`, this call raises `ejcache.SettingError`.
+`EJCACHE_READ_ONLY=maybe`. The job logs a warning, and uses the next value in the order above. Commands that open a
+cache, such as `ejcache ls`, exit with status 2 instead. With a wrong value in a variable `JAX_…`, `import jax` itself
+can fail. If the program passes a wrong value to `ejcache.enable`, this call raises `ejcache.UsageError`.
 
 ## Configuration files
 

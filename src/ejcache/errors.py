@@ -83,7 +83,8 @@ class UsageError(EjcacheError, ValueError):
 class SettingError(UsageError):
     """A setting or an argument has a value that ejcache does not accept, or there is no setting of this name.
 
-    The message names the setting or the argument.
+    ejcache also raises it for a configuration file that it cannot read or write. The message names the setting, the
+    argument or the file.
     """
 
     def __init__(self, setting: str, value: object, accepted: str) -> None:
@@ -138,7 +139,7 @@ class CompileForbiddenError(EjcacheError, RuntimeError):
     """A program would have been compiled inside of `ejcache.forbid_compile()`. It was not compiled, and did not run.
 
     Attributes:
-        program: the name of the program, such as `jit_train_step`.
+        program: the name of the program, such as `jit_train_step`, or of a kernel that would have been measured.
         sentence: why the program would have been compiled, as a sentence.
         caller: the line that called the program, such as `/home/me/serve.py:31 in main`; empty if it is unknown.
         where: the text `here`, or a text such as `on rank 3` if another process of the job forbids compiling.

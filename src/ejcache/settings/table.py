@@ -231,7 +231,7 @@ class Settings:
     )
     min_entry_size: int = setting(
         0,
-        "minimum size: a compiled program with fewer bytes is not stored",
+        "minimum size: a program whose entry has fewer bytes is not stored",
         flag="jax_persistent_cache_min_entry_size_bytes",
         accepted="a number of bytes; 0 and -1 mean no minimum",
     )
@@ -322,8 +322,8 @@ class Settings:
     )
     local_dir: str | None = setting(
         None,
-        "where this host keeps copies of the entries of a shared cache (unset: in the user's cache directory, or among"
-        " the temporary files if the user's cache directory is on a network file system)",
+        "where this host keeps copies of the entries of a shared cache (unset: `tiers/` in the default"
+        " directory of `dir`, or a directory among the temporary files if `tiers/` is on a network file system)",
         accepted="a directory on a local disk",
     )
     local_max_size: int = setting(

@@ -57,7 +57,7 @@ def advise(
 
     The findings come from the records that each start leaves on this host. Without PROGRAM, `advise` looks at the last
     start of each program; with PROGRAM, only at the start of PROGRAM. Each finding names the line to change, what this
-    line costs a start, and what to do. `ejcache help KIND` prints an example. The comment `# ejcache: ignore[KIND]` on
+    line costs a start, and what to do. `ejcache help KIND` explains the kind. The comment `# ejcache: ignore[KIND]` on
     a line hides the findings of this kind about the line.
 
     The exit status is 1 if a finding is shown.

@@ -68,10 +68,10 @@ def ls(
     The compile times of a cache that hosts share are shown only if at most 2,000 entries are listed: use --limit or
     --name.
 
-    With KEY, one entry is shown: its header, the components of its key, and whether it is intact. If the program has
-    several variants, the one with the PGLE profile is shown, and the others are listed. If KEY is a name that several
-    programs have, each of them is listed with its arguments. Exits with 1 if the entry is damaged, if there is none, or
-    if KEY is the beginning of the keys of several programs.
+    With KEY, one entry is shown: its header, the components of its key, and whether it is intact. If its program has
+    other variants, they are listed below. If KEY names several variants, the one with the PGLE profile is shown. If KEY
+    is a name that several programs have, each of them is listed with its arguments. Exits with 1 if the entry is
+    damaged, if there is none, or if KEY is the beginning of the keys of several programs.
     """
     if key is not None:
         if name is not None or limit is not None:

@@ -95,7 +95,8 @@ def pull(
     the cache has a size limit.
 
     FILE.tar contains entries and tuned records. Damaged ones are reported, and the others are copied. If FILE.tar is
-    cut off, what stands before the end is copied.
+    cut off, what stands before the end is copied. With FILE.tar, `pull` refuses
+    --newer-than, --used-within and --dry-run.
     """
     if is_archive(url):
         if newer_than is not None or used_within is not None or dry_run:

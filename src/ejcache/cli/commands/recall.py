@@ -61,10 +61,10 @@ def recall(
     later. Only --all helps against a writer who puts a false name or time into an entry. --all empties a cache of one
     host.
 
-    Each entry contains the name of its writer and the time at which it was stored. --by recalls by the name. --before
-    recalls by this time, and also by the time that the storage itself has noted. Both remove the entries that the cache
-    has now. If a host uploads such an entry later, no process that knows of the recall loads it. With KEY, an entry is
-    recalled by the digest of its bytes.
+    Each entry contains the name of its writer and the time at which it was stored. --by recalls what a writer
+    has stored so far. --before recalls what was stored before TIME. It also removes each entry for which the storage
+    itself has noted such a time. If a host uploads an entry later whose own name or time is recalled, no process that
+    knows of the recall loads it. With KEY, an entry is recalled by the digest of its bytes.
 
     If a recall was interrupted, it is in force, and the same command removes the rest. --all asks before it removes,
     unless --yes is given. The policy is the file of a cache that says what is recalled. A damaged policy is not

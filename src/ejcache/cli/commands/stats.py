@@ -98,8 +98,8 @@ def stats(
 ) -> int:
     """Show what the cache contains, the hits, the misses with their reasons, and the time that the cache saved.
 
-    The counters are kept with the cache. They cover all processes since the cache was created, or since the last
-    --reset.
+    The counters are kept with the cache. They cover the processes that may write to the cache, since the cache was
+    created or since the last --reset.
     """
     with open_cache(directory, write=reset, may_be_empty=True) as cache:
         if reset and cache.store is not None:

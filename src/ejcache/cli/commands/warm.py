@@ -53,7 +53,12 @@ Shapes = Annotated[
 ]
 Jobs = Annotated[
     str | None,
-    option("--jobs", "-j", "N", "How many processes compile at once. Default: on CPU one for each core, otherwise 1."),
+    option(
+        "--jobs",
+        "-j",
+        "N",
+        "How many processes compile at once. Default: on CPU without --target one for each core, otherwise 1.",
+    ),
 ]
 _OUTCOMES: Final = ("hit", "compiled", "not_stored", "failed")
 _COUNT_OF: Final = {"hit": "hits", "failed": "failures"}
@@ -110,8 +115,8 @@ def warm(
 
     With --target, FUNCTION gets the devices of the target if it has a parameter. FUNCTION can use these devices in
     meshes and shardings, but cannot put arrays on them, and passes shapes instead. jax.eval_shape gives the shapes of a
-    whole training state. Programs are compiled with the flags of the target. A program that does not fit into the
-    memory of a device fails.
+    whole training state. Programs are compiled with the flags of a saved target. A program that does not fit
+    into the memory of a device fails.
 
     Without --target, run `ejcache warm` where the program will run: on the same kind and number of devices, with the
     same versions and flags. Programs that the cache has are not compiled again, so the same command continues after an
