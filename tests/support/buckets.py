@@ -10,12 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from forking import ForkedWithMoto
+from forking import ForkedWithClients, ForkedWithMoto
 from helpers import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from gcs_server import GcsServer, GcsServerProcess
+import gcs_server
+from gcs_server import GcsServer
 
 from ejcache.bucket.retry import RetryPolicy
 from ejcache.bucket.s3 import S3Bucket
@@ -58,6 +59,12 @@ def gcs_bucket(
     bucket = kind_of_gcs()(name, prefix, endpoint_url=url, policy=RetryPolicy(deadline), **more)
     bucket.make_seconds = deadline  # a busy machine makes its client slowly
     return bucket
+
+
+class GcsServerProcess(gcs_server.GcsServerProcess):
+    """That of the tool, whose process need not import the libraries of a server."""
+
+    popen = ForkedWithClients
 
 
 class S3Server:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.request import Request, urlopen
 
 from gcs_server.server import RequestRecord
@@ -24,14 +24,18 @@ class GcsServerProcess:
     The process ends with this one, however this one ends, because it watches its standard input.
     """
 
+    popen: ClassVar[type[subprocess.Popen[str]]] = subprocess.Popen
+    """Starts the process."""
+
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
 
     def start(self) -> Self:
-        command = [sys.executable, str(Path(__file__).parent), "--print-url", "--watch-stdin", *self._arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        program = str(Path(__file__).with_name("__main__.py"))
+        command = [sys.executable, program, "--print-url", "--watch-stdin", *self._arguments]
+        self._process = self.popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()
         if not self.url:
