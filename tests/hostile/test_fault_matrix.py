@@ -93,7 +93,7 @@ BYTES = {
 
 
 def program(x):
-    return jax.numpy.tanh(x) @ x.T + (x[0, 0] * LARGE).sum()
+    return x * 2 + (x[0, 0] * LARGE).sum()
 
 
 def other(x):
