@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forking import Forked
+from forking import ForkedWithChildren
 from helpers import ROOT, run_program
 
 HOOK = """
@@ -58,7 +58,7 @@ def world(tmp_path_factory):
 
     def run(*arguments, cache="local"):
         command = [sys.executable, *map(str, arguments)]
-        run_program(command, cwd=place, env={**environment, "EJCACHE_DIR": str(place / cache)}, start=Forked)
+        run_program(command, cwd=place, env={**environment, "EJCACHE_DIR": str(place / cache)}, start=ForkedWithChildren)
 
     run("-m", "ejcache", "run", "program.py")
     run("program.py", cache="mount")

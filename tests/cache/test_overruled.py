@@ -7,7 +7,7 @@ import os
 import sys
 import textwrap
 
-from forking import Forked
+from forking import ForkedWithChildren
 from helpers import run_program
 
 LIBRARY = """
@@ -30,7 +30,7 @@ def run(tmp_path, library, *options):
     (tmp_path / "lib.py").write_text(textwrap.dedent(library).format(theirs=theirs))
     (tmp_path / "p.py").write_text(PROGRAM)
     command = [sys.executable, "-m", "ejcache", "run", "--dir", str(tmp_path / "ours"), *options, "p.py"]
-    return run_program(command, cwd=tmp_path, start=Forked)
+    return run_program(command, cwd=tmp_path, start=ForkedWithChildren)
 
 
 def test_a_library_that_sets_flags_of_jax_is_named(tmp_path):
