@@ -57,8 +57,8 @@ def world(tmp_path_factory):
     }
 
     def run(*arguments, cache="local"):
-        command = [sys.executable, *map(str, arguments)]
-        run_program(command, cwd=place, env={**environment, "EJCACHE_DIR": str(place / cache)}, start=ForkedWithChildren)
+        command, env = [sys.executable, *map(str, arguments)], {**environment, "EJCACHE_DIR": str(place / cache)}
+        run_program(command, cwd=place, env=env, start=ForkedWithChildren)
 
     run("-m", "ejcache", "run", "program.py")
     run("program.py", cache="mount")

@@ -25,6 +25,7 @@ import threading
 import traceback
 import types
 import zlib
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,24 @@ IMPORTED = (
     "ejcache.stores.local.order",
     "ejcache.stores.local.writing",
     "ejcache.stores.tiered.store",
+    # What `ejcache run`, its program and commands that look import.
+    "ejcache.bucket.files",
+    "ejcache.cache.exit_report",
+    "ejcache.cache.overruled",
+    "ejcache.cli.chosen_cache",
+    "ejcache.cli.entry",
+    "ejcache.cli.interrupt",
+    "ejcache.cli.run_settings",
+    "ejcache.cli.starting",
+    "ejcache.jax_integration.decorator",
+    "ejcache.jax_integration.preload.preloader",
+    "ejcache.jax_integration.preload.run_profile",
+    "ejcache.journal.run_log",
+    "ejcache.keys.flags",
+    "ejcache.maintenance.recalls",
+    "ejcache.stores.contents",
+    "ejcache_jax_plugin",
+    "multiprocessing.reduction",
     "pytest",
     # Imported late; a program that has become another user may not be able to read them any more.
     "grp",
@@ -180,7 +199,10 @@ class Forked(subprocess.Popen):
 class ForkedWithClients(Forked):
     """The same with the libraries of remote storage, for tests to which it does not matter when they are imported."""
 
-    imported = (*IMPORTED, "adlfs", "aiobotocore.session", "gcsfs.core", "s3fs")
+    imported = (
+        *(*IMPORTED, "adlfs", "aiobotocore.session", "gcsfs.core", "s3fs"),
+        *("ejcache.bucket.gcs", "ejcache.cache.opening_tiers", "ejcache.cache.shared_policy_watch"),
+    )
 
 
 class ForkedWithClientsToTheEnd(ForkedWithClients):
@@ -330,6 +352,32 @@ def _read_libraries(memo: Path) -> None:
         os._exit(0)
 
 
+def _know_packages() -> None:
+    """Know the entry points of what is installed: JAX would read a file of each package in each process.
+
+    A folder of packages that has changed since is read again.
+    """
+    known: dict[tuple[str, int], dict[str, metadata.EntryPoints]] = {}
+
+    def below(path: str) -> dict[str, metadata.EntryPoints]:
+        try:
+            state = path, Path(path).stat().st_mtime_ns
+        except OSError:
+            return {}
+        if state not in known:
+            known[state] = {each.name: each.entry_points for each in metadata.distributions(path=[path])}
+        return known[state]
+
+    def entry_points(**chosen: str) -> metadata.EntryPoints:
+        found: dict[str, metadata.EntryPoints] = {}
+        for path in sys.path:
+            found = below(path) | found
+        return metadata.EntryPoints(each for points in found.values() for each in points).select(**chosen)
+
+    metadata.entry_points = entry_points
+    entry_points()
+
+
 def _have(environment: dict[str, str]) -> None:
     """Have this environment, and the paths and flags of JAX that come from it when an interpreter starts."""
     os.environ.clear()
@@ -371,6 +419,7 @@ def main() -> None:
     listening = socket.socket(fileno=int(sys.argv[1]))
     if "ejcache" in sys.modules:
         _read_libraries(Path(listening.getsockname()).with_name("libraries"))
+    _know_packages()
     gc.freeze()
     request = _serve(listening)
     if request is None:
