@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import threading
 
 import pytest
@@ -207,64 +206,38 @@ def test_a_program_of_one_process_asks_nobody(tmp_path):
     assert (choice.configuration, choice.layer) == ({"block": 1}, "memory")
 
 
-RANK = textwrap.dedent("""
-    import json, sys
-    import jax, jax.numpy as jnp, numpy as np
-    rank, place, shape = jax.process_index(), sys.argv[1], 8
-    from ejcache.autotune import AutotuneStore, Tuner, autotuned
-    from ejcache.autotune import chooser_for
-    store = AutotuneStore(f"{place}/{rank}")
-
-    @autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="op", store=store, tuner=Tuner(rounds=8))
-    def op(x, *, n):
-        return x * n
-
-    @autotuned(configs=[{"n": 1}, {"n": 2}], name="other", store=store, tuner=Tuner(rounds=8))
-    def other(x, *, n):
-        return x * n
-
-    x = np.ones((shape, shape), np.float32)
-    # Rank 1 has a record of its own that rank 0 has not.
-    if rank == 1:
-        from dataclasses import replace
-        from ejcache.autotune.records.record import Record
-        store.publish(Record(op.key(x), {"n": 3}, created=1.0))
-    jax.jit(op)(x)
-    other(x)
-    said = {"op": op.choose(x).configuration, "other": other.choose(x).configuration,
-            "layers": [op.choose(x).layer, other.choose(x).layer], "tuned": chooser_for(store).counters["tuning"],
-            "record": op.choose(x).record.configuration}
-    print("SAID " + json.dumps(said), flush=True)
-""")
-
-
-def said_by(program, place):
-    """What each of two ranks says."""
-    ranks = run_pod(program, str(place), processes=2, timeout=280, start=Forked)
-    assert [rank.returncode for rank in ranks] == [0, 0], [rank.stderr for rank in ranks]
-    return [json.loads(rank.stdout.partition("SAID ")[2].splitlines()[0]) for rank in ranks]
-
-
-def test_two_ranks_of_a_job(tmp_path):
-    """Two real processes of a JAX job with different local stores trace the same program; each key is tuned once."""
-    said = said_by(RANK, tmp_path)
-    assert said[0]["op"] == said[1]["op"]
-    assert said[0]["other"] == said[1]["other"]
-    assert said[0]["record"] == said[1]["record"]
-    assert said[0]["layers"] == said[1]["layers"] == ["pod", "pod"]
-    # `op` once, or not at all if the one that had a record came first; `other` once.
-    assert 1 <= said[0]["tuned"] + said[1]["tuned"] <= 2
-
-
-SPANNING = """
+PROGRAM = """
 import json, sys
+from dataclasses import replace
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from ejcache.autotune import AutotuneStore, Tuner, autotuned
 from ejcache.autotune import chooser_for
+from ejcache.autotune.records.record import Record
 
-rank = jax.process_index()
-store = AutotuneStore(f"{sys.argv[1]}/{rank}")
+rank, place, shape = jax.process_index(), sys.argv[1], 8
+store = AutotuneStore(f"{place}/{rank}")
+
+# -- what each rank could measure alone
+@autotuned(configs=[{"n": 1}, {"n": 2}, {"n": 3}], name="op", store=store, tuner=Tuner(rounds=8))
+def op(x, *, n):
+    return x * n
+
+@autotuned(configs=[{"n": 1}, {"n": 2}], name="other", store=store, tuner=Tuner(rounds=8))
+def other(x, *, n):
+    return x * n
+
+x = np.ones((shape, shape), np.float32)
+# Rank 1 has a record of its own that rank 0 has not.
+if rank == 1:
+    store.publish(Record(op.key(x), {"n": 3}, created=1.0))
+jax.jit(op)(x)
+other(x)
+agreed = {"op": op.choose(x).configuration, "other": other.choose(x).configuration,
+          "layers": [op.choose(x).layer, other.choose(x).layer], "tuned": chooser_for(store).counters["tuning"],
+          "record": op.choose(x).record.configuration}
+
+# -- what spans the ranks
 everywhere, here = Mesh(np.array(jax.devices()), ("d",)), Mesh(np.array(jax.local_devices()), ("d",))
 
 def tuned(name):
@@ -304,13 +277,34 @@ after = jax.jit(lambda x: summed(x, 10, everywhere))
 said["after"] = [value(after(x)) for _ in range(3)]
 events = chooser_for(store).events
 said["errors"] = {event.key.operation: event.detail for event in events if event.name == "error"}
-print("SAID " + json.dumps(said), flush=True)
+print("SAID " + json.dumps({"agreed": agreed, "spanning": said}), flush=True)
 """
 
 
-def test_what_spans_processes_is_not_measured(tmp_path):
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What each of two real processes of a JAX job says, whose local stores differ."""
+    place = str(tmp_path_factory.mktemp("ranks"))
+    home = {"HOME": place, "XDG_CACHE_HOME": f"{place}/.cache"}
+    ranks = run_pod(PROGRAM, place, processes=2, env=lambda _: home, timeout=280, start=Forked)
+    assert [rank.returncode for rank in ranks] == [0, 0], [rank.stderr for rank in ranks]
+    return [json.loads(rank.stdout.partition("SAID ")[2].splitlines()[0]) for rank in ranks]
+
+
+def test_two_ranks_of_a_job(ranks):
+    """They trace the same program; each key is tuned once."""
+    said = [rank["agreed"] for rank in ranks]
+    assert said[0]["op"] == said[1]["op"]
+    assert said[0]["other"] == said[1]["other"]
+    assert said[0]["record"] == said[1]["record"]
+    assert said[0]["layers"] == said[1]["layers"] == ["pod", "pod"]
+    # `op` once, or not at all if the one that had a record came first; `other` once.
+    assert 1 <= said[0]["tuned"] + said[1]["tuned"] <= 2
+
+
+def test_what_spans_processes_is_not_measured(ranks):
     """A candidate with a collective is never run by one rank alone: all take the guess, and the program is right."""
-    said = said_by(SPANNING, tmp_path)
+    said = [dict(rank["spanning"]) for rank in ranks]
     errors = said[0].pop("errors") | said[1].pop("errors")
     assert said[0] == said[1]
     assert said[0] == {
