@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from forking import ForkedBeforeEjcache
+from forking import ForkedBeforeEjcache, ForkedBeforeEjcacheToTheEnd
 from helpers import ROOT, run_program
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def test_finalizers_at_exit_write_what_they_write_without_ejcache(tmp_path):
 def test_the_process_is_as_without_ejcache(run_python, tmp_path):
     """Before and after `enable()`, after some programs, after `disable()`, and in the order of its exit."""
     plain, ours = (
-        run_python(STATE, who, str(tmp_path / "cache"), start=ForkedBeforeEjcache).stdout.splitlines()
+        run_python(STATE, who, str(tmp_path / "cache"), start=ForkedBeforeEjcacheToTheEnd).stdout.splitlines()
         for who in ("plain", "enable")
     )
     for moment, without, with_it in zip(

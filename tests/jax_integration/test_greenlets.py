@@ -6,7 +6,7 @@ import json
 import sys
 
 import pytest
-from forking import Forked, ForkedBeforeEjcache
+from forking import Forked, ForkedBeforeEjcacheToTheEnd
 from helpers import run_program
 
 PATCHES = {
@@ -54,7 +54,7 @@ def test_a_program_that_patches_late(tmp_path, library):
     """After ejcache and JAX were imported, the program is right all the same, and so is its next start."""
     program = PROGRAM.format(patch="import jax, ejcache\n" + PATCHES[library])
     env = {"HOME": str(tmp_path), "EJCACHE": f"{tmp_path}/cache/", "EJCACHE_MIN_COMPILE_SECONDS": "0"}
-    done = run_program([sys.executable, "-c", program], env=env, timeout=120, start=ForkedBeforeEjcache)
+    done = run_program([sys.executable, "-c", program], env=env, timeout=120, start=ForkedBeforeEjcacheToTheEnd)
     assert [[values, errors] for values, *_, errors in map(json.loads, done.stdout.splitlines())] == [[[40, 21], 0]] * 2
 
 

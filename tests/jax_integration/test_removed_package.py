@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from forking import ForkedBeforeEjcache
+from forking import ForkedBeforeEjcacheToTheEnd
 from helpers import run_program
 
 import ejcache
@@ -36,4 +36,4 @@ def test_a_program_whose_package_is_removed_compiles_on(tmp_path):
         shutil.copytree(Path(ejcache.__file__).parent, package, dirs_exist_ok=True)
         command = [sys.executable, "-c", PROGRAM, moment, tmp_path / "cache", package]
         environment = {"PYTHONPATH": str(package.parent), "EJCACHE_PRELOAD": "0"}
-        run_program(command, env=environment, start=ForkedBeforeEjcache)
+        run_program(command, env=environment, start=ForkedBeforeEjcacheToTheEnd)

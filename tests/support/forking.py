@@ -250,6 +250,11 @@ class ForkedBeforeEjcache(Forked):
     """The same with JAX alone, for tests of what ejcache imports, or finds, when it is imported."""
 
     imported = (*JAX, "grp", "pwd", "resource")
+
+
+class ForkedBeforeEjcacheToTheEnd(ForkedBeforeEjcache):
+    """The same to the very end, for tests of what runs when the interpreter takes its modules apart."""
+
     to_the_end = True
 
 
