@@ -187,6 +187,7 @@ def test_an_entry_of_another_program(filled, cold):
     assert ended.returncode == 3
     (difference,) = json.loads(ended.stderr.splitlines()[-1])["comparison"]["differences"]
     assert (difference["program"], difference["fault"], difference["key"]) == ("jit_times_5", "cache", key)
+    assert difference["largest"] == pytest.approx(0.7616, abs=1e-3)  # tanh(1), of which one program has 4 and one 5
 
 
 def test_a_loader_that_is_wrong(filled):
