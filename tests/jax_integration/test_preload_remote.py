@@ -40,7 +40,7 @@ PROGRAM = """
 def program(bucket, run_client, tmp_path):
     """Run one script with its cache in the bucket, on a host with the local tier of this name; what it counted."""
 
-    def run(host, *arguments, floor="min_compile_seconds=0", programs=5, **env):
+    def run(host, *arguments, floor="min_compile_seconds=0", programs=3, **env):
         path = tmp_path / "program.py"
         text = PROGRAM.replace("{floor}", floor).replace("{programs}", str(programs))
         path.write_text(textwrap.dedent(text))
@@ -69,10 +69,10 @@ def test_a_new_host_fetches_the_profile_and_then_the_entries(program, bucket):
     program("one")
     reads(bucket)
     counted = program("two")
-    assert counted["preload_hits"] == counted["hits"] == 5
-    assert len(reads(bucket)) == 6
+    assert counted["preload_hits"] == counted["hits"] == 3
+    assert len(reads(bucket)) == 4
     counted = program("two")
-    assert counted["preload_hits"] == 5
+    assert counted["preload_hits"] == 3
     assert reads(bucket) == []
 
 
@@ -81,13 +81,13 @@ def test_a_new_host_asks_for_nothing_that_is_known_to_be_quick(program, bucket):
     program("one", floor="min_compile_seconds=1000")
     reads(bucket)
     (uses,) = profile_in(bucket).environments.values()
-    assert len(uses) == 5
+    assert len(uses) == 3
     assert all(use.quick and not use.stored for use in uses)
     counted = program("two", floor="min_compile_seconds=1000")
     # What took longer than 0.1 s here another host may have published.
     slow = sum(use.quick >= 0.1 for use in uses)
     # It is asked for here, unless this process knows by then that programs of its size are quick.
-    asked = 5 - counted.get("miss_quick", 0)
+    asked = 3 - counted.get("miss_quick", 0)
     assert asked <= slow
     assert len(reads(bucket)) == 1 + asked
 
@@ -97,9 +97,9 @@ def test_a_new_host_asks_for_nothing_that_stayed_on_another_host(program, bucket
     program("one", "all quick", floor="")
     reads(bucket)
     (uses,) = profile_in(bucket).environments.values()
-    assert [use.stored and 0 < use.quick < 1000 for use in uses] == [True] * 5
+    assert [use.stored and 0 < use.quick < 1000 for use in uses] == [True] * 3
     counted = program("two", "all quick", floor="")
-    assert counted["miss_quick"] == 5
+    assert counted["miss_quick"] == 3
     assert len(reads(bucket)) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,8 +21,8 @@ from ejcache.jax_integration.xla_directories import AUTOTUNE, KERNELS, OwnDirect
 from ejcache.keys.xla_messages import Field, join, split
 from ejcache.stores.documents import Documents
 
-SEEN = f"""
-    import os, sys
+WATCHED = f"""
+    import json, os, sys
     from pathlib import Path
     import jax
     import ejcache
@@ -37,6 +38,8 @@ SEEN = f"""
             assert not path or path.startswith("/elsewhere") or Path(path).parent.is_dir(), path
         return compile(backend, module, devices, options, *rest)
     compiler.backend_compile_and_load = watched
+"""
+SEEN = f"""{WATCHED}
     cache = ejcache.enable(sys.argv[1], min_compile_seconds=0, **dict(arg.split("=") for arg in sys.argv[2:]))
     jax.jit(lambda x: x + 1).lower(1.0).compile()
     print("|".join(seen[-1] if seen else ["loaded"]))
@@ -144,24 +147,32 @@ def test_a_bucket(run_client, tmp_path):
     assert said[0].startswith(f"{tier}/xla/")
 
 
+WHICH = f"""{WATCHED}
+    for number, (url, settings) in enumerate(json.loads(sys.argv[1])):
+        with ejcache.enable(url, min_compile_seconds=0, **settings):
+            jax.jit(lambda x: x + number).lower(1.0).compile()
+        print("|".join(seen[-1]))
+"""
+NONE, OWN, FIRST, BOTH = "|", "/elsewhere/a|", "first", "both"
+
+
 @pytest.mark.parametrize(
-    ("url", "caches", "env", "expected"),
+    ("env", "caches"),
     [
-        pytest.param("memory://x", "all", {}, "|", id="memory"),
-        pytest.param("{}", "none", {}, "|", id="none"),
-        pytest.param("{}", "none", {"XLA_FLAGS": f"--{AUTOTUNE}=/elsewhere/a"}, "/elsewhere/a|", id="own"),
-        pytest.param("{}", None, {"ALLOW_FULL_CACHE": "1"}, "both", id="full"),
-        pytest.param("{}", None, {}, "first", id="default"),
+        pytest.param({}, [("memory://x", "all", NONE), ("{}", "none", NONE), ("{}", None, FIRST)], id="plain"),
+        pytest.param({"XLA_FLAGS": f"--{AUTOTUNE}=/elsewhere/a"}, [("{}", "none", OWN)], id="own"),
+        pytest.param({"ALLOW_FULL_CACHE": "1"}, [("{}", None, BOTH)], id="full"),
     ],
 )
-def test_which_caches(run_forked, tmp_path, url, caches, env, expected):
+def test_which_caches(run_forked, tmp_path, env, caches):
     """Those that were asked for; what the program set itself is left alone."""
-    arguments = [url.format(tmp_path / "cache"), *([f"xla_caches={caches}"] if caches else [])]
-    said = run_forked(SEEN, *arguments, env=env).stdout.splitlines()[0]
-    if expected in {"both", "first"}:
-        assert [bool(path) for path in said.split("|")] == [True, expected == "both"]
-    else:
-        assert said == expected
+    asked = [(url.format(tmp_path / "cache"), {"xla_caches": which} if which else {}) for url, which, _ in caches]
+    said = run_forked(WHICH, json.dumps(asked), env=env).stdout.splitlines()
+    for line, (*_, expected) in zip(said, caches, strict=True):
+        if expected in {FIRST, BOTH}:
+            assert [bool(path) for path in line.split("|")] == [True, expected == BOTH]
+        else:
+            assert line == expected
 
 
 MERGING = f"""
