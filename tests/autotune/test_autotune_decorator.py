@@ -482,6 +482,18 @@ def test_a_record_of_another_device_is_no_answer(store, caplog):
     assert "was tuned for NVIDIA H200 only" in caplog.text
 
 
+def test_a_record_of_this_device_keeps_the_warning_away(store, caplog):
+    """Beside a record of another device there is one of this device, with another CPU: it was not tuned there only."""
+    walk = slow_or_quick(store)
+    record = walk.tune(X)
+    store.delete(record.key)
+    for other in (moved(record, device="NVIDIA H200"), moved(record, cpu="another")):
+        store.publish(other)
+    with policy_override(on_miss="heuristics"):
+        assert walk.choose(X).source is Source.HEURISTIC
+    assert "was tuned for" not in caplog.text
+
+
 def test_a_candidate_that_is_gone_is_not_used(store, tmp_path):
     """A stored configuration that is no candidate any more is passed over, and the known rest is chosen among."""
     slow_or_quick(store).tune(X)

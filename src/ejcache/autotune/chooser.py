@@ -397,14 +397,13 @@ class Chooser:
 
     def _say_elsewhere(self, key: RecordKey) -> None:
         """Say so if the call was measured on other devices only, which says nothing of this one."""
-        if devices := sorted(
-            {found.record.key.device for found in self.store.near(key, same_call=True)} - {key.device}
-        ):
+        devices = {found.record.key.device for found in self.store.near(key, same_call=True)}
+        if devices and key.device not in devices:
             warn_once(
                 f"elsewhere {key.operation}",
                 "%s was tuned for %s only, and not for %s: it runs with its own guess",
                 key.operation,
-                ", ".join(devices),
+                ", ".join(sorted(devices)),
                 key.device,
             )
 
