@@ -27,13 +27,13 @@ def test_a_part_that_has_another_day_than_its_name_gives_is_there():
     assert set(MOVED.values()) <= set(range(TURNS))
 
 
-@pytest.mark.parametrize("turn", range(TURNS))
-def test_the_next_day_of_a_turn_is_the_first_one_after_today(turn):
-    day = next_day(turn, TODAY)
-    between = [TODAY + dt.timedelta(days=number) for number in range(1, (day - TODAY).days)]
-    assert turn_on(day) == turn
-    assert 1 <= (day - TODAY).days <= TURNS
-    assert turn not in map(turn_on, between)
+def test_the_next_day_of_a_turn_is_the_first_one_after_today():
+    for turn in range(TURNS):
+        day = next_day(turn, TODAY)
+        between = [TODAY + dt.timedelta(days=number) for number in range(1, (day - TODAY).days)]
+        assert turn_on(day) == turn
+        assert 1 <= (day - TODAY).days <= TURNS
+        assert turn not in map(turn_on, between)
 
 
 def test_what_the_variable_may_be():

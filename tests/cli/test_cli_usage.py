@@ -72,37 +72,30 @@ def test_bad_input_is_one_sentence(arguments, words):
 
 
 @pytest.mark.parametrize("command", [*LOOKING, *CHANGING])
-def test_a_directory_that_does_not_exist(tmp_path, command):
-    """No command creates a cache in a missing directory."""
-    said = ejcache(*command, "--dir", tmp_path / "nowhere")
-    assert said.status == 1
-    assert one_sentence(said) == f"ejcache: there is no cache at {tmp_path / 'nowhere'}: the directory does not exist"
-    assert not (tmp_path / "nowhere").exists()
+def test_a_place_without_a_cache(tmp_path, command):
+    """No command creates a cache in a missing directory; the files of one that is no cache stay as they are.
 
-
-@pytest.mark.parametrize("command", [*LOOKING, *CHANGING])
-@pytest.mark.parametrize("name", [None, "notes.txt", "model-cache"])
-def test_a_directory_that_is_no_cache(tmp_path, command, name):
-    """The files of a directory that is not a cache stay as they are, and none is added."""
-    place = tmp_path / "somebodys"
-    place.mkdir()
-    if name:
-        (place / name).write_text("precious")
-    before = files(place)
-    said = ejcache(*command, "--dir", place)
-    assert said.status == 1
-    assert f"there is no cache at {place}" in one_sentence(said)
-    assert files(place) == before
-
-
-@pytest.mark.parametrize("command", LOOKING)
-def test_a_file_in_place_of_a_directory(tmp_path, command):
-    """A path that is a file, or leads through one, is not a cache."""
+    A path that is a file, or leads through one, is not a cache.
+    """
+    for name in ("empty", "notes.txt", "model-cache"):
+        (tmp_path / name).mkdir()
+    for name in ("notes.txt", "model-cache"):
+        (tmp_path / name / name).write_text("precious")
     (tmp_path / "file").write_text("mine")
-    for place in (tmp_path / "file", tmp_path / "file" / "below"):
-        said = ejcache(*command, "--dir", place)
-        assert said.status == 1
-        assert "there is no cache at" in one_sentence(said)
+    before = files(tmp_path)
+    for name in (
+        "nowhere",
+        "empty",
+        "notes.txt",
+        "model-cache",
+        *(("file", "file/below") if command in LOOKING else ()),
+    ):
+        said = ejcache(*command, "--dir", tmp_path / name)
+        why = ": the directory does not exist" if name == "nowhere" else ""
+        assert said.status == 1, name
+        assert one_sentence(said).startswith(f"ejcache: there is no cache at {tmp_path / name}{why}")
+        assert files(tmp_path) == before, name
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_reader_that_stops_reading(tmp_path):
