@@ -139,7 +139,7 @@ def push(
     A package can ship a directory with such records. FILE.tar gets only the records.
 
     With --format ejkernel, the records are written into ejkernel's files in the directory URL. Records without a key of
-    ejkernel are left out.
+    ejkernel are left out. `push` then refuses --dry-run.
     """
     if kind is not None:
         if dry_run:
@@ -172,7 +172,8 @@ def pull(
     """Copy the records of another place, or those of FILE.tar, and merge them as `push` does.
 
     With --format ejkernel, URL is a file of ejkernel or a directory of such files. Their configurations count less than
-    configurations that were measured here, because ejkernel does not say how they were found.
+    configurations that were measured here, because ejkernel does not say how they were found. `pull` then refuses
+    --name, --device and --dry-run. With FILE.tar, it refuses --dry-run.
     """
     if kind is not None:
         if dry_run or name or device:
