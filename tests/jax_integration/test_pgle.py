@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -428,6 +429,18 @@ def test_a_profile_is_as_recent_as_its_program():
     gone = list(EvictionPlan(entries, now=110.0, policy=EvictionPolicy(unused_for=50.0)))
 
     assert {deletion.entry.key for deletion in gone} == {unused.text, profile_key(unused)}
+
+
+def test_a_start_that_loads_the_optimised_entry_uses_its_profile(populated, tmp_path):
+    """Otherwise a local put would soon evict it, and it is needed if the entry is lost."""
+    populated()
+    (profile,) = (path for path in tmp_path.rglob("*") if is_profile_key(path.name))
+    os.utime(profile, (1, 1))
+    set_flags(jax_enable_pgle=True)
+
+    program(calls=1)
+
+    assert profile.stat().st_mtime > 1
 
 
 @pytest.mark.parametrize(("flags", "profiled"), [({}, False), ({"jax_enable_pgle": True}, True)])

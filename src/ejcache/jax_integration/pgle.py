@@ -98,6 +98,8 @@ def _share_profile(call: JaxCall) -> None:
 def _is_wanted(compilation: Compilation) -> bool:
     """Say whether to use the optimised variant."""
     exists = compilation.cache.contains(compilation.text, compilation.settings)
+    if exists and (store := compilation.cache.opened(compilation.settings)) is not None:
+        store.note_used(profile_key(compilation.key))  # nobody reads it now, and it is to be there if the entry is not
     profile = None if exists or compilation.has_profile else _stored_profile(compilation)
     choice = _ENTRY if exists else _PROFILE if profile is not None else _NEITHER
     if compilation.is_multi_process:
