@@ -36,7 +36,7 @@ _SHOWN: Final = 200
 """Rows of a table in a terminal or in the log of a cron job."""
 
 OldVersions = Annotated[
-    bool, flag("--old-versions", "Remove entries of other versions than the newest entry of their platform.")
+    bool, flag("--old-versions", "Remove entries whose versions differ from the newest entry of their platform.")
 ]
 Keep = Annotated[
     list[str] | None,

@@ -45,7 +45,7 @@ class Format(StrEnum):
     ejkernel = "ejkernel"
 
 
-Kind = Annotated[Format | None, typer.Option("--format", help="Use the files of this library.", show_default=False)]
+Kind = Annotated[Format | None, typer.Option("--format", help="Use ejkernel's files.", show_default=False)]
 app.command("ls", short_help="List the records.", epilog=examples("tuned ls", "tuned ls --name 'block*'"))(ls)
 app.command(short_help="Show one record.", epilog=examples("tuned show block_matmul", "tuned show 13fa43 --json"))(show)
 app.command(short_help="Print why a call runs with its configuration.", epilog=examples("tuned why block_matmul"))(why)
