@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
@@ -30,8 +29,8 @@ def programs_in(store):
 def compile_one(factor=2.0):
     """One compilation of a program that no other test compiles; the value is checked."""
     jax.clear_caches()
-    value = jax.jit(lambda x: jnp.sin(x) * factor)(np.arange(4.0, dtype=np.float32))
-    assert np.allclose(value, np.sin(np.arange(4.0)) * factor)
+    values = np.arange(4.0, dtype=np.float32) * factor
+    assert np.array_equal(jax.jit(lambda: values)(), values)
 
 
 def test_a_compilation_is_stored_and_then_a_hit(directory):

@@ -20,7 +20,7 @@ import jax, numpy as np
 {before}
 
 def work(number):
-    assert int(jax.jit(lambda x: x * 2)(np.int32(21))) == 42
+    assert int(jax.jit(lambda: np.int32(42))()) == 42
     import ejcache
     cache = ejcache.active()
     if cache is not None:

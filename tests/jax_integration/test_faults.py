@@ -23,7 +23,7 @@ def cache(tmp_path):
 
 def run(factor):
     jax.clear_caches()
-    assert np.allclose(jax.jit(lambda x: x * factor + 1)(x), x * factor + 1)
+    assert np.array_equal(jax.jit(lambda: x * factor)(), x * factor)
 
 
 def raising(error):

@@ -24,7 +24,7 @@ PROGRAM = """
     x = np.arange(6, dtype=np.float32)
     def compute(numbers):
         for number in numbers:
-            assert np.array_equal(jax.jit(lambda x: x * number)(x), x * number), number
+            assert np.array_equal(jax.jit(lambda: x * number)(), x * number), number
     def stop_at(place):
         print(place, flush=True)
         sys.stdin.readline()
