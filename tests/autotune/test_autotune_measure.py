@@ -96,7 +96,7 @@ def test_measuring_in_a_trace_measures_execution():
         seen.append(type(x))
         return jax.lax.fori_loop(0, 300, lambda _, y: jnp.tanh(y @ x), x)
 
-    x = jnp.eye(64)
+    x = jnp.eye(16)
     inside = []
     jaxpr = jax.make_jaxpr(lambda x: (inside.append(tuned(f, [1], x).candidates[0].seconds), x)[1])(x)
     assert len(jaxpr.eqns) == 0
