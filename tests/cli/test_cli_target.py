@@ -127,6 +127,8 @@ def test_targets_are_listed_shown_and_compared(command, tmp_path, monkeypatch):
     assert ejcache("target", "ls", *cache).out == "pod: 2 x cpu of 1 processes\n"
     shown = ejcache("target", "show", "pod", *cache, "--json").json
     assert (shown["devices"], shown["platform"]) == (2, "cpu")
+    assert shown["created"] > 0
+    assert "saved" not in shown
     done = ejcache("target", "diff", "pod", *cache, "--json")
     assert (done.status, done.json["agree"]) == (0, True)
     done = ejcache("target", "diff", "pod", *cache, "--devices", "--json")

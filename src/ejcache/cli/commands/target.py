@@ -127,4 +127,5 @@ def find_devices(name: str, directory: str | None) -> DeviceTarget:
 
 def _fields(target: DeviceTarget) -> dict[str, Any]:
     fields = target._asdict()
-    return {**fields, "created": fields.pop("saved"), "topology": len(target.topology)}
+    created = fields.pop("saved")
+    return {**fields, "created": created, "topology": len(target.topology)}
