@@ -30,8 +30,11 @@ def run(cache, command):
         length = len(store.peek(keys[0]))
     other = LocalStore(cache) if beside == "beside" else None
     with open("others", "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
+        while file.write(b"x" * (1 << 18)):
+            pass
+    with open("others", "ab", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
     assert free() == 0
     said = ejcache(*command.split(), "--dir", cache, "--json")
     if other is not None:

@@ -1,7 +1,6 @@
 """Programs that are compiled for devices elsewhere, and run on those devices.
 
-elsewhere.py with all|few CACHE
-elsewhere.py without all|few
+elsewhere.py all|few CACHE      runs them with the cache, and again as JAX compiles them without one
 """
 
 from __future__ import annotations
@@ -97,14 +96,14 @@ def run(names=None):
 
 
 if __name__ == "__main__":
-    names = FEW if sys.argv[2] == "few" else None
-    if sys.argv[1] == "with":
-        cache = ejcache.enable(sys.argv[3], min_compile_seconds=0)
-        made = set()
-        from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
+    from ejcache.jax_integration.seam.compilation_watch import before_each_compilation
 
-        before_each_compilation(made.add)
-        results = run(names)
-        print(json.dumps({"results": results, "compiled": sorted(made), "hits": cache.stats().hits}))
-    else:
-        print(json.dumps({"results": run(names)}))
+    names = FEW if sys.argv[1] == "few" else None
+    cache = ejcache.enable(sys.argv[2], min_compile_seconds=0)
+    made = set()
+    before_each_compilation(made.add)
+    results = run(names)
+    found = {"results": results, "compiled": sorted(made), "hits": cache.stats().hits}
+    ejcache.disable()
+    jax.clear_caches()
+    print(json.dumps({**found, "plain": run(names)}))
