@@ -169,6 +169,12 @@ def test_what_does_not_fit_is_refused():
     assert (len(again.rules), again.rules[-1].at) == (MOST_RULES, 90.0)
     everything = recalls.with_rule(Rule(90.0))
     assert everything == Recalls().with_rule(Rule(90.0))
+    for number in range(MOST_RULES):
+        everything = everything.with_rule(Rule(91.0, by=f"node-{number}"))  # as many as without it
+    assert decode_recalls(encode_recalls(everything)) == everything
+    with pytest.raises(UsageError, match="recall --all"):
+        everything.with_rule(Rule(92.0, by="another"))
+    everything = recalls.with_rule(Rule(90.0))
     older, newer = Rule(91.0, before=5.0), Rule(92.0, before=6.0)
     assert everything.with_rule(older).with_rule(newer).rules == (Rule(90.0), newer)
     assert everything.with_rule(newer).with_rule(older._replace(at=93.0)).rules == (
@@ -181,7 +187,8 @@ def test_what_does_not_fit_is_refused():
 @pytest.mark.parametrize("letter", ["w", "\N{CJK UNIFIED IDEOGRAPH-7B1B}", "\x01", '"', "\U0001f600"])
 def test_the_largest_fits_into_the_document(letter):
     """Hosts read no more than that: the longest names, in whatever script, and as many as there can be."""
-    recalls = Recalls().with_entries([f"{number:032x}" for number in range(MOST_ENTRIES)])
+    recalls = Recalls().with_rule(Rule(1e10 / 3, recalled_by="r" * 80))
+    recalls = recalls.with_entries([f"{number:032x}" for number in range(MOST_ENTRIES)])
     for number in range(MOST_RULES):
         recalls = recalls.with_rule(Rule(1e10 / 3, by=f"{number:02}" + letter * 158, recalled_by="r" * 80))
     former = tuple(FormerEpoch(f"{number:016x}", 1e10 / 3) for number in range(1, MOST_FORMER + 1))

@@ -10,8 +10,9 @@ earlier than that, and can store again. The rule of everything does not decide w
 begins a place under another name (`stores.epochs`), and entries that were there are not found. It decides what is
 copied from another cache or a file, by the date in the header.
 
-At most 1,000 entries and 24 rules are kept, and a recall that does not fit is refused: a host that was away may still
-have copies of what an earlier one takes back. A recall of everything is kept alone.
+At most 1,000 entries, 24 rules by writer or time and the last recall of everything are kept. A recall that does not fit
+is refused: a host that was away may still have copies of what an earlier one takes back. A recall of everything removes
+all earlier ones.
 
 Pure functions of what is stored: no files, no clocks.
 """
@@ -132,7 +133,7 @@ class Recalls(NamedTuple):
     def with_rule(self, rule: Rule) -> Recalls:
         """Return what is recalled with one rule more; raises UsageError if there are too many."""
         rules = [each for each in self.rules if not rule.replaces(each)]
-        if len(rules) >= MOST_RULES:
+        if sum(not each.is_of_all for each in rules) >= MOST_RULES:
             raise UsageError(
                 f"{MOST_RULES} recalls by writer or time are in force, which is as many as a cache keeps: "
                 "`ejcache recall --all` takes back everything, and begins anew"
@@ -230,7 +231,8 @@ def decode_recalls(fields: Any) -> Recalls:
         entries = frozenset(map(_digits, fields["entries"]))
     except MALFORMED as exc:
         raise EntryCorruptError("the policy's list of what is recalled is damaged") from exc
-    if len(rules) > MOST_RULES or len(entries) > MOST_ENTRIES:
+    of_all = sum(rule.is_of_all for rule in rules)
+    if of_all > 1 or len(rules) - of_all > MOST_RULES or len(entries) > MOST_ENTRIES:
         raise EntryCorruptError("the policy recalls more than it can")
     return _made(rules, entries)
 
