@@ -35,9 +35,9 @@ store, way = AutotuneStore(sys.argv[1], seeds=()), sys.argv[2]
 run = WorkerThread.run
 
 def run_impatiently(thread, function, *, timeout=None):
-    # Little time for the one that hangs alone: the others may be slow, too, on a busy machine.
-    (trial, *_) = getattr(function, "args", ()) or (None,)
-    hangs = way.startswith("hang") and getattr(trial, "configuration", None) == {"n": 2}
+    # Little time for the run that hangs alone: the others, and to lower this one, may be slow on a busy machine.
+    is_run = getattr(function, "func", None) is tuning_run.first_run
+    hangs = is_run and way.startswith("hang") and function.args[0].configuration == {"n": 2}
     return run(thread, function, timeout=0.3 if hangs else timeout)
 
 WorkerThread.run = run_impatiently
