@@ -94,7 +94,7 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
     ),
     differ.SHAPE: CauseKind(
         "a shape varies",
-        "if {name} has another size in every call, pad it to a few sizes, and mask the padding",
+        "if {name} has another size in every call, pad {name} to a few sizes, and mask the padding",
         "an argument has another shape",
     ),
     differ.TYPE: CauseKind(
@@ -236,8 +236,8 @@ CAUSES: Final[Mapping[str, CauseKind]] = {
 OUTCOMES: Final[Mapping[str, CauseKind]] = {
     Miss.CORRUPT: CauseKind(
         "its entry was damaged",
-        "`ejcache verify` checks all entries; if it happens again, check the disk",
-        "its entry was damaged; ejcache quarantined the entry, and this compilation replaces it",
+        "`ejcache verify` checks all entries; if entries are damaged again, check the disk",
+        "its entry was damaged; ejcache quarantined the entry, and this compilation replaces the entry",
     ),
     Miss.FOREIGN: CauseKind(
         "another program's entry",
@@ -256,7 +256,7 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
     ),
     Miss.REJECTED: CauseKind(
         "XLA cannot load it on this host",
-        "nothing: this host stores another entry beside it",
+        "nothing: this host stores another entry beside that one",
         "its entry is intact, but XLA cannot load the entry on this host",
     ),
     Miss.FORCED: CauseKind(
@@ -278,7 +278,7 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
         "the storage failed", "`ejcache doctor` checks the storage", "the storage could not be read or written"
     ),
     Miss.DISABLED: CauseKind(
-        "the cache is off", "`ejcache config` says what switches it off", "the cache is switched off"
+        "the cache is off", "`ejcache config` says what switches the cache off", "the cache is switched off"
     ),
     Miss.RECALLED: CauseKind(
         "its entry was recalled",
