@@ -197,12 +197,14 @@ class ProcessTests(BasicTests):
             there = peer.open(type(self), path)
             there.put("k", b"value" * 10_000)
             there.add_counters({"hits": 1})
-            # In the middle of a long row of puts, wherever that is.
-            there.begin(*[("put", (f"k{n}", bytes([n % 251]) * 70_000)) for n in range(300)])
-            while here.get("k10") is None:
-                if peer.has_answered:
-                    there.finish()  # raises what the puts have raised
-            peer.stop()
+            try:
+                # In the middle of a long row of puts, wherever that is.
+                there.begin(*[("put", (f"k{n}", bytes([n % 251]) * 70_000)) for n in range(300)])
+                while here.get("k10") is None:
+                    if peer.has_answered:
+                        there.finish()  # raises what the puts have raised
+            finally:
+                peer.stop()  # this process would not end before it
             assert here.get("k") == b"value" * 10_000
             assert here.put("mine", b"x") is True
             assert here.counters() == {"hits": 1}

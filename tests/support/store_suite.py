@@ -547,7 +547,7 @@ class BoundTests(RecencyTests):
             fill(store, "d")
             assert sorted(self.stored(tmp_path / "store")) == ["b", "c", "d"]
 
-    @pytest.mark.parametrize("scale", [1, 200, 20_000], ids=["bytes", "kilobytes", "megabytes"])
+    @pytest.mark.parametrize("scale", [1, 20_000], ids=["bytes", "megabytes"])
     def test_bound_after_every_put(self, tmp_path: Path, scale: int) -> None:
         """After each of many puts and gets the store is within its limit and holds exactly what strict LRU keeps."""
         rng = generator(scale)
@@ -570,7 +570,7 @@ class BoundTests(RecencyTests):
                 assert {info.key: info.size for info in store.entries()} == model
             check_everything(store)
 
-    @pytest.mark.parametrize("limit", [1, 100, 32_768, 4_500_000])
+    @pytest.mark.parametrize("limit", [1, 100, 4_500_000])
     def test_one_value_of_the_whole_limit(self, tmp_path: Path, limit: int) -> None:
         """A value of exactly the limit is stored in place of everything else; one byte more is refused for nothing."""
         path = tmp_path / "store"
