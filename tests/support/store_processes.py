@@ -95,6 +95,10 @@ class Peer:
         self._wait()
         self._connection.close()
 
+    def leave(self) -> None:
+        """Let the process end, when it has done what it was told."""
+        self._connection.close()
+
     def _ask(self, *message: Any) -> Any:
         self.tell(*message)
         return self.answer()
@@ -170,7 +174,13 @@ def _stop_peers() -> None:
     _pair = None
 
 
-at_exit(ExitPhase.CLOSE, _stop_peers)
+def _leave_peers() -> None:
+    """End both by closing their connections: the process that has forked them may have ended."""
+    for peer in _pair or ():
+        peer.leave()
+
+
+at_exit(ExitPhase.CLOSE, _leave_peers)
 
 
 def in_fork(function: Callable[[], Any], *, deadline: float = DEADLINE) -> Any:
