@@ -208,6 +208,8 @@ def test_empty_xla_caches_are_none_as_in_jax():
         ("xla_caches", "some"),
         ("enabled", "maybe"),
         ("compare_calls", 0),
+        ("pgle_aggregation_percentile", 101),
+        ("source_file_regex", "("),
     ],
 )
 def test_a_bad_value_in_a_call_names_setting_value_and_what_is_accepted(name, value):

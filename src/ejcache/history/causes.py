@@ -302,7 +302,7 @@ OUTCOMES: Final[Mapping[str, CauseKind]] = {
         "another process compiled it at the same time, and stored it first",
     ),
     Skip.OTHER_RANK: CauseKind(
-        "another rank stores it", _SAME, "another rank of its program stores it in the same place"
+        "another rank stores it", _SAME, "another rank runs the same program and stores it in the same place"
     ),
     Skip.SMALL: CauseKind(
         "its entry is small",

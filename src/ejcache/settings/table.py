@@ -102,6 +102,25 @@ def calls(value: Any) -> int:
     return number
 
 
+def percentile(value: Any) -> int:
+    number = integer(value)
+    if not 0 <= number <= 100:
+        raise ValueError(value)
+    return number
+
+
+def pattern(value: Any) -> str | None:
+    """Return the text of a regular expression."""
+    import re  # of the standard library, for who sets one
+
+    written = text(value)
+    try:
+        re.compile(written or "")
+    except re.error as exc:
+        raise ValueError(value) from exc
+    return written
+
+
 def report(where: str | None) -> str | None:
     """Return `off`, `line` or `json` in any of their spellings, or a path. A word alone would be a misspelt one of
     these.
@@ -125,6 +144,8 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "eviction_order": eviction_order,
     "xla_caches": xla_caches,
     "calls": calls,
+    "percentile": percentile,
+    "pattern": pattern,
     "report": report,
     "autotune_policy": autotune_policy,
 }
@@ -251,6 +272,7 @@ class Settings:
         None,
         "a regular expression whose matches JAX removes from source file names, so that the key does not contain them",
         flag="jax_hlo_source_file_canonicalization_regex",
+        kind="pattern",
         accepted="a regular expression",
     )
     remove_custom_partitioning_ptr: bool = setting(
@@ -277,6 +299,7 @@ class Settings:
         90,
         "which percentile of the devices' profiles PGLE uses",
         flag="jax_pgle_aggregation_percentile",
+        kind="percentile",
         accepted="0 to 100",
         read_by_jax=True,
     )
@@ -537,7 +560,7 @@ def jax_reading(kind: str, text: str) -> Any:
         if text.lower() in _JAX_FALSE:
             return False
         raise ValueError(text)
-    if kind in ("limit", "integer"):
+    if kind in ("limit", "integer", "percentile"):
         return int(text)
     return float(text) if kind == "seconds" else text
 
